@@ -1,0 +1,36 @@
+"""fulltilt: PyTorch training at the speed of its GPU.
+
+The names below are the whole public surface; each room holds more for those who look.
+They are imported on first use, so that `import fulltilt` costs nothing and needs no GPU, no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fulltilt.errors import FulltiltError as FulltiltError
+
+__version__ = "0.1.0"
+
+# The public name -> the module that holds it.
+_HOMES = {
+    "FulltiltError": "fulltilt.errors",
+}
+
+__all__ = ["FulltiltError", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'fulltilt' has no attribute {name!r}; it has {', '.join(sorted(_HOMES))}")
+    from importlib import import_module
+
+    value = getattr(import_module(home), name)
+    globals()[name] = value  # found directly from now on
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

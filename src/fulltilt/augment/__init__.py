@@ -1,0 +1,1 @@
+"""Draws → matrices → one kernel: whole batches augmented on the device."""

@@ -1,0 +1,1 @@
+"""Every figure that we print, measured by a script."""

@@ -1,0 +1,51 @@
+"""The command line: parse, call, show. Nothing heavy is imported before a command needs it.
+
+Each command lives in a module of its own name (`cli/env.py` is `fulltilt env`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from fulltilt import __version__
+from fulltilt.errors import FulltiltError
+
+app = typer.Typer(
+    name="fulltilt",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="PyTorch training at the speed of its GPU: watch it, explain it, fix it, prove it.",
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fulltilt {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The `fulltilt` command: an expected error is one line on stderr and a status that scripts can read."""
+    try:
+        app(prog_name="fulltilt")
+    except FulltiltError as error:
+        print(f"fulltilt: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)
+    except BrokenPipeError:  # the reader left: `fulltilt ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)

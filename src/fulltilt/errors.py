@@ -1,0 +1,37 @@
+"""Every error that fulltilt raises on purpose.
+
+    FulltiltError                 the base: catch this one
+    ├── InputError                an argument, file or setting is wrong (also a ValueError); the CLI exits with 2
+    │   └── RecordingError        a recording can't be read; carries the line number
+    └── UnavailableError          this machine lacks what was asked for: a GPU, a driver, a library; the CLI exits with 3
+
+A message names what happened, the value found, what is allowed, and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class FulltiltError(Exception):
+    """Base of all errors raised on purpose."""
+
+    exit_status = 1
+
+
+class InputError(FulltiltError, ValueError):
+    """An argument, a file's content or a setting is wrong."""
+
+    exit_status = 2
+
+
+class RecordingError(InputError):
+    """A recording can't be read."""
+
+    def __init__(self, message: str, *, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+class UnavailableError(FulltiltError):
+    """This machine lacks what was asked for."""
+
+    exit_status = 3

@@ -1,0 +1,1 @@
+"""Clocks and statistics: what other rooms use to turn measurements into figures."""

@@ -1,0 +1,1 @@
+"""Recording → figures → verdict; and the live view of them."""

@@ -1,0 +1,52 @@
+"""The package as a whole: its public surface, and how light it is to import."""
+
+import subprocess
+import sys
+
+import pytest
+
+import fulltilt
+
+PUBLIC = {"FulltiltError", "__version__"}
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+
+def test_the_public_surface_is_pinned_and_small():
+    assert set(fulltilt.__all__) == PUBLIC
+    assert len(fulltilt.__all__) <= 15
+
+
+def test_every_public_name_resolves():
+    for name in fulltilt.__all__:
+        assert getattr(fulltilt, name) is not None
+
+
+def test_an_unknown_name_says_what_there_is():
+    with pytest.raises(AttributeError, match="FulltiltError"):
+        _ = fulltilt.nothing_of_this_name
+
+
+@pytest.mark.parametrize("heavy", ["torch", "numpy", "triton", "pydantic"])
+def test_import_fulltilt_is_light(heavy):
+    assert python(f"import sys, fulltilt; print({heavy!r} in sys.modules)").stdout.strip() == "False"
+
+
+def test_help_is_light_and_quick():
+    code = (
+        "import sys, time\n"
+        "from fulltilt.cli import app\n"
+        "try: app(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print('torch' in sys.modules, 'numpy' in sys.modules, time.process_time())"
+    )
+    runs = [python(code).stdout.split()[-3:] for _ in range(3)]
+    assert all(run[:2] == ["False", "False"] for run in runs)
+    assert min(float(run[2]) for run in runs) < 0.5
+
+
+def test_python_dash_m_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "fulltilt", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"fulltilt {fulltilt.__version__}"
