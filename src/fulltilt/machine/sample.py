@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 _Part = TypeVar("_Part", "GpuSample", "CpuSample")
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +51,7 @@ class GpuSample:
     """Process id (as text, it is a JSON key) -> bytes of GPU memory."""
     lost: str | None = None
     """Why this GPU could not be read any more, when it fell off the bus."""
-    extra: Mapping[str, Any] = field(default=_NOTHING)
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +69,7 @@ class CpuSample:
     ram_total: int | None = None
     """Bytes; the cgroup's limit where there is one."""
     disk_read_mb_s: float | None = None
-    extra: Mapping[str, Any] = field(default=_NOTHING)
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +80,7 @@ class Sample:
     """Seconds since the recording began."""
     gpus: tuple[GpuSample, ...] = ()
     cpu: CpuSample = CpuSample()
-    extra: Mapping[str, Any] = field(default=_NOTHING)
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The plain dictionary that a recording's line holds."""
