@@ -3,7 +3,7 @@
     FulltiltError                 the base: catch this one
     ├── InputError                an argument, file or setting is wrong (also a ValueError); the CLI exits with 2
     │   └── RecordingError        a recording can't be read; carries the line number
-    └── UnavailableError          this machine lacks a GPU, a driver or a library that was asked for; the CLI exits with 3
+    └── UnavailableError          this machine lacks a GPU, driver or library; the CLI exits with 3
 
 A message names what happened, the value found, what is allowed, and what to do next.
 """
