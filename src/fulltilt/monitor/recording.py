@@ -1,0 +1,109 @@
+"""A recording: one sample per line, as JSON, written as it is taken.
+
+Each line reaches the kernel in one write before the next sample is due, so a monitor that is killed loses the sample
+that it was writing and no other. Reading forgives exactly that: a last line that was cut short.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from fulltilt.errors import InputError, RecordingError
+from fulltilt.machine.sample import Sample
+
+_EXPECTED = 'expected one sample as JSON, such as {"t": 1.0, "gpus": [{"index": 0, "util": 34}], "cpu": {"util": 6.2}}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """The samples of a file, in order."""
+
+    samples: tuple[Sample, ...]
+    warning: str | None = None
+    """What was left out, when the last line had been cut short."""
+
+
+class RecordingWriter:
+    """Appends samples to a new file. Never writes over one that holds something."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if path.is_file() and path.stat().st_size:
+            raise InputError(f"--record: {path} already holds something; name another file or remove it first")
+        try:
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed in close)
+        except OSError as error:
+            raise InputError(
+                f"--record: can't write {path} ({error.strerror}); name a file in a folder that you own"
+            ) from None
+
+    def write(self, sample: Sample) -> None:
+        """Append one line and hand it to the kernel."""
+        line = json.dumps(sample.to_json(), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        written = os.write(self._file.fileno(), line)
+        while written < len(line):  # a disk that is nearly full takes less than it was given
+            written += os.write(self._file.fileno(), line[written:])
+
+    def close(self) -> None:
+        """Finish the file; a second call does nothing."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def read_recording(path: Path) -> Recording:
+    """Read a recording; RecordingError names the line that doesn't fit and what was expected there."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise RecordingError(f"can't read {path} ({error.strerror}); expected a file written by --record") from None
+    cut_short = lines.pop()  # what follows the last newline: empty unless the writer was killed
+    samples: list[Sample] = []
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            samples.append(_parse(line, path, number, samples))
+    warning = None
+    if cut_short.strip():
+        try:
+            samples.append(_parse(cut_short, path, len(lines) + 1, samples))
+        except RecordingError:
+            warning = f"{path}, line {len(lines) + 1}: cut short while it was written; left out"
+    if not samples:
+        raise RecordingError(f"{path} holds no samples; expected at least one line written by --record")
+    return Recording(samples=tuple(samples), warning=warning)
+
+
+def _parse(line: bytes, path: Path, number: int, before: list[Sample]) -> Sample:
+    try:
+        flat: Any = json.loads(line)
+    except ValueError as error:  # UnicodeDecodeError and JSONDecodeError both are
+        raise _broken(path, number, f"found {_excerpt(line)} ({error})") from None
+    if not isinstance(flat, dict):
+        raise _broken(path, number, f"found {_excerpt(line)}")
+    try:
+        sample = Sample.from_json(flat)
+    except (TypeError, ValueError) as error:
+        raise _broken(path, number, str(error)) from None
+    except KeyError as error:
+        raise _broken(path, number, error.args[0]) from None
+    if before and sample.t < before[-1].t:
+        raise _broken(path, number, f"'t' must not go back, found {sample.t:g} after {before[-1].t:g}")
+    return sample
+
+
+def _broken(path: Path, number: int, what: str) -> RecordingError:
+    return RecordingError(f"{path}, line {number}: {_EXPECTED}; {what}", line=number)
+
+
+def _excerpt(line: bytes) -> str:
+    text = line.decode(errors="replace").strip()
+    return repr(text if len(text) <= 40 else text[:37] + "...")

@@ -1,0 +1,199 @@
+"""From figures to a verdict and flags. Pure: it sees measurements, never a GPU.
+
+Every threshold stands in `LIMITS`, with where it comes from. The verdict is the first of `VERDICTS` that fits,
+`healthy` when none does; each flag is raised on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from fulltilt.machine.sample import CpuSample
+from fulltilt.measure.statistics import Figures
+
+VerdictName = Literal["idle", "starved", "bursty", "underused", "small-kernels", "healthy"]
+FlagName = Literal["memory-full", "hot", "cpu-bound", "io-bound"]
+
+
+class Limit(NamedTuple):
+    """A threshold, what is compared with it, and why it lies there."""
+
+    value: float
+    unit: str
+    figure: str
+    source: str
+
+
+_SAGEMAKER_CPU = "SageMaker Debugger, CPUBottleneck"
+_ONE_PROCESS = "ours: the averaged utilisation of a GPU fed by one process stays at 15–40 %, seldom below 10 %"
+
+LIMITS: Mapping[str, Limit] = MappingProxyType(
+    {
+        "idle": Limit(5, "%", "mean utilisation", "ours: a desktop stays below it, the slowest training does not"),
+        "starved": Limit(50, "%", "mean utilisation", "guides 003 and 004: 20–50 % before the cure"),
+        "bursty": Limit(10, "points", "standard deviation", "guide 001, checklist: fluctuation below 10 %"),
+        "underused": Limit(85, "%", "mean utilisation", "guides 001 and 002: utilisation of 85 % or more"),
+        "small-kernels": Limit(50, "%", "mean SM activity", "NVIDIA DCGM: below 0.5 use is likely ineffective"),
+        "memory-full": Limit(90, "%", "peak GPU memory", "Kineto's recommendation"),
+        "hot": Limit(80, "°C", "peak temperature", "guide 002: below 80 °C"),
+        "quiet-gpu": Limit(10, "%", "utilisation at a moment", _SAGEMAKER_CPU),
+        "cpu-bound": Limit(90, "%", "CPU while the GPU is quiet", _SAGEMAKER_CPU),
+        "io-bound": Limit(50, "%", "iowait while the GPU is quiet", "SageMaker Debugger, IOBottleneck"),
+        "hungry-gpu": Limit(50, "%", "utilisation at a moment", _ONE_PROCESS),
+        "one-core": Limit(90, "%", "the busiest core while the GPU is hungry", _ONE_PROCESS),
+        "other-cores": Limit(20, "%", "mean of the other cores while the GPU is hungry", _ONE_PROCESS),
+        "of-moments": Limit(50, "%", "share of such moments", _SAGEMAKER_CPU),
+        "of-time": Limit(10, "%", "such moments' share of the time", "ours: a pause is not a bottleneck"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The word, the rule that gave it and the figures behind it."""
+
+    name: VerdictName
+    rule: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """Something else worth knowing, with the figures behind it."""
+
+    name: FlagName
+    evidence: str
+
+
+class _Rule(NamedTuple):
+    name: VerdictName
+    side: Literal["below", "above"]
+    figure: Callable[[Figures, Figures | None], float | None]
+
+
+# In this order, the first that fits.
+VERDICTS = (
+    _Rule("idle", "below", lambda util, _: util.mean),
+    _Rule("starved", "below", lambda util, _: util.mean),
+    _Rule("bursty", "above", lambda util, _: util.std),
+    _Rule("underused", "below", lambda util, _: util.mean),
+    _Rule("small-kernels", "below", lambda _, sm: None if sm is None else sm.mean),
+)
+
+
+def judge(util: Figures, sm: Figures | None) -> Verdict:
+    """The verdict on a GPU from the figures of its utilisation and, where the card has it, its SM activity."""
+    for name, side, figure in VERDICTS:
+        limit, value = LIMITS[name], figure(util, sm)
+        if value is None or not (value < limit.value if side == "below" else value > limit.value):
+            continue
+        evidence = f"{limit.figure} {_apart(value, limit.value)} {limit.unit}"
+        if name in ("bursty", "small-kernels"):
+            evidence += f", mean utilisation {util.mean:.1f} %"
+        sign = "<" if side == "below" else ">"
+        return Verdict(name=name, rule=f"{limit.figure} {sign} {limit.value:g} {limit.unit}", evidence=evidence)
+    activity = "SM activity not measured" if sm is None else f"mean SM activity {sm.mean:.1f} %"
+    return Verdict(
+        name="healthy",
+        rule="no other rule fits",
+        evidence=f"mean utilisation {util.mean:.1f} %, standard deviation {util.std:.1f} points, {activity}",
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Moments:
+    """Running counts of what the joint flags ask about: this GPU and the CPU at the same moment."""
+
+    count: int = 0
+    quiet: int = 0
+    quiet_cpu_busy: int = 0
+    quiet_disk_busy: int = 0
+    hungry: int = 0
+    hungry_one_core: int = 0
+
+    def add(self, util: float, cpu: CpuSample) -> None:
+        """Count one moment."""
+        self.count += 1
+        if util < LIMITS["quiet-gpu"].value:
+            self.quiet += 1
+            self.quiet_cpu_busy += cpu.util is not None and cpu.util > LIMITS["cpu-bound"].value
+            self.quiet_disk_busy += cpu.iowait is not None and cpu.iowait > LIMITS["io-bound"].value
+        if util < LIMITS["hungry-gpu"].value:
+            self.hungry += 1
+            self.hungry_one_core += cpu.cores is not None and one_core_alone(cpu.cores)
+
+
+def one_core_alone(cores: tuple[float, ...]) -> bool:
+    """Whether one core is busy and the rest idle, as when a single process loads the data."""
+    if len(cores) < 2:
+        return False
+    busiest = max(cores)
+    others = (sum(cores) - busiest) / (len(cores) - 1)
+    return busiest >= LIMITS["one-core"].value and others < LIMITS["other-cores"].value
+
+
+def raise_flags(
+    moments: Moments,
+    *,
+    memory_peak_percent: float | None = None,
+    temp_peak_c: float | None = None,
+    thermal: frozenset[str] = frozenset(),
+) -> tuple[Flag, ...]:
+    """Every flag that is raised, in the order of `LIMITS`; `thermal` holds the throttle reasons that mean heat."""
+    raised = []
+    full, hot = LIMITS["memory-full"], LIMITS["hot"]
+    if memory_peak_percent is not None and memory_peak_percent > full.value:
+        evidence = f"{full.figure} {_apart(memory_peak_percent, full.value)} % > {full.value:g} %"
+        raised.append(Flag(name="memory-full", evidence=evidence))
+    heat = []
+    if temp_peak_c is not None and temp_peak_c >= hot.value:
+        heat.append(f"{hot.figure} {temp_peak_c:.0f} °C ≥ {hot.value:g} °C")
+    if thermal:
+        heat.append(f"clocks held down by heat ({', '.join(sorted(thermal))})")
+    if heat:
+        raised.append(Flag(name="hot", evidence="; ".join(heat)))
+    if _often(moments.quiet_cpu_busy, moments.quiet, moments.count):
+        part = _part(moments.quiet_cpu_busy, moments.quiet, "quiet-gpu")
+        raised.append(Flag(name="cpu-bound", evidence=f"CPU > {LIMITS['cpu-bound'].value:g} % in {part}"))
+    elif _often(moments.hungry_one_core, moments.hungry, moments.count):
+        part = _part(moments.hungry_one_core, moments.hungry, "hungry-gpu")
+        evidence = f"one core busy and the rest idle in {part}: loading runs in a single process"
+        raised.append(Flag(name="cpu-bound", evidence=evidence))
+    if _often(moments.quiet_disk_busy, moments.quiet, moments.count):
+        part = _part(moments.quiet_disk_busy, moments.quiet, "quiet-gpu")
+        raised.append(Flag(name="io-bound", evidence=f"iowait > {LIMITS['io-bound'].value:g} % in {part}"))
+    return tuple(raised)
+
+
+def _often(hits: int, moments: int, count: int) -> bool:
+    enough = moments > 0 and 100 * moments >= LIMITS["of-time"].value * count
+    return enough and 100 * hits > LIMITS["of-moments"].value * moments
+
+
+def _part(hits: int, moments: int, limit: str) -> str:
+    return f"{hits} of the {moments} moments with the GPU below {LIMITS[limit].value:g} %"
+
+
+def _apart(value: float, threshold: float) -> str:
+    """The value with as many decimals as it takes not to read like the threshold that it missed."""
+    for decimals in (1, 2, 3):
+        if float(f"{value:.{decimals}f}") != threshold:
+            return f"{value:.{decimals}f}"
+    return repr(value)
+
+
+# What to run next, by verdict; None stands for a GPU whose utilisation could not be read.
+NEXT_STEPS: Mapping[VerdictName | None, str] = MappingProxyType(
+    {
+        "idle": "fulltilt env  (is the training on this GPU? it shows which one CUDA calls 0)",
+        "starved": "fulltilt monitor --pid PID --html report.html  (what CPU and disk do while this GPU waits)",
+        "bursty": "fulltilt monitor --interval 0.2 --html report.html  (what one cycle looks like)",
+        "underused": "fulltilt monitor --pid PID --html report.html  (what CPU and disk do while this GPU waits)",
+        "small-kernels": "fulltilt monitor --html report.html  (SM and tensor activity over time)",
+        "healthy": "none: this GPU is well fed",
+        None: "fulltilt env  (what this GPU and its driver can report)",
+    }
+)
