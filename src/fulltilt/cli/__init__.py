@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from fulltilt import __version__
+from fulltilt.cli.monitor import monitor
 from fulltilt.errors import FulltiltError
 
 app = typer.Typer(
@@ -37,6 +38,9 @@ def _root(
     ] = False,
 ) -> None:
     pass
+
+
+app.command()(monitor)
 
 
 def main() -> None:

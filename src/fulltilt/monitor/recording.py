@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,10 +30,15 @@ class Recording:
 
 
 class RecordingWriter:
-    """Appends samples to a new file. Never writes over one that holds something."""
+    """Appends samples to a new file. Never writes over one that holds something.
+
+    When the disk refuses a sample the recording ends there and `problem` says why; the monitor goes on.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.problem: str | None = None
+        self._count = 0
         if path.is_file() and path.stat().st_size:
             raise InputError(f"--record: {path} already holds something; name another file or remove it first")
         try:
@@ -44,10 +50,16 @@ class RecordingWriter:
 
     def write(self, sample: Sample) -> None:
         """Append one line and hand it to the kernel."""
+        if self.problem is not None:
+            return
         line = json.dumps(sample.to_json(), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-        written = os.write(self._file.fileno(), line)
-        while written < len(line):  # a disk that is nearly full takes less than it was given
-            written += os.write(self._file.fileno(), line[written:])
+        try:
+            while line:  # a disk that is nearly full takes less than it is given
+                line = line[os.write(self._file.fileno(), line) :]
+        except OSError as error:
+            self.problem = f"--record: {self.path} ends after {self._count} samples ({error.strerror})"
+        else:
+            self._count += 1
 
     def close(self) -> None:
         """Finish the file; a second call does nothing."""
@@ -80,6 +92,22 @@ def read_recording(path: Path) -> Recording:
     if not samples:
         raise RecordingError(f"{path} holds no samples; expected at least one line written by --record")
     return Recording(samples=tuple(samples), warning=warning)
+
+
+def only_gpus(samples: Sequence[Sample], wanted: Sequence[str]) -> list[Sample]:
+    """The samples with only the GPUs that `wanted` names, by index (`0`; `0:2` is a slice) or UUID; else all."""
+    if not wanted:
+        return list(samples)
+    known: dict[str, str | None] = {}
+    for sample in samples:
+        for gpu in sample.gpus:
+            known[gpu.label] = gpu.uuid or known.get(gpu.label)
+    chosen = {label for label, uuid in known.items() if {label, label.partition(":")[0], uuid} & {*wanted}}
+    for name in wanted:
+        if not any(name in (label, label.partition(":")[0], uuid) for label, uuid in known.items()):
+            there = ", ".join(known) or "none"
+            raise InputError(f"--gpu: there is no GPU {name!r} in the recording; there are: {there}")
+    return [replace(sample, gpus=tuple(gpu for gpu in sample.gpus if gpu.label in chosen)) for sample in samples]
 
 
 def _parse(line: bytes, path: Path, number: int, before: list[Sample]) -> Sample:

@@ -152,12 +152,12 @@ class Summary:
         return _present(flat)
 
 
-def summarize(samples: Iterable[Sample]) -> Summary:
-    """The summary of a recording."""
+def summarize(samples: Iterable[Sample], *, cycle: bool = True) -> Summary:
+    """The summary of a recording; without `cycle` it costs little enough for the live view."""
     tally = Tally()
     for sample in samples:
         tally.add(sample)
-    return tally.summary()
+    return tally.summary(cycle=cycle)
 
 
 class Tally:
@@ -200,7 +200,7 @@ class Tally:
             self._process.add(sample.process)
 
     def summary(self, *, cycle: bool = True) -> Summary:
-        """The summary so far; without `cycle` it costs little enough for the live view."""
+        """The summary so far."""
         return Summary(
             gpus=tuple(self._gpus[label].summary(cycle=cycle) for label in sorted(self._gpus, key=_place)),
             cpu=CpuSummary(
