@@ -53,13 +53,21 @@ def _cell(value: float | None, row: int, rows: int) -> str:
 
 
 def core_cells(cores: Sequence[float], width: int, *, most_rows: int = 3) -> list[Line]:
-    """A cell per core, coloured by how busy it is; neighbours share a cell when there are too many for the rows."""
+    """A cell per core, coloured by how busy it is, as wide as there is room for.
+
+    Neighbours share a cell, and show the busier of them, when there are too many for the rows.
+    """
     if not cores or width <= 0:
         return []
     share = -(-len(cores) // (width * most_rows))
     busy = [max(cores[first : first + share]) for first in range(0, len(cores), share)]
-    cells = [(_LEVELS[max(1, round(min(100.0, value) / 100 * 8))], heat(value)) for value in busy]
-    return [joined(cells[first : first + width]) for first in range(0, len(cells), width)]
+    wide = min(5, max(1, width // len(busy)))
+    gap = " " if wide > 1 else ""
+    cells = [
+        (_LEVELS[max(1, round(min(100.0, value) / 100 * 8))] * (wide - len(gap)) + gap, heat(value)) for value in busy
+    ]
+    per_row = width // wide
+    return [joined(cells[first : first + per_row]) for first in range(0, len(cells), per_row)]
 
 
 def heat(percent: float) -> str:
@@ -92,6 +100,13 @@ def fitted(line: Line, width: int) -> Line:
         kept.append((text, style))
         room -= len(text)
     return kept
+
+
+def flowed(line: Line, width: int) -> Line:
+    """As many of the line's spans as fit whole; those at the end matter least."""
+    while len(line) > 1 and length(line) > width:
+        line = line[:-1]
+    return line
 
 
 def spread(left: Line, right: Line, width: int) -> Line:

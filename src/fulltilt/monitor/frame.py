@@ -1,7 +1,7 @@
 """One picture of the live view: what is known now, drawn for a terminal of a given size. Pure.
 
-There are three densities; the roomiest that fits the terminal's height is taken, so one GPU gets tall history lines and
-eight still fit on 24 rows.
+There are several densities; the roomiest that fits the terminal's height is taken, so one GPU gets tall history lines
+and eight still fit on 24 rows.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from fulltilt.machine.sample import GpuSample, Sample
 from fulltilt.monitor.drawing import (
@@ -23,6 +24,7 @@ from fulltilt.monitor.drawing import (
     clock,
     core_cells,
     fitted,
+    flowed,
     gib,
     history,
     length,
@@ -35,11 +37,11 @@ WINDOW_SECONDS = 60.0
 """The live verdict looks back this far; the summary at the end looks at everything."""
 LEAST_SECONDS = 10.0
 """... and says nothing before this much has been seen."""
-REFRESH_SECONDS = 1.0
+REFRESH_SECONDS = 2.0
 """How often the verdict is worked out anew."""
 _LONGEST = 512
 
-NOTE = "util: the share of time in which some kernel ran, not how much of the GPU it used"
+NOTE = "util: share of time in which some kernel ran; SM: share of the chip at work"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,21 +95,31 @@ class ViewState:
 def draw(state: ViewState, width: int, height: int) -> list[Line]:
     """The lines of one picture, none wider than `width` and no more than `height`."""
     head = [_header(state, width), []]
-    foot = _host(state, width)
+    foot = [[], *_host(state, width)]
     gpus = state.now.gpus
     room = height - len(head) - len(foot)
     body: list[Line] = []
     if not gpus:
-        body = [[(f" {state.problem or 'no GPU is read'}", "yellow")], []]
+        body = [[(f" {state.problem or 'no GPU is read'}", "yellow")]]
     else:
-        drawn = [[density(state, gpu, width) for gpu in gpus] for density in _DENSITIES]
-        fitting = [blocks for blocks in drawn if sum(map(len, blocks)) <= room]
-        blocks = fitting[0] if fitting else drawn[-1]
-        body = [line for block in blocks for line in block]
+        density = _density(state, width, room)
+        body = [line for gpu in gpus for line in density(state, gpu, width)]
+        if not body[-1]:
+            body.pop()
         if len(body) > room:
             hidden = len(gpus) - max(0, room - 1)
             body = [*body[: max(0, room - 1)], [(f" … {hidden} more GPUs: this terminal is too low", DIM)]]
     return [fitted(line, width) for line in [*head, *body, *foot]][:height]
+
+
+def _density(state: ViewState, width: int, room: int) -> _Density:
+    """The roomiest density that fits, measured on the tallest GPU: one that was lost takes fewer lines."""
+    gpus = state.now.gpus
+    tallest = next((gpu for gpu in gpus if gpu.lost is None), gpus[0])
+    for density in _DENSITIES[:-1]:
+        if len(gpus) * len(density(state, tallest, width)) - 1 <= room:
+            return density
+    return _DENSITIES[-1]
 
 
 def _header(state: ViewState, width: int) -> Line:
@@ -115,14 +127,6 @@ def _header(state: ViewState, width: int) -> Line:
     cards = f"{len(state.now.gpus)} × {', '.join(names)}" if state.now.gpus else "no GPU"
     left = [(" fulltilt monitor", "bold"), (f"  {cards}  {state.title}", DIM)]
     return spread(left, [(f"{clock(state.now.t)} ", "bold"), (" Ctrl-C: summary ", DIM)], width)
-
-
-def _roomy(state: ViewState, gpu: GpuSample, width: int) -> list[Line]:
-    return _block(state, gpu, width, rows=3)
-
-
-def _normal(state: ViewState, gpu: GpuSample, width: int) -> list[Line]:
-    return _block(state, gpu, width, rows=1)
 
 
 def _block(state: ViewState, gpu: GpuSample, width: int, *, rows: int) -> list[Line]:
@@ -146,15 +150,16 @@ def _block(state: ViewState, gpu: GpuSample, width: int, *, rows: int) -> list[L
         lines.append(
             [(f"{name:<6}", ""), *_percent(value), (" ", ""), *bar(value, wide, style), ("  ", ""), *drawn[-1]]
         )
-    lines.append(_memory(gpu, wide))
-    lines.append(_judgement(state, gpu.label))
+    lines.append(flowed(_memory(gpu, wide), width))
+    lines.append(flowed(_judgement(state, gpu.label), width))
     return [*lines, []]
 
 
-def _compact(state: ViewState, gpu: GpuSample, width: int) -> list[Line]:
+def _compact(state: ViewState, gpu: GpuSample, width: int, *, both: bool) -> list[Line]:
+    """One line for utilisation; with `both` another for SM activity, and a blank one."""
     left: Line = [(f" {gpu.label:>3} ", "bold")]
     if gpu.lost is not None:
-        return [[*left, (f"lost: {gpu.lost}", FLAG_STYLE)]]
+        return [[*left, (f"lost: {gpu.lost}", FLAG_STYLE)], *([[]] if both else [])]
     verdict = state.verdicts.get(gpu.label)
     word = verdict.verdict.name if verdict is not None and verdict.verdict is not None else ""
     mark = "!" if verdict is not None and verdict.flags else " "
@@ -167,11 +172,24 @@ def _compact(state: ViewState, gpu: GpuSample, width: int) -> list[Line]:
     left += [("util", DIM), *_percent(gpu.util)]
     room = width - length(left) - length(right) - 12
     wide = max(6, room // 4)
-    left += [(" ", ""), *bar(gpu.util, wide, UTIL), ("  SM", DIM), *_percent(gpu.sm), (" ", "")]
-    return [[*left, *history(state.util(gpu.label), width - length(left) - length(right), UTIL)[0], *right]]
+    if not both:
+        left += [(" ", ""), *bar(gpu.util, wide, UTIL), ("  SM", DIM), *_percent(gpu.sm), (" ", "")]
+        return [[*left, *history(state.util(gpu.label), width - length(left) - length(right), UTIL)[0], *right]]
+    left += [(" ", ""), *bar(gpu.util, wide, UTIL), ("  ", "")]
+    room = width - length(left) - length(right)
+    second: Line = [("     ", ""), ("SM  ", DIM), *_percent(gpu.sm), (" ", ""), *bar(gpu.sm, wide, SM), ("  ", "")]
+    second += history(state.sm(gpu.label), room, SM)[0]
+    if verdict is not None and verdict.flags:
+        second += [("  ", ""), (" ".join(flag.name for flag in verdict.flags), FLAG_STYLE)]
+    return [[*left, *history(state.util(gpu.label), room, UTIL)[0], *right], second, []]
 
 
-_DENSITIES: tuple[Callable[[ViewState, GpuSample, int], list[Line]], ...] = (_roomy, _normal, _compact)
+_Density = Callable[[ViewState, GpuSample, int], list[Line]]
+_DENSITIES: tuple[_Density, ...] = (
+    *(partial(_block, rows=rows) for rows in (6, 4, 3, 2, 1)),
+    partial(_compact, both=True),
+    partial(_compact, both=False),
+)
 
 
 def _percent(value: float | None) -> Line:
@@ -234,7 +252,7 @@ def _host(state: ViewState, width: int) -> list[Line]:
         line += [(f"   RAM {gib(cpu.ram_used)} of {gib(cpu.ram_total)} GiB", "")]
     if cpu.disk_read_mb_s is not None:
         line += [(f"   disk reads {cpu.disk_read_mb_s:.0f} MB/s", "")]
-    lines = [line, *([(" ", ""), *cells] for cells in core_cells(cpu.cores or (), width - 2))]
+    lines = [flowed(line, width), *([(" ", ""), *cells] for cells in core_cells(cpu.cores or (), width - 2))]
     if process is not None:
         text = f"  {process.name or ''}"
         if process.cpu is not None:

@@ -27,7 +27,12 @@ class LiveView:
         self._state = state
         # Drawn when a sample comes, never from a thread: nothing is redrawn that has not changed.
         self._live = Live(
-            _Picture(state), console=console, screen=True, auto_refresh=False, transient=True, redirect_stderr=False
+            _Picture(state),
+            console=console,
+            screen=True,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
         self._drawn = float("-inf")
 
