@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from contextlib import ExitStack
 from functools import partial
@@ -72,7 +73,7 @@ def monitor(
             show=not as_json,
             keep=html is not None,
         )
-        title = "fulltilt monitor"
+        title = platform.node() or "this machine"
     _print(summary, as_json=as_json)
     if html is not None:
         from fulltilt.machine.files import write_whole

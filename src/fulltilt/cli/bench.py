@@ -1,0 +1,80 @@
+"""`fulltilt bench`: every figure that we print, measured here."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fulltilt.errors import InputError
+
+if TYPE_CHECKING:
+    from fulltilt.bench.monitor import MonitorBench
+
+bench = typer.Typer(help="Measure what fulltilt itself costs and gives on this machine.", no_args_is_help=True)
+
+
+@bench.callback()
+def _bench() -> None:
+    pass
+
+
+@bench.command()
+def monitor(
+    *,
+    seconds: Annotated[float, typer.Option(help="How long each of the six parts is measured.")] = 20.0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+) -> None:
+    """The monitor's cost on the CPU, and its figures under a known load on the GPU."""
+    import json
+
+    from fulltilt.bench.monitor import measure
+    from fulltilt.machine.files import check_writable, write_whole
+
+    if not 1 <= seconds <= 3600:
+        raise InputError(f"--seconds: expected 1 to 3600, found {seconds:g}")
+    if json_file is not None:
+        check_writable(json_file, option="--json")
+    found = measure(seconds=seconds, say=lambda text: print(f"fulltilt: {text}", file=sys.stderr, flush=True))
+    _show(found)
+    if json_file is not None:
+        write_whole(json_file, json.dumps(found.to_json(), indent=2) + "\n")
+
+
+def _show(found: MonitorBench) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from fulltilt.bench.monitor import BUSY_SM_PERCENT, IDLE_SM_PERCENT
+
+    console = Console()
+    costs = Table("interval", "live view", "of one core", "allowed", "CPU per sample", "to start", title="Cost")
+    for cost in found.costs:
+        costs.add_row(
+            f"{cost.interval_seconds:g} s",
+            "on" if cost.live_view else "off",
+            f"{cost.core_percent:.2f} %",
+            f"< {cost.target_percent:g} %{'' if cost.met else '  missed'}",
+            f"{cost.cpu_ms_per_sample:.2f} ms",
+            f"{cost.start_cpu_seconds:.2f} s",
+        )
+    console.print(costs)
+    if found.problem is not None:
+        print(found.problem)
+    if not found.readings:
+        return
+    figures = Table(
+        "load", "util", "SM", "occupancy", "tensor", "DRAM", "power", "expected", title="Known loads, GPU 0"
+    )
+    wanted = {"idle": f"SM < {IDLE_SM_PERCENT:g} %", "fed": f"SM > {BUSY_SM_PERCENT:g} %"}
+    for reading in found.readings:
+        percents = (reading.util, reading.sm, reading.occupancy, reading.tensor, reading.dram)
+        figures.add_row(
+            reading.load,
+            *("–" if value is None else f"{value:.1f} %" for value in percents),
+            "–" if reading.power_w is None else f"{reading.power_w:.0f} W",
+            wanted[reading.load],
+        )
+    console.print(figures)
