@@ -9,6 +9,8 @@ from dataclasses import replace
 import pytest
 
 from fulltilt.machine.sample import CpuSample, GpuSample, Sample
+from fulltilt.monitor.summary import summarize
+from fulltilt.report import monitor_page
 
 GIB = 2**30
 Shape = Callable[[float, random.Random], tuple[float, float]]
@@ -100,5 +102,18 @@ def lose_gpu(samples: list[Sample], *, index: int, after: float) -> list[Sample]
 
 
 @pytest.fixture(scope="session")
-def bursty_recording() -> list[Sample]:
-    return make_recording("bursty")
+def record() -> Callable[..., list[Sample]]:
+    """`record("bursty", seconds=60)`: a made-up recording with one GPU per shape."""
+    return make_recording
+
+
+@pytest.fixture(scope="session")
+def lose() -> Callable[..., list[Sample]]:
+    """`lose(samples, index=0, after=30)`: the same recording with one GPU off the bus from then on."""
+    return lose_gpu
+
+
+@pytest.fixture(scope="session")
+def draw_page() -> Callable[..., str]:
+    """`draw_page(samples)`: their page."""
+    return lambda samples, title="a recording": monitor_page(samples, summarize(samples), title=title)

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from statistics import fmean, median
 
@@ -22,7 +23,7 @@ _HEAT_COLUMNS = 400
 _HEAT_CELLS = 40_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: the cached properties need a place
 class Columns:
     """The samples of a page, and the time axis that all of its charts share."""
 
@@ -30,16 +31,19 @@ class Columns:
     series: int
     """How many series the page will draw."""
 
-    @property
+    @cached_property
     def times(self) -> list[float]:
         return [sample.t for sample in self.samples]
 
-    @property
+    @cached_property
     def time(self) -> Scale:
-        """A lone sample stands in the middle of a second."""
-        times = self.times or [0.0]
-        start, end = min(times), max(times)
-        return Scale(low=start, high=end) if end > start else Scale(low=start - 0.5, high=start + 0.5)
+        """From the first sample to the last."""
+        return Scale(low=min(self.times, default=0.0), high=max(self.times, default=0.0))
+
+    @property
+    def drawable(self) -> bool:
+        """One moment is no chart."""
+        return self.time.high > self.time.low
 
     @property
     def interval_seconds(self) -> float | None:

@@ -16,7 +16,8 @@ _GIB = 2**30
 
 def cpu_card(summary: CpuSummary, process: ProcessSummary | None, columns: Columns) -> Markup | None:
     """Everything about the host; None where nothing was read."""
-    charts = [chart for chart in (_mean_chart(summary, columns), _core_chart(columns)) if chart is not None]
+    drawn = (_mean_chart(summary, columns), _core_chart(columns)) if columns.drawable else ()
+    charts = [chart for chart in drawn if chart is not None]
     figures = _figures(summary)
     if not figures and not charts and process is None:
         return None

@@ -71,13 +71,14 @@ def gpu_card(summary: GpuSummary, columns: Columns) -> Markup:
         at = next((sample.t for sample, gpu in zip(columns.samples, readings, strict=True) if gpu and gpu.lost), None)
         since = "" if at is None else f" at {svg.moment(at, span=columns.time.high - columns.time.low)}"
         flags.insert(0, tag("li", tag("b", "lost"), f"This GPU could not be read any more{since}: {summary.lost}."))
-    charts = _small_charts(summary, columns, readings, holes)
+    main = _main_chart(summary, columns, readings, holes) if columns.drawable else None
+    charts = _small_charts(summary, columns, readings, holes) if columns.drawable else []
     figures = _figures(summary)
     return card(
         verdict_block(summary),
         tag("ul", *flags, class_="flags") if flags else None,
         tiles(figures) if figures else None,
-        _main_chart(summary, columns, readings, holes),
+        main,
         tag("div", *charts, class_="charts") if charts else None,
         id_=f"gpu-{summary.label.replace(':', '-')}",
         label=f"GPU {summary.label}",
@@ -222,7 +223,8 @@ def _histogram(summary: GpuSummary, util: Sequence[float | None], edges: Sequenc
 
 def _notes(figures: Figures, util: Sequence[float | None], lines: Sequence[Line], *, with_sm: bool) -> Iterator[str]:
     """What a reader has to know to read the main chart."""
-    near = sum(value is not None and abs(value - figures.mean) <= 10 for value in util) / figures.count
+    readings = [value for value in util if value is not None]
+    near = sum(abs(value - figures.mean) <= 10 for value in readings) / max(len(readings), 1)
     yield _bound(f"{100 * near:.0f} % of the readings lie within 10 points of the mean, the line across the bars.")
     if seconds := slice_seconds(lines[0].runs):
         yield f"Lines are means of {seconds:.3g} s; the shade reaches from the lowest reading to the highest."

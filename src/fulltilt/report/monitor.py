@@ -22,7 +22,10 @@ _SERIES_OF_HOST = 4
 
 
 def monitor_page(samples: Sequence[Sample], summary: Summary, *, title: str) -> str:
-    """One HTML document that needs nothing beside itself. `summary` is that of `samples`."""
+    """One HTML document that needs nothing beside itself.
+
+    `summary` gives the figures, `samples` the charts; after a long watch these may be fewer than it counted.
+    """
     columns = Columns(samples, _SERIES_PER_GPU * len(summary.gpus) + _SERIES_OF_HOST)
     return document(
         f"{title} · fulltilt monitor",
@@ -42,8 +45,12 @@ def _heading(summary: Summary, columns: Columns, title: str) -> Markup:
     if summary.samples:
         facts.append(_duration(summary.duration_seconds))
     interval = columns.interval_seconds
+    if len(columns.samples) < summary.samples:  # a long watch keeps fewer for its charts than it counted
+        interval = summary.duration_seconds / summary.samples
     count = f"{summary.samples:,} sample{'' if summary.samples == 1 else 's'}"
     facts.append(count if interval is None else f"{count}, one every {svg.number(interval, digits=2)} s")
+    if summary.samples and not columns.drawable:
+        facts.append("too few for charts")
     return tag(
         "header",
         tag("p", "fulltilt monitor", class_="eyebrow"),
@@ -101,6 +108,8 @@ def _overview(summary: Summary, columns: Columns) -> Markup:
 
 def _trace(gpu: GpuSummary, columns: Columns) -> Markup:
     values = [None if reading is None else reading.util for reading in columns.gpu(gpu.label)]
+    if not columns.drawable:
+        return join("–")
     series = columns.runs(values, max_points=300)
     shapes = (
         svg.area(series, columns.time, svg.PERCENT, class_="blue"),

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 SCRIPT = r"""
 (() => {
-  const pairs = path => (path ? path.getAttribute("d").split("M").slice(1) : []).flatMap(run => {
-    const n = run.match(/[\d.]+/g).map(Number), out = [];
-    for (let i = 0; i + 1 < n.length; i += 2) out.push([n[i], n[i + 1]]);
-    return out;
-  });
+  const pairs = (plot, paths) => [...plot.querySelectorAll(paths)].flatMap(path => {
+    return path.getAttribute("d").split("M").slice(1).flatMap(run => {
+      const n = run.match(/[\d.]+/g).map(Number), out = [];
+      for (let i = 0; i + 1 < n.length; i += 2) out.push([n[i], n[i + 1]]);
+      return out;
+    });
+  }).sort((a, b) => a[0] - b[0]);
   const two = n => String(n).padStart(2, "0");
   const moment = (t, span) => {
     if (span < 120) return t.toFixed(1) + " s";
@@ -21,9 +23,9 @@ SCRIPT = r"""
   };
   const lineReader = (plot, value) => {
     const { low, high, unit, digits } = plot.dataset, colour = "." + value.dataset.colour, edges = new Map();
-    const points = pairs(plot.querySelector(".line" + colour));
+    const points = pairs(plot, ".line" + colour);
     const roomy = !plot.closest(".small");  // elsewhere a range would wrap the legend and move the chart
-    for (const [x, y] of roomy ? pairs(plot.querySelector(".band" + colour)) : []) {
+    for (const [x, y] of roomy ? pairs(plot, ".band" + colour) : []) {
       const [a, b] = edges.get(x) || [y, y];
       edges.set(x, [Math.min(a, y), Math.max(b, y)]);
     }

@@ -39,47 +39,45 @@ def gap_seconds(times: Sequence[float]) -> float:
 
 
 def runs(times: Sequence[float], values: Sequence[float | None], *, max_points: int = MAX_POINTS) -> list[Run]:
-    """The series as drawn: exact up to `max_points` samples, beyond that one slice per three points.
+    """The series as drawn: exact up to `max_points` readings, beyond that one slice of time per three points.
 
     A missing value (None, or not finite) or a hole in time ends a run; nothing is interpolated over it.
     """
     gap = gap_seconds(times)
-    exact: list[list[Point]] = [[]]
+    readings = [(t, v) for t, v in zip(times, values, strict=True) if v is not None and math.isfinite(v)]
+    if len(readings) > max_points:
+        return _slices(readings, count=max(max_points // 3, 1), gap=gap)
+    found: list[list[Point]] = [[]]
     for t, value in zip(times, values, strict=True):
         if value is None or not math.isfinite(value):
-            if exact[-1]:
-                exact.append([])
+            found.append([])
             continue
-        last = exact[-1][-1].t if exact[-1] else t
+        last = found[-1][-1].t if found[-1] else t
         if not last <= t <= last + gap:  # also where a clock went back
-            exact.append([])
-        exact[-1].append(Point(t=t, low=value, mean=value, high=value))
-    whole = [tuple(run) for run in exact if run]
-    if sum(map(len, whole)) <= max_points:
-        return whole
-    return _slices([point for run in whole for point in run], count=max(max_points // 3, 1), gap=gap)
+            found.append([])
+        found[-1].append(Point(t=t, low=value, mean=value, high=value))
+    return [tuple(run) for run in found if run]
 
 
-def _slices(points: Sequence[Point], *, count: int, gap: float) -> list[Run]:
+def _slices(readings: Sequence[tuple[float, float]], *, count: int, gap: float) -> list[Run]:
     """At most `count` points, each with the extremes of its slice of time.
 
     A gap shorter than a slice would be thinner than the line; only longer ones still break it.
     """
-    start, end = min(point.t for point in points), max(point.t for point in points)
+    start, end = min(readings)[0], max(readings)[0]
     width = (end - start) / count or 1.0
-    cells: dict[int, list[Point]] = {}
-    for point in points:
-        cells.setdefault(min(int((point.t - start) / width), count - 1), []).append(point)
+    cells: dict[int, list[tuple[float, float]]] = {}
+    for reading in readings:
+        cells.setdefault(min(int((reading[0] - start) / width), count - 1), []).append(reading)
 
     found: list[list[Point]] = [[]]
     last = -math.inf
     for _, cell in sorted(cells.items()):
-        first = min(point.t for point in cell)
-        if first - last > max(gap, width) and found[-1]:
+        times, values = zip(*cell, strict=True)
+        if min(times) - last > max(gap, width) and found[-1]:
             found.append([])
-        last = max(point.t for point in cell)
-        values = [point.mean for point in cell]
-        found[-1].append(Point(t=fmean(p.t for p in cell), low=min(values), mean=fmean(values), high=max(values)))
+        last = max(times)
+        found[-1].append(Point(t=fmean(times), low=min(values), mean=fmean(values), high=max(values)))
     return [tuple(run) for run in found]
 
 

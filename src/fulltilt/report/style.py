@@ -159,6 +159,7 @@ code{font:13px/1.4 ui-monospace,SFMono-Regular,Menlo,"Liberation Mono",monospace
 .guide-label{right:4px;margin-bottom:4px;text-shadow:0 0 3px var(--card),0 0 3px var(--card),0 0 3px var(--card)}
 .line{fill:none;stroke:var(--c);stroke-width:1.5;stroke-linejoin:round;stroke-linecap:round}
 .large .line{stroke-width:1.75}
+.line.dot{stroke-width:4}
 .area{fill:var(--c);opacity:.1}
 .band{fill:var(--c);opacity:.2}
 .grid{fill:none;stroke:var(--grid);stroke-width:1}

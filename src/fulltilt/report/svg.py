@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from .markup import Child, Markup, tag
+from .markup import Child, Markup, join, tag
 from .series import Run
 
 WIDTH = 1000
@@ -106,14 +106,22 @@ def canvas(*shapes: Child, label: str, width: int = WIDTH, height: int = HEIGHT)
 
 
 def line(series: Iterable[Run], x: Scale, y: Scale, *, class_: str) -> Markup:
-    """The means, one stroke per run; a run of one point is a dot (the round cap of a stroke without length)."""
-    strokes = (f"M{_points(run, x, y)}{'h0' if len(run) == 1 else ''}" for run in series)
-    return tag("path", class_=f"line {class_}", d="".join(strokes))
+    """The means: a stroke for each run, and a dot (a stroke without length, with round ends) for a lone point."""
+    drawn: dict[bool, list[str]] = {False: [], True: []}
+    for run in series:
+        drawn[len(run) == 1].append(f"M{_points(run, x, y)}")
+    strokes, dots = drawn[False], [f"{point}h0" for point in drawn[True]]
+    return join(
+        tag("path", class_=f"line {class_}", d="".join(strokes)) if strokes else None,
+        tag("path", class_=f"line dot {class_}", d="".join(dots)) if dots else None,
+    )
 
 
 def area(series: Iterable[Run], x: Scale, y: Scale, *, class_: str) -> Markup:
     """What lies under the line."""
-    shapes = (f"M{x.x(run[0].t)} {HEIGHT}L{_points(run, x, y)} {x.x(run[-1].t)} {HEIGHT}z" for run in series)
+    shapes = (
+        f"M{x.x(run[0].t)} {HEIGHT}L{_points(run, x, y)} {x.x(run[-1].t)} {HEIGHT}z" for run in series if len(run) > 1
+    )
     return tag("path", class_=f"area {class_}", d="".join(shapes))
 
 
