@@ -116,7 +116,7 @@ class FakeNvml:
 
     def nvmlDeviceGetMaxMigDeviceCount(self, gpu: FakeGpu) -> int:  # noqa: N802
         self._enter("nvmlDeviceGetMaxMigDeviceCount")
-        return 7 if "nvmlDeviceGetMigMode" in gpu.answers else 0
+        return 7 if gpu.answers.get("nvmlDeviceGetMigMode", [0])[0] else 0  # 0 while it is off
 
     def nvmlDeviceGetMigDeviceHandleByIndex(self, gpu: FakeGpu, index: int) -> FakeGpu:  # noqa: N802
         self._enter("nvmlDeviceGetMigDeviceHandleByIndex")
@@ -181,7 +181,7 @@ def card(name: str, *, uuid: str, pci: str, total: int, capability: tuple[int, i
             "nvmlDeviceGetCudaComputeCapability": capability,
             "nvmlDeviceGetArchitecture": getattr(real, f"NVML_DEVICE_ARCH_{architecture}"),
             "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=0, memory=0),
-            "nvmlDeviceGetDecoderUtilization": [0, 167000],
+            "nvmlDeviceGetDecoderUtilization": [0, 100000],
             "nvmlDeviceGetTemperature": 31,
             "nvmlDeviceGetPowerUsage": 76_000,
             "nvmlDeviceGetEnforcedPowerLimit": 700_000,
@@ -206,7 +206,12 @@ def h200(*, number: int = 0) -> FakeGpu:
         capability=(9, 0),
         architecture="HOPPER",
     )
-    gpu.answers |= {"nvmlDeviceGetJpgUtilization": [0, 167000], "nvmlDeviceGetMigMode": [0, 0]}
+    gpu.answers |= {
+        "nvmlDeviceGetJpgUtilization": [0, 100000],
+        "nvmlDeviceGetMigMode": [0, 0],
+        # the profiles that it could be divided into, as read from a real one: 1g, 2g, 3g, 4g, 7g
+        "nvmlDeviceGetGpuInstanceProfileInfo": _profiles((16, 1, 1), (32, 2, 2), (60, 3, 3), (64, 4, 4), (132, 7, 7)),
+    }
     gpu.gpm = {
         real.NVML_GPM_METRIC_SM_UTIL: 0.0,
         real.NVML_GPM_METRIC_SM_OCCUPANCY: 0.0,
@@ -240,14 +245,28 @@ def a100_mig() -> FakeGpu:
     )
     gpu.answers |= {
         "nvmlDeviceGetMigMode": [1, 1],
-        "nvmlDeviceGetJpgUtilization": [0, 167000],
+        "nvmlDeviceGetJpgUtilization": [0, 100000],
         "nvmlDeviceGetUtilizationRates": Refuse("NVML_ERROR_NOT_SUPPORTED"),  # a divided GPU has none as a whole
+        "nvmlDeviceGetGpuInstanceProfileInfo": _profiles((14, 0, 0), (28, 1, 0), (42, 2, 0), (56, 2, 0), (98, 5, 1)),
     }
     gpu.slices = {
         0: _slice("3g.20gb", number=0, gpu_instance=2, sms=42, gib=20, decoders=2, jpegs=0),
         2: _slice("2g.10gb", number=2, gpu_instance=3, sms=28, gib=10, decoders=1, jpegs=0),
     }
     return gpu
+
+
+def _profiles(*known: tuple[int, int, int]) -> Callable[..., Any]:
+    """(multiprocessors, decoders, JPEG engines) of the first profiles; the card has no others."""
+
+    def answer(number: int, version: int = 2) -> Any:
+        if number >= len(known):
+            return Refuse("NVML_ERROR_NOT_SUPPORTED")
+        profile = real.c_nvmlGpuInstanceProfileInfo_v2_t()
+        profile.multiprocessorCount, profile.decoderCount, profile.jpegCount = known[number]
+        return profile
+
+    return answer
 
 
 def _slice(profile: str, *, number: int, gpu_instance: int, sms: int, gib: int, decoders: int, jpegs: int) -> FakeGpu:

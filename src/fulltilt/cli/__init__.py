@@ -12,6 +12,8 @@ from typing import Annotated
 import typer
 
 from fulltilt import __version__
+from fulltilt.cli.bench import bench
+from fulltilt.cli.env import env
 from fulltilt.cli.monitor import monitor
 from fulltilt.errors import FulltiltError
 
@@ -40,7 +42,9 @@ def _root(
     pass
 
 
+app.command()(env)
 app.command()(monitor)
+app.add_typer(bench, name="bench")
 
 
 def main() -> None:
