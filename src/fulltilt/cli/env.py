@@ -6,19 +6,23 @@ from typing import Annotated
 
 import typer
 
+from fulltilt.errors import InputError
+
 
 def env(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     ranks: Annotated[
         int | None,
-        typer.Option(min=1, help="Training processes that the core budget is for.", show_default="one per visible GPU"),
+        typer.Option(help="Training processes that the core budget is for.", show_default="one per visible GPU"),
     ] = None,
     try_paths: Annotated[
         bool, typer.Option("--try", help="Use every optional path once instead of judging it; takes some seconds.")
     ] = False,
 ) -> None:
     """Show the machine: usable cores and why so many, memory, GPUs, versions, optional paths, a core budget."""
+    if ranks is not None and ranks < 1:
+        raise InputError(f"--ranks must be 1 or more, found {ranks}")
     from fulltilt.machine import inspect
 
     if as_json:
