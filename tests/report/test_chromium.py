@@ -5,7 +5,9 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from html import escape
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -143,3 +145,17 @@ def test_the_page_reads_the_same_without_its_script(tmp_path, record, draw_page)
     assert "<script" not in bare
     assert "".join(ElementTree.fromstring(bare).itertext()) in "".join(ElementTree.fromstring(page).itertext())
     assert Visit(tmp_path, bare).console == []
+
+
+def test_the_pictures_for_the_readme_are_drawn(tmp_path, record):
+    recording = tmp_path / "bursty.jsonl"
+    recording.write_text("".join(json.dumps(sample.to_json()) + "\n" for sample in record("bursty")))
+    script = Path(__file__).parents[2] / "scripts" / "pictures.py"
+    command = [sys.executable, str(script), str(recording), "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.count(" bytes") == 2
+    terminal = ElementTree.fromstring((tmp_path / "monitor.svg").read_text())
+    words = "".join(terminal.itertext())
+    assert "NVIDIA H200" in words.replace("\u00a0", " ")
+    assert "bursty" in words
+    assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")

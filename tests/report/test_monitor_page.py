@@ -255,3 +255,25 @@ def test_fewer_samples_than_were_counted(record):
     samples = record("fed", seconds=100)
     _, words = read(monitor_page(samples[::4], summarize(samples), title="thinned"))
     assert "101 samples, one every 0.99 s" in words
+
+
+def test_clocks_held_down_are_told_with_the_power(draw_page):
+    samples = [
+        Sample(t=t, gpus=(GpuSample(index=0, util=99, power_w=690, power_limit_w=700, throttle=("power cap",)),))
+        for t in range(20)
+    ]
+    _, words = read(draw_page(samples))
+    assert "Clocks were held down at times: power cap." in words
+
+
+def test_many_cores_for_a_long_time_stay_small():
+    samples = [
+        Sample(t=t, cpu=CpuSample(util=50, cores=tuple((7 * t + c) % 100 for c in range(256)))) for t in range(999)
+    ]
+    page = monitor_page(samples, summarize(samples), title="256 cores")
+    assert len(page.encode()) < 700_000
+    tree, words = read(page)
+    (heat,) = by_class(tree, "heat-map")
+    width, height = map(int, heat[0].get("viewBox").split()[2:])
+    assert (width * height <= 40_000, height) == (True, 256)
+    assert "Each cell is the mean of" in words

@@ -1,38 +1,22 @@
-"""One GPU's part of the monitor's page: the verdict, its figures, its charts."""
+"""One GPU's part of the monitor's page: the verdict with its reasons, the flags, the figures."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-
-from fulltilt.machine.sample import GpuSample
-from fulltilt.measure.statistics import Figures
 from fulltilt.monitor.summary import GpuSummary
-from fulltilt.monitor.verdict import LIMITS, VERDICTS, FlagName, VerdictName
+from fulltilt.monitor.verdict import FlagName, VerdictName
 
 from . import svg
-from .chart import Axes, Guide, Line, time_chart
 from .columns import Columns
-from .markup import Markup, tag
+from .gpu_charts import GIB, gpu_charts
+from .markup import Markup, bound, tag
 from .page import card, tiles
-from .series import histogram, slice_seconds
-from .svg import PERCENT, Scale
-
-GIB = 2**30
-_BINS = 20
-
-UTILISATION_NOTE = (
-    "Utilisation (the driver's utilization.gpu) only says that some kernel ran during that share of the time, not how"
-    " much of the GPU it used. SM activity is the share of its multiprocessors that had work."
-)
-WITHOUT_SM_NOTE = "This recording has no SM activity: this GPU or its driver does not report it."
 
 MEANINGS: dict[VerdictName, str] = {
     "idle": "Nearly nothing ran on this GPU.",
     "starved": "For most of the time no kernel ran: the GPU waits for the program that feeds it.",
     "bursty": "The GPU works, waits and works again; the mean alone hides it.",
     "underused": "The GPU is steadily at work, but not all of the time.",
-    "small-kernels": "Some kernel nearly always runs, but fills less than half of the GPU: its pieces are small.",
+    "small-kernels": "Some kernel nearly always runs, but over half of the GPU stays empty: the kernels are small.",
     "healthy": "The GPU is kept at work.",
 }
 FLAG_MEANINGS: dict[FlagName, str] = {
@@ -61,25 +45,17 @@ _SHAPES = {
 
 def gpu_card(summary: GpuSummary, columns: Columns) -> Markup:
     """Everything about one GPU."""
-    readings = columns.gpu(summary.label)
-    holes = columns.holes([_says_something(reading) for reading in readings])
-    flags = [
-        tag("li", tag("b", flag.name), _bound(f"{flag.evidence}. {FLAG_MEANINGS[flag.name]}"), class_="flag")
-        for flag in summary.flags
+    remarks = [
+        tag("li", tag("b", flag.name), bound(f"{flag.evidence}. {FLAG_MEANINGS[flag.name]}")) for flag in summary.flags
     ]
     if summary.lost is not None:
-        at = next((sample.t for sample, gpu in zip(columns.samples, readings, strict=True) if gpu and gpu.lost), None)
-        since = "" if at is None else f" at {svg.moment(at, span=columns.time.high - columns.time.low)}"
-        flags.insert(0, tag("li", tag("b", "lost"), f"This GPU could not be read any more{since}: {summary.lost}."))
-    main = _main_chart(summary, columns, readings, holes) if columns.drawable else None
-    charts = _small_charts(summary, columns, readings, holes) if columns.drawable else []
+        remarks.insert(0, tag("li", tag("b", "lost"), _loss(summary.label, summary.lost, columns)))
     figures = _figures(summary)
     return card(
         verdict_block(summary),
-        tag("ul", *flags, class_="flags") if flags else None,
+        tag("ul", *remarks, class_="flags") if remarks else None,
         tiles(figures) if figures else None,
-        main,
-        tag("div", *charts, class_="charts") if charts else None,
+        *(gpu_charts(summary, columns) if columns.drawable else ()),
         id_=f"gpu-{summary.label.replace(':', '-')}",
         label=f"GPU {summary.label}",
     )
@@ -102,17 +78,12 @@ def verdict_block(summary: GpuSummary) -> Markup:
         value = tag("b", f"{util.mean:.1f} ± {util.std:.1f} %")
         mean = tag("div", tag("small", "mean utilisation ± standard deviation"), value, class_="mean")
     if verdict is None:
-        why = tag("p", f"{_sentence(summary.why or 'utilisation was not read')}", class_="why")
-        head = tag("div", tag("p", what, class_="what"), tag("h2", verdict_word(summary)))
-        return tag("header", head, why, class_="verdict")
-    return tag(
-        "header",
-        tag("div", tag("p", what, class_="what"), tag("h2", verdict_word(summary))),
-        mean,
-        tag("p", f"{MEANINGS[verdict.name]} {_sentence(verdict.evidence)}", class_="why"),
-        tag("p", f"Rule: {verdict.rule}", class_="rule"),
-        class_="verdict",
-    )
+        why, rule = _sentence(summary.why or "utilisation was not read"), None
+    else:
+        why = f"{MEANINGS[verdict.name]} {_sentence(verdict.evidence)}"
+        rule = tag("p", f"Rule: {verdict.rule}", class_="rule")
+    head = tag("div", tag("p", what, class_="what"), tag("h2", verdict_word(summary)))
+    return tag("header", head, mean, tag("p", why, class_="why"), rule, class_="verdict")
 
 
 def _figures(summary: GpuSummary) -> list[tuple[str, str, str]]:
@@ -135,183 +106,12 @@ def _figures(summary: GpuSummary) -> list[tuple[str, str, str]]:
     return found
 
 
-def _main_chart(
-    summary: GpuSummary,
-    columns: Columns,
-    readings: Sequence[GpuSample | None],
-    holes: Sequence[tuple[float, float]],
-) -> Markup | None:
-    util = _column(readings, "util")
-    if summary.util is None:
-        return None
-    lines = [
-        Line(
-            label="Utilisation",
-            colour="blue",
-            runs=columns.runs(util),
-            value=f"{summary.util.mean:.1f} %",
-            filled=True,
-        )
-    ]
-    if summary.sm is not None:
-        sm = columns.runs(_column(readings, "sm"))
-        lines.append(Line(label="SM activity", colour="orange", runs=sm, value=f"{summary.sm.mean:.1f} %"))
-    edges = [edge for edge, _ in _zones()]
-    return time_chart(
-        "Utilisation and SM activity" if summary.sm is not None else "Utilisation",
-        lines,
-        Axes(time=columns.time, marks=[0, *(edge for edge in edges if edge >= 10), 100]),
-        label=_described(f"GPU {summary.label} over time, mean", lines),
-        guides=[Guide(at=edge, label="") for edge in edges],
-        holes=holes,
-        size="large",
-        note=" ".join(_notes(summary.util, util, lines, with_sm=summary.sm is not None)),
-        beside=tag(
-            "div",
-            _zone_names(summary.util, None if summary.verdict is None else summary.verdict.name),
-            _histogram(summary, util, edges),
-            class_="beside",
-        ),
-    )
-
-
-def _zones() -> list[tuple[float, VerdictName]]:
-    """Where a mean utilisation ends to give each verdict, from the bottom up."""
-    of_mean = LIMITS["starved"].figure
-    return sorted((LIMITS[rule.name].value, rule.name) for rule in VERDICTS if LIMITS[rule.name].figure == of_mean)
-
-
-def _zone_names(util: Figures, verdict: VerdictName | None) -> Markup:
-    """The mean ± standard deviation against the verdicts that a mean can give."""
-    low = 0.0
-    names = []
-    for high, name in [*_zones(), (100.0, "healthy")]:
-        here = "here" if name == verdict else None
-        names.append(tag("span", name, class_=here, style=f"bottom:{PERCENT.percent((low + high) / 2)}"))
-        low = high
-    bottom, top = PERCENT(util.mean - util.std), PERCENT(util.mean + util.std)
-    spread = f"bottom:{svg.number(100 * bottom, digits=2)}%;height:{svg.number(100 * (top - bottom), digits=2)}%"
-    return tag(
-        "div",
-        tag("i", class_="spread", style=spread),
-        tag("i", class_="middle", style=f"bottom:{PERCENT.percent(util.mean)}"),
-        *names,
-        tag("em", "mean ± std"),
-        class_="zones",
-        aria_hidden="true",
-    )
-
-
-def _histogram(summary: GpuSummary, util: Sequence[float | None], edges: Sequence[float]) -> Markup | None:
-    shares = histogram(util, low=0, high=100, bins=_BINS)
-    if not shares or summary.util is None:
-        return None
-    most = max(range(_BINS), key=shares.__getitem__)
-    width = 100 // _BINS
-    label = (
-        f"How the time is spread over utilisation: most of it, {shares[most]:.0%}, between {most * width} and"
-        f" {(most + 1) * width} %; the mean is {summary.util.mean:.1f} %"
-    )
-    picture = svg.canvas(
-        *(svg.level(PERCENT(edge), class_="guide") for edge in edges),
-        svg.bars(shares, class_="blue"),
-        svg.level(PERCENT(summary.util.mean), class_="mean"),
-        label=label,
-    )
-    return tag("div", picture, tag("em", "share of time"), class_="histogram")
-
-
-def _notes(figures: Figures, util: Sequence[float | None], lines: Sequence[Line], *, with_sm: bool) -> Iterator[str]:
-    """What a reader has to know to read the main chart."""
-    readings = [value for value in util if value is not None]
-    near = sum(abs(value - figures.mean) <= 10 for value in readings) / max(len(readings), 1)
-    yield _bound(f"{100 * near:.0f} % of the readings lie within 10 points of the mean, the line across the bars.")
-    if seconds := slice_seconds(lines[0].runs):
-        yield f"Lines are means of {seconds:.3g} s; the shade reaches from the lowest reading to the highest."
-    yield UTILISATION_NOTE
-    if not with_sm:
-        yield WITHOUT_SM_NOTE
-
-
-def _small_charts(
-    summary: GpuSummary,
-    columns: Columns,
-    readings: Sequence[GpuSample | None],
-    holes: Sequence[tuple[float, float]],
-) -> list[Markup]:
-    def line(name: str, label: str, colour: str, value: str) -> Line:
-        return Line(label=label, colour=colour, runs=columns.runs(_column(readings, name)), value=value)
-
-    gpm = [
-        line(name, label, colour, f"{figures.mean:.1f} %")
-        for name, label, colour, figures in (
-            ("tensor", "Tensor cores", "green", summary.tensor),
-            ("dram", "DRAM", "purple", summary.dram),
-            ("occupancy", "Occupancy", "olive", summary.occupancy),
-        )
-        if figures is not None
-    ]
-    charts: list[tuple[str, str, list[Line], Axes, list[Guide]]] = []
-    if gpm:
-        charts.append(("Inside the GPU", "mean", gpm, Axes(time=columns.time, digits=1), []))
-    if summary.mem_peak is not None:
-        used = [None if value is None else value / GIB for value in _column(readings, "mem_used")]
-        top = max(summary.mem_total or 0, summary.mem_peak) / GIB
-        memory = Line(
-            label="Used", colour="blue", runs=columns.runs(used), value=f"{_largest(used):.1f} GiB", filled=True
-        )
-        axes = Axes(time=columns.time, values=Scale(low=0, high=top), unit="GiB", digits=1)
-        full = [Guide(at=top * LIMITS["memory-full"].value / 100, label="memory-full")] if summary.mem_total else []
-        charts.append(("Memory", "peak", [memory], axes, full))
-    if summary.temp_peak is not None:
-        temps = line("temp", "GPU", "orange", f"{summary.temp_peak:.0f} °C")
-        coolest = min((point.low for run in temps.runs for point in run), default=20.0)
-        scale = Scale(low=min(20.0, 10 * math.floor(coolest / 10)), high=max(100.0, summary.temp_peak))
-        axes = Axes(time=columns.time, values=scale, unit="°C")
-        charts.append(("Temperature", "peak", [temps], axes, [Guide(at=LIMITS["hot"].value, label="hot")]))
-    if summary.power_mean_w is not None:
-        watts = line("power_w", "Drawn", "purple", f"{summary.power_mean_w:.0f} W")
-        most = max(summary.power_limit_w or 0, _largest(_column(readings, "power_w")), 1.0)
-        limit = [Guide(at=summary.power_limit_w, label="limit")] if summary.power_limit_w else []
-        charts.append(
-            ("Power", "mean", [watts], Axes(time=columns.time, values=Scale(low=0, high=1.1 * most), unit="W"), limit)
-        )
-    return [
-        time_chart(
-            title,
-            lines,
-            axes,
-            guides=guides,
-            holes=holes,
-            label=_described(f"{title} of GPU {summary.label}, {lead}", lines),
-            lead=lead,
-        )
-        for title, lead, lines, axes, guides in charts
-    ]
-
-
-def _column(readings: Sequence[GpuSample | None], name: str) -> list[float | None]:
-    return [None if reading is None else getattr(reading, name) for reading in readings]
-
-
-def _largest(values: Sequence[float | None]) -> float:
-    return max((value for value in values if value is not None and math.isfinite(value)), default=0.0)
-
-
-def _says_something(reading: GpuSample | None) -> bool:
-    return reading is not None and any(
-        value is not None for value in (reading.util, reading.sm, reading.mem_used, reading.temp, reading.power_w)
-    )
-
-
-def _described(title: str, lines: Sequence[Line]) -> str:
-    return f"{title}: " + ", ".join(f"{line.label} {line.value}" for line in lines)
+def _loss(label: str, reason: str, columns: Columns) -> str:
+    lost = ((t, gpu) for t, gpu in zip(columns.times, columns.gpu(label), strict=True) if gpu is not None and gpu.lost)
+    at = next((t for t, _ in lost), None)
+    since = "" if at is None else f" at {svg.moment(at, span=columns.time.high - columns.time.low)}"
+    return f"This GPU could not be read any more{since}: {reason}."
 
 
 def _sentence(words: str) -> str:
-    return _bound(f"{words[:1].upper()}{words[1:].rstrip('.')}.")
-
-
-def _bound(words: str) -> str:
-    """No line break between a number and its unit."""
-    return words.replace(" %", "\u00a0%").replace(" °C", "\u00a0°C")
+    return bound(f"{words[:1].upper()}{words[1:].rstrip('.')}.")

@@ -41,3 +41,8 @@ def tag(name: str, /, *children: Child, **attributes: Child) -> Markup:
     if name in _EMPTY:
         return Markup(f"<{name}{written}/>")
     return Markup(f"<{name}{written}>{join(*children)}</{name}>")
+
+
+def bound(words: str) -> str:
+    """The words with no line break between a number and its unit."""
+    return words.replace(" %", "\u00a0%").replace(" °C", "\u00a0°C")

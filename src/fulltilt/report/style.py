@@ -224,7 +224,9 @@ h1{font-size:21px}
 }
 @media print{
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}
-body{font-size:11px;background:none}
+body{font-size:13px;background:none}
+.charts{grid-template-columns:1fr 1fr}
+details:not([open]){display:none}
 main{max-width:none;padding:0}
 .card{border-width:1px 0 0;border-radius:0;padding:14px 0 0}
 .chart,.tiles,.verdict,.flags,tr{break-inside:avoid}
