@@ -55,7 +55,7 @@ class Sampler:
                 raise
         self._host = HostReader()
         self._processes: dict[str, Mapping[str, int]] = {}
-        self._slow: deque[dict[str, SlowReadings]] = deque()  # from the thread to the next tick
+        self._slow: deque[dict[str, SlowReadings]] = deque(maxlen=1)  # the newest, from the thread to the next tick
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._slow_seconds = slow_seconds

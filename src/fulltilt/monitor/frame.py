@@ -98,6 +98,9 @@ def draw(state: ViewState, width: int, height: int) -> list[Line]:
     foot = [[], *_host(state, width)]
     gpus = state.now.gpus
     room = height - len(head) - len(foot)
+    if len(gpus) > room:  # the GPUs come first
+        foot = foot[:2]
+        room = height - len(head) - len(foot)
     body: list[Line] = []
     if not gpus:
         body = [[(f" {state.problem or 'no GPU is read'}", "yellow")]]
