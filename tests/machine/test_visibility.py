@@ -55,6 +55,7 @@ def reasons(units, visible=None, order=None):
         ("GPU-5,GPU-6,GPU-4", [None, 0, None, None]),
         ("GPU-5,0", [None, 0, None, None]),  # one kind of name per list
         ("GPU-5,GPU-5d8f", [None] * 4),
+        ("GPU-5,GPU-6,GPU-5", [None] * 4),  # though the list had ended before
         ("GPU-zz", [None] * 4),
     ],
 )
@@ -124,7 +125,7 @@ entries = st.sampled_from(
 
 
 @given(st.lists(entries, min_size=1, max_size=5).map(",".join))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=500)
 def test_the_reading_is_pytorchs(monkeypatch, visible):
     """Against PyTorch's own reading of the variable, which counts devices without starting CUDA."""
     from torch import cuda

@@ -10,6 +10,7 @@ and an entry named twice hides everything.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -66,14 +67,14 @@ def visibility(units: Sequence[Unit], environment: Mapping[str, str]) -> Visibil
 
 
 def _by_uuid(units: Sequence[Unit], listed: str) -> Visibility:
-    prefix = listed[:4]
+    entries = list(itertools.takewhile(lambda entry: entry.startswith(listed[:4]), listed.split(",")))
     chosen: list[int] = []
-    for entry in listed.split(","):
+    for entry in entries if len(set(entries)) == len(entries) else ():
         fitting = [number for number, unit in enumerate(units) if (unit.uuid or "").startswith(entry)]
         if entry.startswith("MIG-GPU-") and not fitting:
             doubt = CudaIndex(reason=f"{VISIBLE} names a slice in the old form; name it by UUID")
             return Visibility(count=1, indices=(doubt,) * len(units))
-        if not entry.startswith(prefix) or len(fitting) != 1:  # another kind of name, unknown, or ambiguous: the end
+        if len(fitting) != 1:  # unknown, or the beginning of several
             break
         if fitting[0] in chosen:
             chosen = []
