@@ -1,0 +1,114 @@
+"""The monitor's own benchmark and the known loads, as far as a machine without a GPU can tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fulltilt.bench.loads import LOADS
+from fulltilt.bench.monitor import Cost, MonitorBench, Reading, measure_cost, measure_reading
+from fulltilt.bench.running import cpu_seconds, running_load
+from fulltilt.errors import UnavailableError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_the_cost_of_a_real_monitor(live):
+    cost = measure_cost(interval=0.2, live=live, target=3.0, seconds=2.0)
+    assert 0 < cost.core_percent < 50, "it runs, and sleeps most of the time"
+    assert cost.cpu_ms_per_sample > 0.05
+    assert cost.measured_seconds >= 2
+
+
+def test_cpu_time_is_that_of_the_whole_process():
+    burn = (
+        "import threading, time\n"
+        "def burn():\n"
+        "    while True: pass\n"
+        "threading.Thread(target=burn, daemon=True).start()\n"
+        "time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", burn]) as process:
+        try:
+            time.sleep(0.5)
+            before = cpu_seconds(process.pid)
+            time.sleep(1.0)
+            assert 0.3 < cpu_seconds(process.pid) - before < 1.3
+        finally:
+            process.kill()
+
+
+def test_loads_run_where_there_is_a_device_and_end_with_their_user():
+    with running_load("starved", device="cpu") as pid:
+        worker = psutil.Process(pid)
+        before = cpu_seconds(pid)
+        time.sleep(0.5)
+        assert cpu_seconds(pid) > before
+    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_load_without_its_device_says_why():
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("this machine has the device")
+    with pytest.raises(UnavailableError, match="the load 'fed' did not start on cuda"):
+        measure_reading("fed", seconds=1)
+
+
+def test_a_load_ends_when_the_one_who_started_it_is_killed():
+    start = (
+        "import sys\n"
+        "from fulltilt.bench.running import running_load\n"
+        "with running_load('idle', device='cpu') as pid:\n"
+        "    print(pid, flush=True)\n"
+        "    sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", start], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as user:
+        pid = int(user.stdout.readline())
+        user.send_signal(signal.SIGKILL)
+        user.wait()
+    until = time.monotonic() + 10
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until, "the load outlived its user"
+        time.sleep(0.05)
+
+
+def test_the_json_says_what_was_met_and_leaves_out_what_was_not_measured():
+    cost = Cost(
+        interval_seconds=1.0,
+        live_view=False,
+        core_percent=0.41234,
+        target_percent=0.5,
+        cpu_ms_per_sample=4.1,
+        start_cpu_seconds=0.3,
+        measured_seconds=20.0,
+    )
+    idle = Reading(load="idle", util=0.0, sm=0.0, occupancy=0.0, tensor=None, dram=0.0, power_w=76.0, samples=100)
+    flat = json.loads(json.dumps(MonitorBench(machine={"cores": 16}, costs=(cost,), readings=(idle,)).to_json()))
+    assert flat["costs"][0]["core_percent"] == 0.412
+    assert flat["costs"][0]["met"] is True
+    assert flat["readings"][0]["sm"] == 0.0
+    assert "problem" not in flat
+
+
+def test_the_loads_are_recorded_small_by_the_script(tmp_path):
+    script = ROOT / "benchmarks" / "record_loads.py"
+    command = [sys.executable, str(script), str(tmp_path), "--seconds", "1", "--device", "cpu", "--loads", "idle"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("idle: ")
+    lines = (tmp_path / "idle.jsonl").read_text().splitlines()
+    assert len(lines) == 5
+    assert all(isinstance(core, int) for core in json.loads(lines[-1])["cpu"]["cores"])
+    assert LOADS == ("idle", "starved", "bursty", "fed")
