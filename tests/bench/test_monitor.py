@@ -9,13 +9,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
+import pynvml as real
 import pytest
+from tests.machine.fake_nvml import h200, install
 
 from fulltilt.bench.loads import LOADS
 from fulltilt.bench.monitor import Cost, MonitorBench, Reading, measure_cost, measure_reading
 from fulltilt.bench.running import cpu_seconds, running_load
+from fulltilt.cli.bench import _show
 from fulltilt.errors import UnavailableError
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +66,31 @@ def test_a_load_without_its_device_says_why():
         pytest.skip("this machine has the device")
     with pytest.raises(UnavailableError, match="the load 'fed' did not start on cuda"):
         measure_reading("fed", seconds=1)
+
+
+def test_readings_are_means_over_the_load(monkeypatch):
+    gpu = h200()
+    gpu.gpm[real.NVML_GPM_METRIC_SM_UTIL] = 93.0
+    gpu.answers["nvmlDeviceGetUtilizationRates"] = SimpleNamespace(gpu=100, memory=40)
+    install(monkeypatch, [gpu])
+    reading = measure_reading("idle", seconds=0.7, device="cpu")
+    assert (reading.load, reading.util, reading.sm, reading.power_w) == ("idle", 100, 93.0, 76.0)
+    assert 3 <= reading.samples <= 4
+
+
+def test_the_table_shows_what_missed_its_target_and_why_there_are_no_readings(capsys):
+    cost = {"interval_seconds": 1.0, "target_percent": 0.5, "cpu_ms_per_sample": 4.1, "start_cpu_seconds": 0.3}
+    costs = (
+        Cost(**cost, live_view=False, core_percent=0.41, measured_seconds=20.0),
+        Cost(**cost, live_view=True, core_percent=0.61, measured_seconds=20.0),
+    )
+    _show(MonitorBench(machine={}, costs=costs, readings=(), problem="no GPU can be read"))
+    said = capsys.readouterr().out
+    assert said.count("missed") == 1
+    assert "no GPU can be read" in said
+    fed = Reading(load="fed", util=100.0, sm=93.0, occupancy=12.0, tensor=80.0, dram=None, power_w=690.0, samples=9)
+    _show(MonitorBench(machine={}, costs=costs, readings=(fed,)))
+    assert "93.0 %" in capsys.readouterr().out
 
 
 def test_a_load_ends_when_the_one_who_started_it_is_killed():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,8 +41,8 @@ def test_a_picture_fits_its_terminal(gpus, width, height, cores):
 def test_every_gpu_is_there_with_its_verdict(gpus, height):
     picture = text(draw(machine(gpus, sm=80.0), 120, height))
     assert picture.count("healthy") == gpus
-    assert picture.count("97 %") == gpus
-    assert picture.count("80 %") == gpus
+    assert len(re.findall(r"util +97 %", picture)) == gpus
+    assert len(re.findall(r"SM +80 %", picture)) == gpus
 
 
 def test_the_full_width_is_used_and_taller_terminals_get_taller_histories():
@@ -48,6 +50,12 @@ def test_the_full_width_is_used_and_taller_terminals_get_taller_histories():
     low, high = draw(state, 200, 14), draw(state, 200, 40)
     assert max(length(line) for line in low) >= 198
     assert len(high) > len(low)
+
+
+def test_a_tall_history_has_the_figures_of_the_last_minute_beside_it():
+    picture = text(draw(machine(1, sm=80.0), 120, 24))
+    assert "mean 97.0 % ± 0.0" in picture
+    assert "p5 80 %   p95 80 %" in picture
 
 
 def test_more_gpus_than_rows_are_counted():

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from fulltilt.machine.sample import GpuSample, Sample
+from fulltilt.measure.statistics import Figures
 from fulltilt.monitor.drawing import (
     DIM,
     FLAG_STYLE,
@@ -139,23 +140,35 @@ def _block(state: ViewState, gpu: GpuSample, width: int, *, rows: int) -> list[L
     wide = max(10, min(40, width // 4))
     room = width - wide - 17
     lines = [title]
-    rooms = ((" util", gpu.util, UTIL, state.util(gpu.label)), (" SM", gpu.sm, SM, state.sm(gpu.label)))
-    for name, value, style, past in rooms:
+    recent = state.verdicts.get(gpu.label, GpuSummary(index=gpu.index))
+    for name, value, past, figures, style, missing in (
+        ("util", gpu.util, state.util(gpu.label), recent.util, UTIL, "not measured on this GPU"),
+        ("SM", gpu.sm, state.sm(gpu.label), recent.sm, SM, "not measured: GPM needs Hopper or later"),
+    ):
         if value is None and not any(item is not None for item in past):
-            if name == " SM":
-                lines.append([(" SM       –   not measured: GPM needs Hopper or later", DIM)])
-                continue
-            lines.append([(" util     –   not measured on this GPU", DIM)])
+            lines.append([(f" {name:<5}   –   {missing}", DIM)])
             continue
-        drawn = history(past, room, style, rows=rows)
-        margin: Line = [(" " * (wide + 15), "")]
-        lines += [[*margin, *above] for above in drawn[:-1]]
-        lines.append(
-            [(f"{name:<6}", ""), *_percent(value), (" ", ""), *bar(value, wide, style), ("  ", ""), *drawn[-1]]
-        )
+        left = [[(f" {name:<5}", ""), *_percent(value), (" ", ""), *bar(value, wide, style), ("  ", "")]]
+        left += [[(f"{line:<{wide + 15}}", DIM)] for line in _beside(figures, rows)]
+        lines += [
+            [*side, *past_row] for side, past_row in zip(left, history(past, room, style, rows=rows), strict=True)
+        ]
     lines.append(flowed(_memory(gpu, wide), width))
     lines.append(flowed(_judgement(state, gpu.label), width))
     return [*lines, []]
+
+
+def _beside(figures: Figures | None, rows: int) -> list[str]:
+    """What stands left of a history that is more than one row high, below the value of now."""
+    words = (
+        ["", ""]
+        if figures is None
+        else [
+            f"{'':13}mean {figures.mean:.1f} % ± {figures.std:.1f}",
+            f"{'':13}p5 {figures.p5:.0f} %   p95 {figures.p95:.0f} %",
+        ]
+    )
+    return (words + [""] * rows)[: rows - 1]
 
 
 def _compact(state: ViewState, gpu: GpuSample, width: int, *, both: bool) -> list[Line]:
