@@ -1,0 +1,250 @@
+"""Whatever the caller has, as one form that both the kernels and the torch path read.
+
+N×C×H×W, N×H×W×C            a dense batch, in any memory layout
+N×T×C×H×W, N×T×H×W×C        clips: T frames share one draw
+[C×H×W | H×W×C, …], Ragged  images of different sizes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fulltilt.errors import InputError
+
+Layout = Literal["auto", "channels_first", "channels_last"]
+
+_CHANNELS = (1, 3, 4)
+"""Numbers of channels by which `layout="auto"` recognises the channel dimension."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ragged:
+    """Images of different sizes, one behind the other in one buffer: what a decoder fills and one copy moves."""
+
+    data: Tensor
+    """Flat; each image contiguous, interleaved (H×W×C) or planar (C×H×W)."""
+    offsets: Tensor
+    """N, int64: where each image begins, in elements."""
+    sizes: Tensor
+    """N × 2, int32: height and width."""
+    channels: int = 3
+    interleaved: bool = True
+    smallest: int = 1
+    """A lower bound of all heights and widths; from 4 on, 8-bit RGB is read faster."""
+    keep: Sequence[Tensor] = ()
+    """Tensors that `data` reaches into by offset; held so that they live as long as this does."""
+
+    @classmethod
+    def of(cls, images: Sequence[Tensor], *, layout: Layout = "auto", name: str = "images") -> Ragged:
+        """From a list. On a GPU nothing is copied: offsets reach from the first image to the others."""
+        if not images:
+            raise InputError(f"{name} is an empty list: there is nothing to tell the size or the device from")
+        dims = {image.dim() for image in images}
+        if dims - {2, 3} or len(dims) > 1:
+            raise InputError(f"{name} must be a list of images C×H×W, H×W×C or H×W, all of one kind; found {dims} dims")
+        if len({(image.dtype, image.device) for image in images}) > 1:
+            raise InputError(f"{name} must all have one dtype and one device")
+        plane = dims == {2}
+        first = True if plane else _channels_first(images[0].shape, layout, name)
+        channels = 1 if plane else images[0].shape[0 if first else 2]
+        flat = [image.contiguous() for image in images]
+        sizes = [
+            tuple(image.shape) if plane else tuple(image.shape[1:] if first else image.shape[:2]) for image in flat
+        ]
+        for k, image in enumerate(flat):
+            found = 1 if plane else image.shape[0 if first else 2]
+            if found != channels or min(sizes[k]) < 1:
+                raise InputError(
+                    f"{name}[{k}] has shape {tuple(image.shape)}; expected {channels} channels and no empty side"
+                )
+        device = flat[0].device
+        if device.type == "cuda":
+            begin, width = flat[0].data_ptr(), flat[0].element_size()
+            offsets = [(image.data_ptr() - begin) // width for image in flat]
+            data = flat[0].view(-1)
+        else:
+            offsets = [0]
+            for image in flat[:-1]:
+                offsets.append(offsets[-1] + image.numel())
+            data = torch.cat([image.view(-1) for image in flat])
+        # From pageable memory the driver has taken a copy when the call returns, and nothing waits for the GPU.
+        return cls(
+            data=data,
+            offsets=torch.tensor(offsets, dtype=torch.int64).to(device, non_blocking=True),
+            sizes=torch.tensor(sizes, dtype=torch.int32).to(device, non_blocking=True),
+            channels=channels,
+            interleaved=not first,
+            smallest=min(min(size) for size in sizes),
+            keep=flat,
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """One call's input."""
+
+    data: Tensor
+    """Dense: frames × C × H × W in any strides. Ragged: flat."""
+    count: int
+    """Samples; each draws once."""
+    frames: int = 1
+    """Images per sample."""
+    channels: int
+    height: int = 0
+    width: int = 0
+    ragged: Ragged | None = None
+    masks: Tensor | None = None
+    """Dense: frames × H × W, contiguous. Ragged: flat."""
+    ragged_masks: Ragged | None = None
+    interleaved: bool
+    """The input's channels are its fastest dimension."""
+
+    @property
+    def scale(self) -> float:
+        """What brings stored values to [0, 1]."""
+        return 1.0 / 255.0 if self.data.dtype == torch.uint8 else 1.0
+
+    def sizes(self) -> Tensor:
+        """count × 2 heights and widths."""
+        if self.ragged is not None:
+            return self.ragged.sizes
+        return torch.tensor([[self.height, self.width]], dtype=torch.int32, device=self.data.device).expand(
+            self.count, 2
+        )
+
+    def samples(self) -> Iterator[Tensor]:
+        """Each sample as frames × C × H × W."""
+        if self.ragged is None:
+            yield from torch.split(self.data, self.frames) if self.count else ()
+            return
+        for image in _images(self.ragged):
+            yield (image.permute(2, 0, 1) if self.ragged.interleaved else image)[None]
+
+    def sample_masks(self) -> Iterator[Tensor | None]:
+        """Each sample's masks as frames × H × W, or None where there are none."""
+        if self.ragged_masks is not None:
+            for mask in _images(self.ragged_masks):
+                yield mask.reshape(1, *mask.shape[-2:]) if not self.ragged_masks.interleaved else mask[None, :, :, 0]
+        elif self.masks is not None:
+            yield from torch.split(self.masks, self.frames) if self.count else ()
+        else:
+            yield from (None for _ in range(self.count))
+
+
+def _images(ragged: Ragged) -> Iterator[Tensor]:
+    for offset, (height, width) in zip(ragged.offsets.tolist(), ragged.sizes.tolist(), strict=True):
+        shape = (height, width, ragged.channels) if ragged.interleaved else (ragged.channels, height, width)
+        yield ragged.data[offset : offset + height * width * ragged.channels].view(shape)
+
+
+def make_batch(
+    images: Tensor | Ragged | Sequence[Tensor], masks: Tensor | Ragged | Sequence[Tensor] | None, layout: Layout
+) -> Batch:
+    """The caller's images and masks, checked, as a Batch. Nothing is copied but masks that are not contiguous."""
+    if isinstance(images, Tensor):
+        return _dense(images, masks, layout)
+    ragged = images if isinstance(images, Ragged) else Ragged.of(images, layout=layout)
+    _check_dtype(ragged.data)
+    if masks is not None and isinstance(masks, Tensor):
+        raise InputError("masks must be a list (or a Ragged) when images are one: each has its image's size")
+    labels = (
+        masks if isinstance(masks, Ragged) or masks is None else Ragged.of(masks, layout="channels_first", name="masks")
+    )
+    if labels is not None:
+        same = len(labels) == len(ragged)
+        if same and not isinstance(images, Ragged) and not isinstance(masks, Ragged):
+            same = [m.shape[-2:] for m in labels.keep] == [_plane_size(i, ragged.interleaved) for i in ragged.keep]
+        if not same or labels.channels != 1:
+            raise InputError("masks must be one per image, H×W or 1×H×W, each of its image's size")
+    return Batch(
+        data=ragged.data,
+        count=len(ragged),
+        channels=ragged.channels,
+        ragged=ragged,
+        masks=None if labels is None else labels.data,
+        ragged_masks=labels,
+        interleaved=ragged.interleaved,
+    )
+
+
+def _plane_size(image: Tensor, interleaved: bool) -> torch.Size:
+    return image.shape[:2] if interleaved else image.shape[-2:]
+
+
+def _dense(images: Tensor, masks: object, layout: Layout) -> Batch:
+    if images.dim() not in (4, 5):
+        raise InputError(
+            f"images has shape {tuple(images.shape)}; expected N×C×H×W, N×H×W×C or, for clips, N×T×C×H×W or N×T×H×W×C. "
+            "For a single image pass images[None]"
+        )
+    _check_dtype(images)
+    first = _channels_first(images.shape[-3:], layout, "images")
+    clip = images.dim() == 5
+    count, frames = images.shape[0], images.shape[1] if clip else 1
+    planes = images if first else images.movedim(-1, -3)
+    channels, height, width = planes.shape[-3:]
+    if min(channels, height, width, frames) < 1:
+        raise InputError(f"images has shape {tuple(images.shape)}: no side may be 0 (only N may)")
+    if clip:
+        planes = planes.flatten(0, 1)
+    if max(abs(stride) for stride in planes.stride()[1:]) * max(height, width, channels) >= 1 << 31:
+        raise InputError(f"an image of {tuple(images.shape[-3:])} spans more than 2^31 elements: tile it first")
+    labels = None
+    if masks is not None:
+        labels = _dense_masks(masks, images, (height, width))
+    return Batch(
+        data=planes,
+        count=count,
+        frames=frames,
+        channels=channels,
+        height=height,
+        width=width,
+        masks=labels,
+        interleaved=planes.stride(1) == 1 and channels > 1,
+    )
+
+
+def _dense_masks(masks: object, images: Tensor, size: tuple[int, int]) -> Tensor:
+    if not isinstance(masks, Tensor):
+        raise InputError(f"masks must be a tensor when images is one, found {type(masks).__name__}")
+    lead = images.shape[: images.dim() - 3]
+    if masks.shape not in (lead + size, (*lead, 1, *size)):
+        raise InputError(
+            f"masks has shape {tuple(masks.shape)}; for images {tuple(images.shape)} it must be "
+            f"{(*lead, *size)} or {(*lead, 1, *size)}"
+        )
+    if masks.device != images.device:
+        raise InputError(f"masks is on {masks.device} and images on {images.device}: move one")
+    if masks.dtype.is_complex:
+        raise InputError("masks must hold integers, booleans or floats, not complex numbers")
+    return masks.reshape(-1, *size).contiguous()
+
+
+def _check_dtype(images: Tensor) -> None:
+    if images.dtype != torch.uint8 and not images.dtype.is_floating_point:
+        raise InputError(
+            f"images has dtype {images.dtype}; allowed: torch.uint8 (0 to 255) or a float type (0 to 1). "
+            "Convert with images.to(torch.uint8)"
+        )
+
+
+def _channels_first(shape: Sequence[int], layout: Layout, name: str) -> bool:
+    if layout != "auto":
+        return layout == "channels_first"
+    first, last = shape[0] in _CHANNELS, shape[-1] in _CHANNELS
+    if first != last:
+        return first
+    if first and last and shape[0] != shape[-1]:
+        return shape[0] == 3 or shape[-1] != 3
+    raise InputError(
+        f"{name}: can't tell the channels in a shape ending in {tuple(shape)}; "
+        "pass layout='channels_first' or layout='channels_last'"
+    )
