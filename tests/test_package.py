@@ -7,7 +7,14 @@ import pytest
 
 import fulltilt
 
-PUBLIC = {"FulltiltError", "__version__"}
+PUBLIC = {
+    "FulltiltError",
+    "GPUAugmentation",
+    "MinimalGPUAugmentation",
+    "ProgressiveAugmentation",
+    "StrongGPUAugmentation",
+    "__version__",
+}
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:

@@ -9,6 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fulltilt.augment import GPUAugmentation as GPUAugmentation
+    from fulltilt.augment import MinimalGPUAugmentation as MinimalGPUAugmentation
+    from fulltilt.augment import ProgressiveAugmentation as ProgressiveAugmentation
+    from fulltilt.augment import StrongGPUAugmentation as StrongGPUAugmentation
     from fulltilt.errors import FulltiltError as FulltiltError
 
 __version__ = "0.1.0"
@@ -16,9 +20,20 @@ __version__ = "0.1.0"
 # The public name -> the module that holds it.
 _HOMES = {
     "FulltiltError": "fulltilt.errors",
+    "GPUAugmentation": "fulltilt.augment",
+    "MinimalGPUAugmentation": "fulltilt.augment",
+    "ProgressiveAugmentation": "fulltilt.augment",
+    "StrongGPUAugmentation": "fulltilt.augment",
 }
 
-__all__ = ["FulltiltError", "__version__"]
+__all__ = [
+    "FulltiltError",
+    "GPUAugmentation",
+    "MinimalGPUAugmentation",
+    "ProgressiveAugmentation",
+    "StrongGPUAugmentation",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,1 +1,28 @@
-"""Draws → matrices → one kernel: whole batches augmented on the device."""
+"""Draws → matrices → one kernel: whole batches augmented on the device.
+
+settings.py   what is asked for, checked            layout.py     where each number stands
+draws.py      (seed, epoch, index) → rows           philox.py     the generator behind them
+kernels/      rows → pixels, on a GPU               reference.py  the same in torch
+batch.py      any input as one form                 spec.py       one call, apart from its tensors
+engine.py     draws, then the pass                  op.py         the same as one operator for torch.compile
+module.py     the public modules                    points.py     boxes and key points
+followers.py  Kornia and others, afterwards
+"""
+
+from fulltilt.augment.batch import Ragged
+from fulltilt.augment.module import (
+    GPUAugmentation,
+    MinimalGPUAugmentation,
+    ProgressiveAugmentation,
+    StrongGPUAugmentation,
+)
+from fulltilt.augment.settings import Settings
+
+__all__ = [
+    "GPUAugmentation",
+    "MinimalGPUAugmentation",
+    "ProgressiveAugmentation",
+    "Ragged",
+    "Settings",
+    "StrongGPUAugmentation",
+]

@@ -1,0 +1,337 @@
+"""The public face: augmentations as `nn.Module`s that take whole batches on whatever device they are.
+
+aug = GPUAugmentation(horizontal_flip_prob=0.5, rotation_degrees=15, brightness=0.2, contrast=0.2)
+images, masks = aug(images, masks)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fulltilt.augment.batch import Batch, Layout, Ragged, make_batch
+from fulltilt.augment.engine import augment
+from fulltilt.augment.followers import follow
+from fulltilt.augment.op import compiled_augment
+from fulltilt.augment.points import check_points, forward_matrices, move_boxes, move_points
+from fulltilt.augment.settings import Settings
+from fulltilt.augment.spec import Spec
+from fulltilt.errors import InputError
+
+_DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
+
+
+class GPUAugmentation(nn.Module):
+    """Augments whole batches in one pass over the pixels, with a draw of its own for every sample.
+
+    Call it with images, and masks, boxes and key points that go with them; what comes back has the same structure,
+    images as N×C×H×W (clips as N×T×C×H×W). In `eval()` mode nothing random happens: only resize, normalisation and
+    dtype. Every option of `Settings` is a keyword; those below belong to the module.
+
+    A sample's draw depends on (seed, epoch, index) and on nothing else: not on the batch, the rank or the device. Pass
+    `index` (the samples' numbers in the data set) to have the same sample augmented alike after a resume and at any
+    world size; without it, samples are counted from 0 in each epoch.
+    """
+
+    def __init__(
+        self,
+        horizontal_flip_prob: float = 0.5,
+        rotation_degrees: float | tuple[float, float] = 15,
+        brightness: float | tuple[float, float] = 0.2,
+        contrast: float | tuple[float, float] = 0.2,
+        *,
+        seed: int = 0,
+        dtype: torch.dtype | None = None,
+        channels_last: bool | None = None,
+        layout: Layout = "auto",
+        then: Sequence[Callable[..., Any]] = (),
+        check_inputs: bool = False,
+        **options: Any,
+    ) -> None:
+        """
+        Args:
+            dtype: of the images that come out; None: float32 for 8-bit input, the input's own otherwise.
+            channels_last: memory format of the images that come out; None: as the input's.
+            layout: where the input's channels are, when "auto" can't tell from its shape.
+            then: modules to call afterwards, in training only: Kornia's (masks go along) or anything that takes images.
+            check_inputs: look for NaN and for floats outside [0, 1] (waits for the device, so it is off by default;
+                then NaN reads as 0 and values are cut to [0, 1]).
+        """
+        settings = _settings(
+            horizontal_flip_prob=horizontal_flip_prob,
+            rotation_degrees=rotation_degrees,
+            brightness=brightness,
+            contrast=contrast,
+            **options,
+        )
+        super().__init__()
+        if dtype is not None and dtype not in _DTYPES:
+            raise InputError(f"dtype={dtype} must be one of {', '.join(map(str, _DTYPES))}")
+        if dtype == torch.uint8 and settings.normalize is not None:
+            raise InputError(
+                "dtype=torch.uint8 can't hold normalised values: leave out normalize, or pass a float dtype"
+            )
+        if layout not in ("auto", "channels_first", "channels_last"):
+            raise InputError(f"layout={layout!r} must be 'auto', 'channels_first' or 'channels_last'")
+        self.settings = settings
+        self.dtype = dtype
+        self.channels_last = channels_last
+        self.layout: Layout = layout
+        self.then = nn.ModuleList(m if isinstance(m, nn.Module) else _Called(m) for m in then)
+        self.check_inputs = check_inputs
+        self._ops, self._eval_ops = settings.ops, settings.eval_ops
+        self._full: Tensor
+        self._rest: Tensor
+        self._norm: Tensor | None
+        self._strength: Tensor
+        self._state: Tensor
+        self.register_buffer("_full", torch.tensor(settings.vector()), persistent=False)
+        self.register_buffer("_rest", torch.tensor(settings.at_rest().vector()), persistent=False)
+        self.register_buffer("_norm", _norm_of(settings), persistent=False)
+        self.register_buffer("_strength", torch.ones(1))
+        self.register_buffer("_state", torch.tensor([_seed(seed), 0, 0]))
+
+    def forward(
+        self,
+        images: Tensor | Ragged | Sequence[Tensor],
+        masks: Tensor | Ragged | Sequence[Tensor] | None = None,
+        *,
+        boxes: Tensor | None = None,
+        keypoints: Tensor | None = None,
+        index: Tensor | None = None,
+    ) -> Any:
+        """Images alone, or a tuple of images and whatever else was given, in the order of the arguments."""
+        batch = make_batch(images, masks, self.layout)
+        spec = self._spec(batch, counted=index is None)
+        if self._full.device != batch.data.device:
+            self.to(batch.data.device)
+        index = self._checked_index(index, batch)
+        if self.check_inputs:
+            _check_values(batch)
+        run = compiled_augment if torch.compiler.is_compiling() else augment
+        out, labels, rows = run(
+            batch,
+            spec,
+            state=self._state,
+            full=self._full,
+            rest=self._rest,
+            strength=self._strength,
+            norm=self._norm,
+            index=index,
+        )
+        if self.training and len(self.then):
+            out, labels = follow(self.then, out, labels)
+        results: list[Tensor] = [out.view(batch.count, batch.frames, *out.shape[1:]) if _is_clip(images) else out]
+        if labels is not None:
+            results.append(labels.view(_mask_shape(masks, batch, labels)))
+        if boxes is not None or keypoints is not None:
+            matrices = forward_matrices(rows)
+            if boxes is not None:
+                results.append(
+                    move_boxes(check_points("boxes", boxes, batch.count, 4), matrices, (spec.out_h, spec.out_w))
+                )
+            if keypoints is not None:
+                results.append(move_points(check_points("keypoints", keypoints, batch.count, 2), matrices))
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw anew: every sample gets another draw in each epoch, the same whenever that epoch is run."""
+        if not isinstance(epoch, int) or epoch < 0:
+            raise InputError(f"epoch={epoch!r} must be a whole number ≥ 0")
+        self._state[1].fill_(epoch)
+        self._state[2].fill_(0)
+
+    @property
+    def strength(self) -> float:
+        """0 (flips and crops only) to 1 (as set). A number on the device: reading it waits, setting it doesn't."""
+        return float(self._strength)
+
+    @strength.setter
+    def strength(self, value: float) -> None:
+        if not 0.0 <= value <= 1.0:
+            raise InputError(f"strength={value!r} must be from 0 to 1")
+        self._strength.fill_(value)
+
+    def extra_repr(self) -> str:
+        defaults = Settings()
+        changed = [
+            f"{f.name}={getattr(self.settings, f.name)!r}"
+            for f in fields(Settings)
+            if getattr(self.settings, f.name) != getattr(defaults, f.name)
+        ]
+        return ", ".join(changed)
+
+    def _spec(self, batch: Batch, *, counted: bool) -> Spec:
+        size = self.settings.output_size or (batch.height, batch.width)
+        if size == (0, 0):
+            raise InputError("images of different sizes need an output size: pass size=(height, width)")
+        if self._norm is not None and len(self._norm) != batch.channels:
+            raise InputError(f"normalize has {len(self._norm)} channels, images have {batch.channels}")
+        dtype = self.dtype
+        if dtype is None:
+            dtype = torch.float32 if batch.data.dtype in (torch.uint8, torch.float64) else batch.data.dtype
+        return Spec.of(
+            self.settings,
+            ops=self._ops if self.training else self._eval_ops,
+            out_size=size,
+            dtype=dtype,
+            channels_last=batch.interleaved if self.channels_last is None else self.channels_last,
+            counts=counted and self.training,
+        )
+
+    def _checked_index(self, index: Tensor | None, batch: Batch) -> Tensor | None:
+        if index is None:
+            return None
+        if index.shape != (batch.count,) or index.dtype.is_floating_point:
+            raise InputError(
+                f"index must be {batch.count} whole numbers, one per sample; found {tuple(index.shape)} {index.dtype}"
+            )
+        return index.to(device=batch.data.device, dtype=torch.int64, non_blocking=True)
+
+
+class MinimalGPUAugmentation(GPUAugmentation):
+    """Flips only: the light end."""
+
+    def __init__(self, horizontal_flip_prob: float = 0.5, **options: Any) -> None:
+        base = {"rotation_degrees": 0.0, "brightness": 0.0, "contrast": 0.0}
+        super().__init__(horizontal_flip_prob=horizontal_flip_prob, **(base | options))
+
+
+class StrongGPUAugmentation(GPUAugmentation):
+    """The heavy end: geometry, colour, tone, noise, blur and erasing."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**(STRONG | options))
+
+
+class ProgressiveAugmentation(GPUAugmentation):
+    """From one augmentation to another as training goes on: `set_epoch` moves one number on the device.
+
+    `minimal` up to `switch_epoch`, then `strong`; with `ramp_epochs` the change is spread over as many epochs. Options
+    that are not ranges or probabilities (size, fill, normalisation, …) are given once, as keywords, and hold for both.
+    """
+
+    def __init__(
+        self,
+        *,
+        switch_epoch: int = 50,
+        ramp_epochs: int = 0,
+        minimal: dict[str, Any] | None = None,
+        strong: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        """
+        Args:
+            minimal, strong: options of the two ends; by default those of Minimal- and StrongGPUAugmentation.
+        """
+        if switch_epoch < 0 or ramp_epochs < 0:
+            raise InputError(f"switch_epoch={switch_epoch} and ramp_epochs={ramp_epochs} must be ≥ 0")
+        own = {f.name for f in fields(Settings)}
+        shared = {name: value for name, value in options.items() if name in own}
+        start = _settings(**(MINIMAL | shared | (minimal or {})))
+        end = _settings(**(STRONG | shared | (strong or {})))
+        _check_alike(start, end)
+        base = {"rotation_degrees": 0.0, "brightness": 0.0, "contrast": 0.0, "horizontal_flip_prob": 0.0}
+        super().__init__(**(base | STRONG | options | (strong or {})))
+        self.switch_epoch, self.ramp_epochs = switch_epoch, ramp_epochs
+        self._ops = start.ops | end.ops
+        self._rest.copy_(torch.tensor(start.vector()))
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        since = epoch - self.switch_epoch
+        self.strength = float(since >= 0) if not self.ramp_epochs else min(max(since / self.ramp_epochs, 0.0), 1.0)
+
+
+MINIMAL: dict[str, Any] = {"horizontal_flip_prob": 0.5}
+STRONG: dict[str, Any] = {
+    "horizontal_flip_prob": 0.5,
+    "rotation_degrees": 30.0,
+    "scale": 0.2,
+    "translate": 0.1,
+    "shear_degrees": 10.0,
+    "brightness": 0.4,
+    "contrast": 0.4,
+    "saturation": 0.4,
+    "hue": 0.1,
+    "gray_prob": 0.1,
+    "gamma": 0.2,
+    "noise_std": 0.02,
+    "blur_prob": 0.2,
+    "blur_sigma": (0.1, 1.5),
+    "erase_prob": 0.25,
+}
+
+
+class _Called(nn.Module):
+    """A plain callable among modules."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.function(images)  # type: ignore[no-any-return]
+
+
+def _settings(**options: Any) -> Settings:
+    known = [f.name for f in fields(Settings)]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise InputError(f"unknown option {name!r}{hint} Allowed: {', '.join(known)}")
+    return Settings(**options)
+
+
+def _check_alike(start: Settings, end: Settings) -> None:
+    """What no number between two ends can express has to be the same at both."""
+    for name in ("size", "random_resized_crop", "random_crop", "crop_padding", "eval_crop", "fill", "mask_fill",
+                 "antialias", "normalize", "erase_value"):  # fmt: skip
+        if getattr(start, name) != getattr(end, name):
+            raise InputError(
+                f"{name} is {getattr(start, name)!r} in minimal and {getattr(end, name)!r} in strong; "
+                f"pass it once, as {name}=…, for both"
+            )
+
+
+def _norm_of(settings: Settings) -> Tensor | None:
+    """C × 2: what to multiply by and what to add."""
+    if settings.mean_std is None:
+        return None
+    mean, std = (torch.tensor(values, dtype=torch.float64) for values in settings.mean_std)
+    return torch.stack([1.0 / std, -mean / std], 1).float().contiguous()
+
+
+def _seed(seed: int) -> int:
+    if not isinstance(seed, int) or not -(1 << 63) <= seed < 1 << 63:
+        raise InputError(f"seed={seed!r} must be a whole number of 64 bits")
+    return seed
+
+
+def _is_clip(images: Any) -> bool:
+    return isinstance(images, Tensor) and images.dim() == 5
+
+
+def _mask_shape(masks: Any, batch: Batch, labels: Tensor) -> tuple[int, ...]:
+    """The dimensions that the masks came with, at the new size."""
+    size = tuple(labels.shape[-2:])
+    if isinstance(masks, Tensor):
+        return (*masks.shape[:-2], *size)
+    single = isinstance(masks, Sequence) and masks[0].dim() == 3
+    return (batch.count, 1, *size) if single else (batch.count, *size)
+
+
+def _check_values(batch: Batch) -> None:
+    images = batch.data
+    if not images.dtype.is_floating_point or not images.numel():
+        return
+    low, high = (float(value) for value in images.aminmax())
+    if not (low >= 0.0 and high <= 1.0):
+        raise InputError(f"float images must lie in [0, 1] and hold no NaN; found {low:g} to {high:g}. Divide by 255?")
