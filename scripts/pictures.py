@@ -63,7 +63,7 @@ def live_view(samples: list[Sample]) -> str:
     """The terminal's picture after these samples, as SVG."""
     width, height = TERMINAL
     steps = [after.t - before.t for before, after in pairwise(samples)]
-    state = ViewState(title=f"every {round(median(steps), 1):g} s" if steps else "")
+    state = ViewState(title=f"every {median(steps):.2g} s" if steps else "")
     for sample in samples:
         state.add(sample)
     return terminal_svg(draw(state, width, height), columns=width, title="fulltilt monitor")

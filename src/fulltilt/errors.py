@@ -4,6 +4,7 @@
     ├── InputError                an argument, file or setting is wrong (also a ValueError); the CLI exits with 2
     │   └── RecordingError        a recording can't be read; carries the line number
     └── UnavailableError          this machine lacks a GPU, driver or library; the CLI exits with 3
+        └── GpuLostError          a GPU stopped answering; the others can still be read
 
 A message names what happened, the value found, what is allowed, and what to do next.
 """
@@ -35,3 +36,7 @@ class UnavailableError(FulltiltError):
     """This machine lacks what was asked for."""
 
     exit_status = 3
+
+
+class GpuLostError(UnavailableError):
+    """A GPU fell off the bus or needs a reset; the others can still be read."""

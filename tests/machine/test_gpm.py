@@ -7,7 +7,7 @@ import pytest
 from tests.machine.fake_nvml import a100_mig, h200, install, v100
 
 from fulltilt.machine.gpm import Gpm
-from fulltilt.machine.nvml import Driver, GpuLostError
+from fulltilt.machine.nvml import Driver
 
 
 def busy(gpu):

@@ -30,15 +30,15 @@ def compiled_augment(
     index: Tensor | None,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """`engine.augment` through the operator."""
-    ragged, labels = batch.ragged, batch.ragged_masks
+    ragged, ragged_masks = batch.ragged, batch.ragged_masks
     shape = [batch.count, batch.frames, batch.channels, batch.height, batch.width, batch.interleaved]
     shape += [0 if ragged is None else ragged.smallest]
-    outputs = torch.ops.fulltilt.augment(
+    images, labels, rows = torch.ops.fulltilt.augment(
         batch.data,
         batch.masks,
         None if ragged is None else ragged.offsets,
         None if ragged is None else ragged.sizes,
-        None if labels is None else labels.offsets,
+        None if ragged_masks is None else ragged_masks.offsets,
         state,
         full,
         rest,
@@ -50,7 +50,7 @@ def compiled_augment(
         [float(getattr(spec, name)) for name in _FLOATS],
         spec.dtype,
     )
-    return outputs[0], (outputs[2] if batch.masks is not None else None), outputs[1]
+    return images, labels if batch.masks is not None else None, rows
 
 
 @torch.library.custom_op("fulltilt::augment", mutates_args={"state"})
@@ -70,12 +70,12 @@ def _augment(
     ints: list[int],
     floats: list[float],
     dtype: torch.dtype,
-) -> list[Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     batch, spec = _unpack(data, masks, offsets, sizes, mask_offsets, shape, ints, floats, dtype)
     images, labels, rows = augment(
         batch, spec, state=state, full=full, rest=rest, strength=strength, norm=norm, index=index
     )
-    return [images, rows] if labels is None else [images, rows, labels]
+    return images, rows.new_empty(0) if labels is None else labels, rows
 
 
 @_augment.register_fake
@@ -89,8 +89,8 @@ def _(  # type: ignore[no-untyped-def]
     images = data.new_empty((count * frames, channels, *size), dtype=dtype)
     if spec["channels_last"]:
         images = images.to(memory_format=torch.channels_last)
-    outputs = [images, full.new_empty((count, ROW))]
-    return outputs if masks is None else [*outputs, masks.new_empty((count * frames, *size))]
+    labels = full.new_empty(0) if masks is None else masks.new_empty((count * frames, *size))
+    return images, labels, full.new_empty((count, ROW))
 
 
 def _unpack(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fulltilt.errors import UnavailableError
-from fulltilt.machine.nvml import Device, Driver, GpuLostError
+from fulltilt.machine.nvml import Device, Driver
 from fulltilt.machine.visibility import CudaIndex, Unit, Visibility, visibility
 
 

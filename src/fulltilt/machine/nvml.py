@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from fulltilt.errors import UnavailableError
+from fulltilt.errors import GpuLostError, UnavailableError
 
 _NO_DRIVER = {
     "NVML_ERROR_LIBRARY_NOT_FOUND": "no NVIDIA driver is installed (libnvidia-ml.so.1 was not found)",
@@ -41,10 +41,6 @@ _UNMEASURED = (
 )
 
 _LOST = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED", "NVML_ERROR_GPU_NOT_FOUND")
-
-
-class GpuLostError(UnavailableError):
-    """A GPU fell off the bus or needs a reset; the others can still be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,8 +79,12 @@ class ViewState:
     @property
     def forming_seconds(self) -> float:
         """How long until there is a verdict; 0 or less when there is."""
-        seen = 0.0 if self._first is None else self.now.t - self._first
-        return LEAST_SECONDS - seen
+        return LEAST_SECONDS - self.seen_seconds
+
+    @property
+    def seen_seconds(self) -> float:
+        """From the first sample to the last."""
+        return 0.0 if self._first is None else self.now.t - self._first
 
     @property
     def verdicts(self) -> Mapping[str, GpuSummary]:
@@ -254,7 +258,8 @@ def _judgement(state: ViewState, label: str) -> Line:
     line: Line = [(f" {summary.verdict.name}", VERDICT_STYLES[summary.verdict.name])]
     for flag in summary.flags:
         line += [("  ", ""), (flag.name, FLAG_STYLE)]
-    return [*line, (f"  {summary.verdict.evidence}", ""), (f"  (last {WINDOW_SECONDS:.0f} s)", DIM)]
+    window = min(WINDOW_SECONDS, state.seen_seconds)
+    return [*line, (f"  {summary.verdict.evidence}", ""), (f"  (last {window:.0f} s)", DIM)]
 
 
 def _host(state: ViewState, width: int) -> list[Line]:
