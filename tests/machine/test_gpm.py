@@ -6,6 +6,7 @@ import pynvml as real
 import pytest
 from tests.machine.fake_nvml import a100_mig, h200, install, v100
 
+from fulltilt.errors import GpuLostError
 from fulltilt.machine.gpm import Gpm
 from fulltilt.machine.nvml import Driver
 

@@ -80,7 +80,13 @@ def test_the_verdict_follows_the_last_minute():
     state = machine(1, seconds=60, util=0.0)
     for second in range(61, 200):
         state.add(Sample(t=second, gpus=(GpuSample(index=0, util=99.0),)))
-    assert "healthy" in text(draw(state, 120, 24))
+    picture = text(draw(state, 120, 24))
+    assert "healthy" in picture
+    assert "(last 60 s)" in picture
+
+
+def test_a_verdict_claims_no_more_time_than_was_seen():
+    assert "(last 18 s)" in text(draw(machine(1, seconds=19, util=30.0), 120, 24))
 
 
 def test_a_lost_gpu_keeps_its_place_and_its_reason():

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fulltilt.errors import UnavailableError
+from fulltilt.errors import GpuLostError, UnavailableError
 from fulltilt.machine.nvml import Device, Driver
 from fulltilt.machine.visibility import CudaIndex, Unit, Visibility, visibility
 
