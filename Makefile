@@ -1,17 +1,22 @@
-# make demo   set up, then look at this machine and watch it for a moment
+# make demo   set up, then look at this machine, watch it for a moment, and replay a recording from an H200
 # make test   set up, then run every test
 # make check  set up, then lint, format, types, import layers
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+RECORDINGS := tests/monitor/recordings
 
 .PHONY: demo test check format clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
-	$(BIN)/fulltilt env
-	$(BIN)/fulltilt monitor --interval 0.5 --duration 5
+	@printf '\n— This machine: fulltilt env\n\n'
+	@$(BIN)/fulltilt env
+	@printf '\n— Six seconds of it: fulltilt monitor --interval 0.5 --duration 6\n\n'
+	@$(BIN)/fulltilt monitor --interval 0.5 --duration 6
+	@printf '\n— An H200 that waits, recorded: fulltilt monitor --replay $(RECORDINGS)/starved.jsonl --html demo.html\n\n'
+	@$(BIN)/fulltilt monitor --replay $(RECORDINGS)/starved.jsonl --html demo.html
 
 test: $(STAMP)
 	$(BIN)/pytest -n auto

@@ -328,3 +328,15 @@ def test_a_dumb_terminal_gets_the_summary_only(with_driver, terminal):
     assert shown.process.returncode == 0
     assert ALTERNATE_ON not in out
     assert "3 samples" in out
+
+
+def test_a_narrow_terminal_breaks_rows_between_words_and_a_file_keeps_them_whole():
+    recording = ROOT / "tests" / "monitor" / "recordings" / "starved.jsonl"
+    plain = run("--replay", recording).stdout
+    coloured = run("--replay", recording, env={**os.environ, "FORCE_COLOR": "1", "COLUMNS": "70"}).stdout
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert max(map(len, plain.splitlines())) > 100
+    assert max(map(len, shown.splitlines())) <= 70
+    assert shown.split() == plain.split()
+    flag = shown.splitlines().index(next(line for line in shown.splitlines() if line.startswith("  flag")))
+    assert re.match(r" {15}\S", shown.splitlines()[flag + 1])

@@ -18,14 +18,14 @@ def test_everything_that_the_end_must_say():
     said = text(series(cycle, interval=0.1, sm=40.0, name="NVIDIA H200", temp=70, mem_used=2**30, mem_total=2**31))
     assert "240 samples over 24.0 s" in said
     assert "GPU 0  NVIDIA H200" in said
-    assert " 66.0 % ± 43.8   p5   4.0   p95  97.0   below 10 % for 33% of the time" in said
+    assert " 66.0 % ± 43.8   p5   4.0   p95  97.0   below 10 % for 33 % of the time" in said
     assert "6.0 s from rise to rise" in said
     assert (
         "bursty: standard deviation 43.8 points, mean utilisation 66.0 %  (rule: standard deviation > 10 points)"
         in said
     )
     assert "next         fulltilt monitor" in said
-    assert "1.0 of 2.0 GiB at its peak (50%)" in said
+    assert "1.0 of 2.0 GiB at its peak (50 %)" in said
     assert "some kernel ran" in said
 
 

@@ -16,7 +16,11 @@ from fulltilt.errors import FulltiltError, InputError, UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from rich.console import Console
+    from rich.text import Text
+
     from fulltilt.machine.sample import Sample
+    from fulltilt.monitor.drawing import Line
     from fulltilt.monitor.summary import Summary
 
 INTERVAL_SECONDS = (0.1, 3600.0)
@@ -208,13 +212,26 @@ def _print(summary: Summary, *, as_json: bool) -> None:
         print(json.dumps(summary.to_json(), indent=2, ensure_ascii=False))
         return
     from rich.console import Console
-    from rich.text import Text
 
     from fulltilt.monitor.text import summary_lines
 
     console = Console(highlight=False)
     for line in summary_lines(summary):
-        console.print(Text.assemble(*line), soft_wrap=True)
+        console.print(_wrapped(line, console), soft_wrap=True)
+
+
+def _wrapped(line: Line, console: Console) -> Text:
+    """On a terminal broken between words, under the row's text; in a file one line, for those who search it."""
+    from rich.text import Text
+
+    from fulltilt.monitor.text import LABEL_WIDTH
+
+    whole = Text.assemble(*line)
+    if not console.is_terminal or whole.cell_len <= console.width:
+        return whole
+    indent = LABEL_WIDTH if whole.plain.startswith(" ") else 0
+    pieces = whole[indent:].wrap(console, max(LABEL_WIDTH, console.width - indent))
+    return whole[:indent] + Text("\n" + " " * indent).join(pieces)
 
 
 def _fail_under(summary: Summary, percent: float) -> None:

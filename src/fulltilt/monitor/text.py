@@ -18,6 +18,9 @@ NOTE = (
     " it used."
 )
 
+LABEL_WIDTH = 15
+"""What stands before a row's text, and where its next line begins when a terminal is too narrow for it."""
+
 
 def summary_lines(summary: Summary) -> list[Line]:
     """The whole summary, a line each."""
@@ -41,8 +44,8 @@ def _gpu(gpu: GpuSummary) -> list[Line]:
     if gpu.cycle_seconds is not None:
         lines.append(_row("cycle", f"{gpu.cycle_seconds:.1f} s from rise to rise"))
     if gpu.mem_peak is not None and gpu.mem_total:
-        share = gpu.mem_peak / gpu.mem_total
-        lines.append(_row("memory", f"{gib(gpu.mem_peak)} of {gib(gpu.mem_total)} GiB at its peak ({share:.0%})"))
+        full = 100 * gpu.mem_peak / gpu.mem_total
+        lines.append(_row("memory", f"{gib(gpu.mem_peak)} of {gib(gpu.mem_total)} GiB at its peak ({full:.0f} %)"))
     if gpu.temp_peak is not None:
         lines.append(_row("temperature", f"{gpu.temp_peak:.0f} °C at its peak"))
     if gpu.power_mean_w is not None:
@@ -88,9 +91,9 @@ def _process(process: ProcessSummary) -> list[Line]:
 def _figures(name: str, figures: Figures, *, low: bool = True) -> Line:
     text = f"{figures.mean:5.1f} % ± {figures.std:<4.1f}   p5 {figures.p5:5.1f}   p95 {figures.p95:5.1f}"
     if low:
-        text += f"   below 10 % for {figures.below_10:.0%} of the time"
+        text += f"   below 10 % for {100 * figures.below_10:.0f} % of the time"
     return _row(name, text)
 
 
 def _row(name: str, text: str, style: str = "") -> Line:
-    return [(f"  {name:<13}", DIM), (text, style)]
+    return [(f"  {name}".ljust(LABEL_WIDTH), DIM), (text, style)]

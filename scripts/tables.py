@@ -1,0 +1,118 @@
+"""The README's figures, written from the benchmarks' committed JSON.
+
+    python scripts/tables.py            rewrite the block between the two marks in README.md
+    python scripts/tables.py --check    exit with 1 when the block is not what the JSON says
+
+A new result is one function, from its JSON to rows, and one line in `SECTIONS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fulltilt.bench.monitor import BUSY_SM_PERCENT, IDLE_SM_PERCENT
+
+ROOT = Path(__file__).parent.parent
+BEGIN, END = "<!-- figures:begin -->", "<!-- figures:end -->"
+
+Row = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One result file and the table that shows it."""
+
+    title: str
+    result: str
+    """Under benchmarks/results."""
+    command: str
+    """What writes the file."""
+    columns: Row
+    rows: Callable[[dict[str, Any]], Sequence[Row]]
+
+
+def monitor_rows(result: dict[str, Any]) -> list[Row]:
+    costs: list[Row] = [
+        (
+            f"CPU of the monitor, a sample every {cost['interval_seconds']:g} s"
+            + (", live view" if cost["live_view"] else ", no view"),
+            f"{cost['core_percent']:.2f} % of one core",
+            f"< {cost['target_percent']:g} %",
+        )
+        for cost in result["costs"]
+    ]
+    loads = {
+        "idle": ("an idle card", f"< {IDLE_SM_PERCENT:g} %"),
+        "fed": ("one bf16 matrix product after another", f"> {BUSY_SM_PERCENT:g} %"),
+    }
+    readings: list[Row] = [
+        (f"SM activity read from {loads[one['load']][0]}", f"{one['sm']:.1f} %", loads[one["load"]][1])
+        for one in result["readings"]
+    ]
+    return costs + readings
+
+
+SECTIONS = (
+    Section(
+        title="The monitor",
+        result="h200/monitor.json",
+        command="fulltilt bench monitor",
+        columns=("", "measured", "wanted"),
+        rows=monitor_rows,
+    ),
+)
+
+
+def block(sections: Sequence[Section] = SECTIONS, results: Path = ROOT / "benchmarks" / "results") -> str:
+    """Everything between the marks."""
+    return "\n".join(_section(section, json.loads((results / section.result).read_text())) for section in sections)
+
+
+def _section(section: Section, result: dict[str, Any]) -> str:
+    table = [section.columns, ("---",) * len(section.columns), *section.rows(result)]
+    lines = ["| " + " | ".join(row) + " |" for row in table]
+    file = f"benchmarks/results/{section.result}"
+    source = f"`{section.command}` on {_machine(result['machine'])}: [{file}]({file})"
+    return "\n".join([f"**{section.title}.** {source}", "", *lines, ""])
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    return f"{', '.join(machine['gpus']) or 'no GPU'}, {machine['cores']} cores"
+
+
+def replaced(text: str, inside: str) -> str:
+    """`text` with what stands between the marks replaced."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise ValueError(f"expected one {BEGIN} and, after it, one {END}")
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n{inside}{END}{after}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 when something would change")
+    parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    wanted = parser.parse_args()
+    text = wanted.readme.read_text(encoding="utf-8")
+    try:
+        new = replaced(text, block())
+    except ValueError as error:
+        sys.exit(f"{wanted.readme}: {error}")
+    if new == text:
+        print(f"{wanted.readme} is up to date")
+    elif wanted.check:
+        sys.exit(f"{wanted.readme} does not show the committed figures; run python scripts/tables.py")
+    else:
+        wanted.readme.write_text(new, encoding="utf-8")
+        print(f"{wanted.readme} rewritten")
+
+
+if __name__ == "__main__":
+    main()

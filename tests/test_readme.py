@@ -1,0 +1,64 @@
+"""README and docs say what is true: figures from committed results, links that lead somewhere, examples that run."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+TABLES = [sys.executable, str(ROOT / "scripts" / "tables.py")]
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = [ROOT / "docs" / "machine.md"]
+"""Pages whose Python runs as it stands."""
+
+
+def tables(*arguments):
+    return subprocess.run([*TABLES, *map(str, arguments)], check=False, capture_output=True, text=True)
+
+
+def test_the_figures_are_those_of_the_committed_results():
+    done = tables("--check")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_changed_figure_is_noticed_and_put_right(tmp_path):
+    shown = json.loads((ROOT / "benchmarks/results/h200/monitor.json").read_text())["costs"][0]["core_percent"]
+    text = README.read_text()
+    changed = tmp_path / "README.md"
+    changed.write_text(text.replace(f"{shown:.2f} % of one core", "0.01 % of one core", 1))
+    assert changed.read_text() != text
+    assert tables("--check", "--readme", changed).returncode == 1
+    assert tables("--readme", changed).returncode == 0
+    assert changed.read_text() == text
+
+
+def test_a_readme_without_the_marks_is_left_alone(tmp_path):
+    bare = tmp_path / "README.md"
+    bare.write_text("# nothing\n")
+    done = tables("--readme", bare)
+    assert done.returncode == 1
+    assert "figures:begin" in done.stderr
+    assert bare.read_text() == "# nothing\n"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    targets = re.findall(r"\]\(([^)#]+)\)", page.read_text())
+    missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.name)
+def test_the_examples_run(page):
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    assert blocks
+    for block in blocks:
+        done = subprocess.run([sys.executable, "-c", block], check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
