@@ -6,10 +6,12 @@ kernels/      rows → pixels, on a GPU               reference.py  the same in 
 batch.py      any input as one form                 spec.py       one call, apart from its tensors
 engine.py     draws, then the pass                  op.py         the same as one operator for torch.compile
 module.py     the public modules                    points.py     boxes and key points
-followers.py  Kornia and others, afterwards
+followers.py  Kornia and others, afterwards         mix.py        two samples made into one, with soft labels
+beta.py       λ for mix.py, without rejection
 """
 
 from fulltilt.augment.batch import Ragged
+from fulltilt.augment.mix import CutMix, Mixup, MixupOrCutMix
 from fulltilt.augment.module import (
     GPUAugmentation,
     MinimalGPUAugmentation,
@@ -19,8 +21,11 @@ from fulltilt.augment.module import (
 from fulltilt.augment.settings import Settings
 
 __all__ = [
+    "CutMix",
     "GPUAugmentation",
     "MinimalGPUAugmentation",
+    "Mixup",
+    "MixupOrCutMix",
     "ProgressiveAugmentation",
     "Ragged",
     "Settings",
