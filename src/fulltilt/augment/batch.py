@@ -44,25 +44,25 @@ class Ragged:
         """From a list. On a GPU nothing is copied: offsets reach from the first image to the others."""
         if not images:
             raise InputError(f"{name} is an empty list: there is nothing to tell the size or the device from")
-        dims = {image.dim() for image in images}
-        if dims - {2, 3} or len(dims) > 1:
-            raise InputError(f"{name} must be a list of images C×H×W, H×W×C or H×W, all of one kind; found {dims} dims")
-        if len({(image.dtype, image.device) for image in images}) > 1:
-            raise InputError(f"{name} must all have one dtype and one device")
-        plane = dims == {2}
-        first = True if plane else _channels_first(images[0].shape, layout, name)
-        channels = 1 if plane else images[0].shape[0 if first else 2]
-        flat = [image.contiguous() for image in images]
-        sizes = [
-            tuple(image.shape) if plane else tuple(image.shape[1:] if first else image.shape[:2]) for image in flat
-        ]
-        for k, image in enumerate(flat):
-            found = 1 if plane else image.shape[0 if first else 2]
-            if found != channels or min(sizes[k]) < 1:
+        head = images[0]
+        dims, dtype, device = head.dim(), head.dtype, head.device
+        if dims not in (2, 3):
+            raise InputError(f"{name}[0] has shape {tuple(head.shape)}; expected C×H×W, H×W×C or H×W")
+        first = dims == 2 or _channels_first(head.shape, layout, name)
+        channels = 1 if dims == 2 else head.shape[0 if first else 2]
+        flat, sizes = [], []
+        for k, image in enumerate(images):  # every microsecond counts here: lists are long
+            shape = image.shape
+            if len(shape) != dims or image.dtype != dtype or image.device != device:
                 raise InputError(
-                    f"{name}[{k}] has shape {tuple(image.shape)}; expected {channels} channels and no empty side"
+                    f"{name}[{k}] is {tuple(shape)} {image.dtype} on {image.device}; all must be like the first: "
+                    f"{dims} dimensions, {dtype}, {device}"
                 )
-        device = flat[0].device
+            size = shape[-2:] if first else shape[:2]
+            if (channels != (1 if dims == 2 else shape[0 if first else 2])) or 0 in size:
+                raise InputError(f"{name}[{k}] has shape {tuple(shape)}; expected {channels} channels, no side of 0")
+            flat.append(image if image.is_contiguous() else image.contiguous())
+            sizes.append(size)
         if device.type == "cuda":
             begin, width = flat[0].data_ptr(), flat[0].element_size()
             offsets = [(image.data_ptr() - begin) // width for image in flat]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +17,20 @@ from torch import Tensor, nn
 from fulltilt.augment.batch import Batch, Layout, Ragged, make_batch
 from fulltilt.augment.engine import augment
 from fulltilt.augment.followers import follow
+from fulltilt.augment.gpu import Pass, prepared
 from fulltilt.augment.op import compiled_augment
 from fulltilt.augment.points import check_points, forward_matrices, move_boxes, move_points
 from fulltilt.augment.settings import Settings
-from fulltilt.augment.spec import Spec
+from fulltilt.augment.spec import Dials, Spec
 from fulltilt.errors import InputError
 
+_PASSES_KEPT = 64
 _DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
+
+
+class _Shape(NamedTuple):
+    samples: int
+    frames: int
 
 
 class GPUAugmentation(nn.Module):
@@ -85,6 +92,7 @@ class GPUAugmentation(nn.Module):
         self.then = nn.ModuleList(m if isinstance(m, nn.Module) else _Called(m) for m in then)
         self.check_inputs = check_inputs
         self._ops, self._eval_ops = settings.ops, settings.eval_ops
+        self._passes: dict[Any, tuple[_Shape, Pass]] = {}
         self._full: Tensor
         self._rest: Tensor
         self._norm: Tensor | None
@@ -106,38 +114,50 @@ class GPUAugmentation(nn.Module):
         index: Tensor | None = None,
     ) -> Any:
         """Images alone, or a tuple of images and whatever else was given, in the order of the arguments."""
-        batch = make_batch(images, masks, self.layout)
-        spec = self._spec(batch, counted=index is None)
-        if self._full.device != batch.data.device:
-            self.to(batch.data.device)
-        index = self._checked_index(index, batch)
-        if self.check_inputs:
-            _check_values(batch)
-        run = compiled_augment if torch.compiler.is_compiling() else augment
-        out, labels, rows = run(
-            batch,
-            spec,
-            state=self._state,
-            full=self._full,
-            rest=self._rest,
-            strength=self._strength,
-            norm=self._norm,
-            index=index,
-        )
+        shape, out, labels, rows = self._augmented(images, masks, index)
         if self.training and len(self.then):
             out, labels = follow(self.then, out, labels)
-        results: list[Tensor] = [out.view(batch.count, batch.frames, *out.shape[1:]) if _is_clip(images) else out]
+        results: list[Tensor] = [out.view(shape.samples, shape.frames, *out.shape[1:]) if _is_clip(images) else out]
         if labels is not None:
-            results.append(labels.view(_mask_shape(masks, batch, labels)))
+            results.append(labels.view(_mask_shape(masks, labels)))
         if boxes is not None or keypoints is not None:
             matrices = forward_matrices(rows)
+            size = (out.shape[-2], out.shape[-1])
             if boxes is not None:
-                results.append(
-                    move_boxes(check_points("boxes", boxes, batch.count, 4), matrices, (spec.out_h, spec.out_w))
-                )
+                results.append(move_boxes(check_points("boxes", boxes, shape.samples, 4), matrices, size))
             if keypoints is not None:
-                results.append(move_points(check_points("keypoints", keypoints, batch.count, 2), matrices))
+                results.append(move_points(check_points("keypoints", keypoints, shape.samples, 2), matrices))
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _augmented(self, images: Any, masks: Any, index: Tensor | None) -> tuple[_Shape, Tensor, Tensor | None, Tensor]:
+        """The fused pass. On a GPU a batch shaped like an earlier one is launched without another look at it."""
+        compiling = torch.compiler.is_compiling()
+        key = None
+        if not compiling and not self.check_inputs and isinstance(images, Tensor) and images.is_cuda:
+            mask_key = (masks.shape, masks.dtype, masks.device) if isinstance(masks, Tensor) else masks
+            key = (images.shape, images.stride(), images.dtype, images.device, mask_key, self.training, index is None)
+            if (known := self._passes.get(key)) is not None:
+                shape, run = known
+                return shape, *run(images, masks, self._dials(), self._checked_index(index, shape, images.device))
+        batch = make_batch(images, masks, self.layout)
+        if self._full.device != batch.data.device:
+            self.to(batch.data.device)
+        if self.check_inputs:
+            _check_values(batch)
+        spec = self._spec(batch, counted=index is None)
+        shape = _Shape(samples=batch.count, frames=batch.frames)
+        index = self._checked_index(index, shape, batch.data.device)
+        if key is not None:
+            if len(self._passes) >= _PASSES_KEPT:
+                self._passes.clear()
+            self._passes[key] = shape, prepared(batch, spec, indexed=index is not None)
+        return shape, *(compiled_augment if compiling else augment)(batch, spec, self._dials(), index)
+
+    def _dials(self) -> Dials:
+        return Dials(state=self._state, full=self._full, rest=self._rest, strength=self._strength, norm=self._norm)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_passes": {}}  # compiled kernels are neither copied nor pickled
 
     def set_epoch(self, epoch: int) -> None:
         """Draw anew: every sample gets another draw in each epoch, the same whenever that epoch is run."""
@@ -184,14 +204,15 @@ class GPUAugmentation(nn.Module):
             counts=counted and self.training,
         )
 
-    def _checked_index(self, index: Tensor | None, batch: Batch) -> Tensor | None:
+    @staticmethod
+    def _checked_index(index: Tensor | None, shape: _Shape, device: torch.device) -> Tensor | None:
         if index is None:
             return None
-        if index.shape != (batch.count,) or index.dtype.is_floating_point:
+        if index.shape != (shape.samples,) or index.dtype.is_floating_point:
             raise InputError(
-                f"index must be {batch.count} whole numbers, one per sample; found {tuple(index.shape)} {index.dtype}"
+                f"index must be {shape.samples} whole numbers, one per sample; found {tuple(index.shape)} {index.dtype}"
             )
-        return index.to(device=batch.data.device, dtype=torch.int64, non_blocking=True)
+        return index.to(device=device, dtype=torch.int64, non_blocking=True)
 
 
 class MinimalGPUAugmentation(GPUAugmentation):
@@ -319,13 +340,13 @@ def _is_clip(images: Any) -> bool:
     return isinstance(images, Tensor) and images.dim() == 5
 
 
-def _mask_shape(masks: Any, batch: Batch, labels: Tensor) -> tuple[int, ...]:
+def _mask_shape(masks: Any, labels: Tensor) -> tuple[int, ...]:
     """The dimensions that the masks came with, at the new size."""
-    size = tuple(labels.shape[-2:])
+    count, *size = labels.shape
     if isinstance(masks, Tensor):
         return (*masks.shape[:-2], *size)
     single = isinstance(masks, Sequence) and masks[0].dim() == 3
-    return (batch.count, 1, *size) if single else (batch.count, *size)
+    return (count, 1, *size) if single else (count, *size)
 
 
 def _check_values(batch: Batch) -> None:

@@ -11,23 +11,15 @@ from torch import Tensor
 from fulltilt.augment.batch import Batch, Ragged
 from fulltilt.augment.engine import augment
 from fulltilt.augment.layout import ROW, Ops
-from fulltilt.augment.spec import Fill, Spec
+from fulltilt.augment.spec import Dials, Fill, Spec
 
 # Operators take numbers and tensors only: these put a Spec and a Batch into lists and get them back.
-_INTS = ("ops", "out_h", "out_w", "channels_last", "fill_mode", "mask_fill", "crop_padding", "counts")
+_INTS = ("ops", "out_h", "out_w", "channels_last", "fill_mode", "mask_fill", "crop_padding", "normalize", "counts")
 _FLOATS = ("fill", "erase_value", "eval_crop")
 
 
 def compiled_augment(
-    batch: Batch,
-    spec: Spec,
-    *,
-    state: Tensor,
-    full: Tensor,
-    rest: Tensor,
-    strength: Tensor,
-    norm: Tensor | None,
-    index: Tensor | None,
+    batch: Batch, spec: Spec, dials: Dials, index: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """`engine.augment` through the operator."""
     ragged, ragged_masks = batch.ragged, batch.ragged_masks
@@ -39,11 +31,11 @@ def compiled_augment(
         None if ragged is None else ragged.offsets,
         None if ragged is None else ragged.sizes,
         None if ragged_masks is None else ragged_masks.offsets,
-        state,
-        full,
-        rest,
-        strength,
-        norm,
+        dials.state,
+        dials.full,
+        dials.rest,
+        dials.strength,
+        dials.norm,
         index,
         shape,
         [int(getattr(spec, name)) for name in _INTS],
@@ -72,9 +64,8 @@ def _augment(
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
     batch, spec = _unpack(data, masks, offsets, sizes, mask_offsets, shape, ints, floats, dtype)
-    images, labels, rows = augment(
-        batch, spec, state=state, full=full, rest=rest, strength=strength, norm=norm, index=index
-    )
+    dials = Dials(state=state, full=full, rest=rest, strength=strength, norm=norm)
+    images, labels, rows = augment(batch, spec, dials, index)
     return images, rows.new_empty(0) if labels is None else labels, rows
 
 
@@ -143,6 +134,7 @@ def _unpack(
         erase_value=f["erase_value"],
         crop_padding=i["crop_padding"],
         eval_crop=f["eval_crop"],
+        normalize=bool(i["normalize"]),
         counts=bool(i["counts"]),
     )
     return batch, spec

@@ -166,7 +166,7 @@ def _tone(v: Tensor, row: Tensor, ops: Ops) -> Tensor:
 
 
 def _noise(v: Tensor, row: Tensor, first_frame: int) -> Tensor:
-    """Standard normal numbers shaped like v: Box–Muller on words keyed by the sample, counted by pixel and frame."""
+    """Standard normal numbers shaped like v, from words keyed by the sample and counted by pixel and frame."""
     frames, channels, height, width = v.shape
     words = row[Column.NOISE_KEY : Column.NOISE_KEY + 2].contiguous().view(torch.int32).long() & 0xFFFFFFFF
     shape = (frames, math.ceil(channels / 4), height * width)
@@ -176,16 +176,14 @@ def _noise(v: Tensor, row: Tensor, first_frame: int) -> Tensor:
         torch.arange(shape[1])[None, :, None].expand(shape),
         torch.zeros(shape, dtype=torch.int64),
     )
-    a, b, c, d = philox(counter, (words[0], words[1]))
-    normals = torch.stack([*_two_normals(a, b), *_two_normals(c, d)], 2)
+    normals = torch.stack([_normal(word) for word in philox(counter, (words[0], words[1]))], 2)
     return normals.flatten(1, 2)[:, :channels].reshape(v.shape)
 
 
-def _two_normals(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    u = ((a >> 8).float() + 0.5) * 2.0**-24
-    angle = (b >> 8).float() * (2.0 * math.pi * 2.0**-24)
-    radius = torch.sqrt(-2.0 * torch.log(u))
-    return radius * torch.cos(angle), radius * torch.sin(angle)
+def _normal(words: Tensor) -> Tensor:
+    """The normal quantile of the words as uniform numbers."""
+    x = ((words >> 8).float() + 0.5) * 2.0**-23 - 1.0
+    return torch.erfinv(x) * math.sqrt(2.0)
 
 
 def _blur(v: Tensor, sigma: float) -> Tensor:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import torch
+from torch import Tensor
 
 from fulltilt.augment.layout import Ops
 from fulltilt.augment.settings import Settings
@@ -17,6 +18,22 @@ class Fill(IntEnum):
     CONSTANT = 0
     REFLECT = 1
     EDGE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Dials:
+    """The numbers on the device that draws read, and that may change between two calls without compiling anything."""
+
+    state: Tensor
+    """Three int64: seed, epoch, the next sample's number."""
+    full: Tensor
+    """Settings vector at strength 1."""
+    rest: Tensor
+    """Settings vector at strength 0."""
+    strength: Tensor
+    """One float."""
+    norm: Tensor | None
+    """C × 2: what to multiply by and what to add."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +51,7 @@ class Spec:
     erase_value: float
     crop_padding: int
     eval_crop: float
+    normalize: bool
     counts: bool
     """Samples are numbered by the running index, which this call moves on."""
 
@@ -61,5 +79,6 @@ class Spec:
             erase_value=settings.erase_value,
             crop_padding=settings.crop_padding,
             eval_crop=settings.eval_crop or 0.0,
+            normalize=settings.normalize is not None,
             counts=counts,
         )

@@ -28,7 +28,8 @@ def _mirror(at, size):
         "frames",
         "first",
         "erase_value",
-    ]
+    ],
+    do_not_specialize_on_alignment=["dst", "src", "rows"],
 )
 def blur(
     dst,
@@ -36,7 +37,7 @@ def blur(
     rows,
     out_h,
     out_w,
-    stride_n,
+    stride_n: tl.int64,
     stride_c,
     stride_y,
     stride_x,
@@ -66,28 +67,50 @@ def blur(
     total = 1.0
     for k in range(1, radius + 1):
         total += 2.0 * tl.exp(over * (k * k))
-    for c in tl.static_range(CHANNELS):
-        plane = src + image + c * stride_c
-        value = tl.zeros((BLOCK_H * BLOCK_W,), tl.float32)
+    if ALONG_X:
+        line = image + oy * stride_y
+    else:
+        line = image + ox * stride_x
+    erased = live
+    if ERASE:
+        fx = ox.to(tl.float32)
+        fy = oy.to(tl.float32)
+        erased = (fx >= tl.load(row + layout.Column.ERASE)) & (fx < tl.load(row + layout.Column.ERASE + 2))
+        erased &= fy >= tl.load(row + layout.Column.ERASE + 1)
+        erased &= fy < tl.load(row + layout.Column.ERASE + 3)
+    out = dst + image + (oy * stride_y + ox * stride_x)
+    for c in tl.static_range(0, CHANNELS, 3):  # three channels share a walk over the taps
+        r = tl.zeros((BLOCK_H * BLOCK_W,), tl.float32)
+        g = r
+        b = r
         for k in range(-radius, radius + 1):
             if ALONG_X:
-                at = oy * stride_y + _mirror(ox + k, out_w) * stride_x
+                at = src + line + _mirror(ox + k, out_w) * stride_x + c * stride_c
             else:
-                at = _mirror(oy + k, out_h) * stride_y + ox * stride_x
-            value += tl.exp(over * (k * k)) * tl.load(plane + at, mask=live, other=0.0).to(tl.float32)
-        value = value * (1.0 / total)
-        if ERASE:
-            fx = ox.to(tl.float32)
-            fy = oy.to(tl.float32)
-            erased = (fx >= tl.load(row + layout.Column.ERASE)) & (fx < tl.load(row + layout.Column.ERASE + 2))
-            erased &= fy >= tl.load(row + layout.Column.ERASE + 1)
-            erased &= fy < tl.load(row + layout.Column.ERASE + 3)
-            value = tl.where(erased, erase_value, value)
-        tl.store(dst + image + (c * stride_c + oy * stride_y + ox * stride_x), as_output(value, dst), mask=live)
+                at = src + line + _mirror(oy + k, out_h) * stride_y + c * stride_c
+            weight = tl.exp(over * (k * k)) * (1.0 / total)
+            r += weight * tl.load(at, mask=live, other=0.0).to(tl.float32)
+            if c + 1 < CHANNELS:
+                g += weight * tl.load(at + stride_c, mask=live, other=0.0).to(tl.float32)
+            if c + 2 < CHANNELS:
+                b += weight * tl.load(at + 2 * stride_c, mask=live, other=0.0).to(tl.float32)
+        _put(out + c * stride_c, r, erased, erase_value, live, ERASE)
+        if c + 1 < CHANNELS:
+            _put(out + (c + 1) * stride_c, g, erased, erase_value, live, ERASE)
+        if c + 2 < CHANNELS:
+            _put(out + (c + 2) * stride_c, b, erased, erase_value, live, ERASE)
+
+
+@triton.jit
+def _put(at, value, erased, erase_value, live, ERASE: tl.constexpr):
+    if ERASE:
+        value = tl.where(erased, erase_value, value)
+    tl.store(at, as_output(value, at), mask=live)
 
 
 @triton.jit(
-    do_not_specialize=["height", "width", "stride_n", "stride_c", "stride_y", "stride_x", "frames", "chunks", "scale"]
+    do_not_specialize=["height", "width", "stride_n", "stride_c", "stride_y", "stride_x", "frames", "chunks", "scale"],
+    do_not_specialize_on_alignment=["sums", "src", "offsets", "sizes"],
 )
 def gray_sums(
     sums,
@@ -96,7 +119,7 @@ def gray_sums(
     sizes,
     height,
     width,
-    stride_n,
+    stride_n: tl.int64,
     stride_c,
     stride_y,
     stride_x,

@@ -117,6 +117,7 @@ def _resized_crop(seed, low, high, epoch, full, rest, strength, height, width):
 
 @triton.jit(
     do_not_specialize=["count", "height", "width", "out_h", "out_w", "crop_padding", "eval_crop", "chunks"],
+    do_not_specialize_on_alignment=["rows", "state", "index", "full", "rest", "strength_at", "sizes", "sums"],
 )
 def draw(
     rows,

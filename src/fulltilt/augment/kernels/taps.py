@@ -119,12 +119,13 @@ def tent_packed(words, lead, x, y, width, height, wide_x, wide_y, count_x, count
     """A tent of half-width wide_x × wide_y around (x, y), four taps of a line at a time; at least four pixels wide."""
     inverse_x = 1.0 / wide_x
     inverse_y = 1.0 / wide_y
-    last = (width - 4).to(tl.float32)
-    height_f = height.to(tl.float32)
-    first_x = tl.floor(x - wide_x) + 1.0
-    first_y = tl.floor(y - wide_y) + 1.0
     # A tap is weighed by where it is, so a window pushed back from the border still weighs each pixel rightly.
+    first_x = tl.floor(x - wide_x) + 1.0
+    last = (width - 4).to(tl.float32)
     start = clamp(first_x, 0.0, last)
+    lines = tl.minimum(count_y, height)
+    line = clamp(tl.floor(y - wide_y) + 1.0, 0.0, (height - lines).to(tl.float32))
+    at = line.to(tl.int32) * (width * 3) + lead
     w0 = tent(start, x, inverse_x)
     w1 = tent(start + 1.0, x, inverse_x)
     w2 = tent(start + 2.0, x, inverse_x)
@@ -134,29 +135,40 @@ def tent_packed(words, lead, x, y, width, height, wide_x, wide_y, count_x, count
     r = tl.zeros_like(x)
     g = tl.zeros_like(x)
     b = tl.zeros_like(x)
-    column = start.to(tl.int32) * 3 + lead
-    for k in range(0, count_y):
-        line = first_y + k
-        wy = tl.where((line >= 0.0) & (line < height_f), tent(line, y, inverse_y), 0.0)
-        total_y += wy
-        at = clamp(line, 0.0, height_f - 1.0).to(tl.int32) * (width * 3)
-        tr, tg, tb = _four(words, at + column, w0, w1, w2, w3)
-        r += wy * tr
-        g += wy * tg
-        b += wy * tb
-        for j in range(4, count_x, 4):  # only when shrinking to less than half
-            begin = clamp(first_x + j, 0.0, last)
-            fresh = tl.maximum(first_x + j, start + 4.0)  # what the windows before have not counted
-            v0 = tl.where(begin >= fresh, tent(begin, x, inverse_x), 0.0)
-            v1 = tl.where(begin + 1.0 >= fresh, tent(begin + 1.0, x, inverse_x), 0.0)
-            v2 = tl.where(begin + 2.0 >= fresh, tent(begin + 2.0, x, inverse_x), 0.0)
-            v3 = tl.where(begin + 3.0 >= fresh, tent(begin + 3.0, x, inverse_x), 0.0)
-            if k == 0:
-                total_x += v0 + v1 + v2 + v3
-            tr, tg, tb = _four(words, at + (begin.to(tl.int32) * 3 + lead), v0, v1, v2, v3)
+    if count_x <= 4:
+        at += start.to(tl.int32) * 3
+        for _ in range(0, lines):
+            wy = tent(line, y, inverse_y)
+            tr, tg, tb = _four(words, at, w0, w1, w2, w3)
             r += wy * tr
             g += wy * tg
             b += wy * tb
+            total_y += wy
+            line += 1.0
+            at += width * 3
+    else:  # shrinking to less than half: more windows in each line
+        for k in range(0, lines):
+            wy = tent(line, y, inverse_y)
+            tr, tg, tb = _four(words, at + start.to(tl.int32) * 3, w0, w1, w2, w3)
+            r += wy * tr
+            g += wy * tg
+            b += wy * tb
+            for j in range(4, count_x, 4):
+                begin = clamp(first_x + j, 0.0, last)
+                fresh = tl.maximum(first_x + j, start + 4.0)  # what the windows before have not counted
+                v0 = tl.where(begin >= fresh, tent(begin, x, inverse_x), 0.0)
+                v1 = tl.where(begin + 1.0 >= fresh, tent(begin + 1.0, x, inverse_x), 0.0)
+                v2 = tl.where(begin + 2.0 >= fresh, tent(begin + 2.0, x, inverse_x), 0.0)
+                v3 = tl.where(begin + 3.0 >= fresh, tent(begin + 3.0, x, inverse_x), 0.0)
+                if k == 0:
+                    total_x += v0 + v1 + v2 + v3
+                tr, tg, tb = _four(words, at + begin.to(tl.int32) * 3, v0, v1, v2, v3)
+                r += wy * tr
+                g += wy * tg
+                b += wy * tb
+            total_y += wy
+            line += 1.0
+            at += width * 3
     norm = 1.0 / (total_x * total_y)
     return r * norm - 1.0, g * norm - 1.0, b * norm - 1.0
 

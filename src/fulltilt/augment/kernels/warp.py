@@ -18,10 +18,9 @@ from fulltilt.augment.kernels.taps import bilinear, bilinear_packed, clamp, tent
 # What lies beyond the border.
 CONSTANT, REFLECT, EDGE = 0, 1, 2
 
-# How three channels are written: each by itself, or as three 32-bit words from one pixel (32-bit outputs) or from two
-# (16-bit outputs). Words are passed between threads so that they leave as whole sectors; written channel by channel,
-# every sector of an interleaved output is touched three times, and the L2 cache is what binds.
-STRIDED, ONE_PIXEL, TWO_PIXELS = 0, 1, 2
+# How interleaved channels are written: one by one, or, of 16-bit outputs, two pixels as three 32-bit words: half as
+# many stores. What binds is the L2 cache, where a store that fills a sector in part costs as much as a full one.
+STRIDED, TWO_PIXELS = 0, 1
 
 
 @triton.jit
@@ -198,18 +197,13 @@ def _bits(v, dst):
     return v.to(dst.dtype.element_ty).to(tl.uint16, bitcast=True).to(tl.uint32)
 
 
-@triton.jit
-def _store_words(words, w0, w1, w2, live, LANES: tl.constexpr):
-    """Three words a lane, handed round so that neighbouring threads write neighbouring words."""
-    k = tl.arange(0, 4)
-    four = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w2)), (LANES, 4))
-    tl.store(words[:, None] + k[None, :], four, mask=live[:, None] & (k < 3)[None, :])
-
-
 @triton.jit(
     do_not_specialize=[
         "height", "width", "stride_n", "stride_c", "stride_y", "stride_x", "out_h", "out_w", "out_n", "out_c", "out_y",
         "out_x", "mask_n", "mask_x", "frames", "first", "count", "scale", "fill", "mask_fill", "erase_value",
+    ],
+    do_not_specialize_on_alignment=[
+        "dst", "src", "mask_dst", "mask_src", "rows", "state", "norm", "offsets", "mask_offsets", "sizes",
     ],
 )  # fmt: skip
 def warp(
@@ -225,24 +219,24 @@ def warp(
     sizes,
     height,
     width,
-    stride_n,
+    stride_n: tl.int64,
     stride_c,
     stride_y,
     stride_x,
     out_h,
     out_w,
-    out_n,
+    out_n: tl.int64,
     out_c,
     out_y,
     out_x,
-    mask_n,
+    mask_n: tl.int64,
     mask_x,  # always 1, which Triton must not know: it would move labels between threads to store them wider
     frames,
     first,
     count,
     scale,
     fill,
-    mask_fill,
+    mask_fill: tl.int64,
     erase_value,
     OPS: tl.constexpr,
     CHANNELS: tl.constexpr,
@@ -281,7 +275,7 @@ def warp(
     out = dst + frame.to(tl.int64) * out_n
 
     # One flat range: lanes run along x. In two dimensions Triton may lay them along y, and stores fall apart.
-    WIDE: tl.constexpr = 2 if STORE == 2 else 1
+    WIDE: tl.constexpr = 2 if STORE == 1 else 1
     LANES: tl.constexpr = BLOCK_H * BLOCK_W // WIDE
     lane = tl.arange(0, LANES)
     ox = tl.program_id(0) * BLOCK_W + (lane % (BLOCK_W // WIDE)) * WIDE
@@ -296,7 +290,7 @@ def warp(
         if MASKS:
             label = _label(mask, x, y, width, height, mask_fill, OPS, FILL)
             tl.store(labels + (oy * out_w + ox) * mask_x, label, mask=live)
-        if STORE == 2:
+        if STORE == 1:
             r2, g2, b2, x, y = _pixel(
                 image, row, norm, ox + 1, oy, out_w, frame % frames, width, height, stride_c, stride_y, stride_x,
                 scale, fill, erase_value, OPS, PACKED, FILL, NORMALIZE,
@@ -305,13 +299,9 @@ def warp(
                 label = _label(mask, x, y, width, height, mask_fill, OPS, FILL)
                 tl.store(labels + (oy * out_w + ox + 1) * mask_x, label, mask=live)
             words = out.to(tl.pointer_type(tl.uint32)) + ((oy * out_y + ox * out_x) >> 1)
-            w0 = _bits(r, dst) | (_bits(g, dst) << 16)
-            w1 = _bits(b, dst) | (_bits(r2, dst) << 16)
-            w2 = _bits(g2, dst) | (_bits(b2, dst) << 16)
-            _store_words(words, w0, w1, w2, live, LANES)
-        elif STORE == 1:
-            words = out.to(tl.pointer_type(tl.float32)) + (oy * out_y + ox * out_x)
-            _store_words(words, r, g, b, live, LANES)
+            tl.store(words, _bits(r, dst) | (_bits(g, dst) << 16), mask=live)
+            tl.store(words + 1, _bits(b, dst) | (_bits(r2, dst) << 16), mask=live)
+            tl.store(words + 2, _bits(g2, dst) | (_bits(b2, dst) << 16), mask=live)
         else:
             at = out + (oy * out_y + ox * out_x)
             tl.store(at, as_output(r, dst), mask=live)
