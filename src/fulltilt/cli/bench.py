@@ -37,10 +37,45 @@ def monitor(
         raise InputError(f"--seconds: expected 1 to 3600, found {seconds:g}")
     if json_file is not None:
         check_writable(json_file, option="--json")
-    found = measure(seconds=seconds, say=lambda text: print(f"fulltilt: {text}", file=sys.stderr, flush=True))
+    found = measure(seconds=seconds, say=_say)
     _show(found)
     if json_file is not None:
         write_whole(json_file, json.dumps(found.to_json(), indent=2) + "\n")
+
+
+@bench.command()
+def augment(
+    *,
+    batch: Annotated[int, typer.Option(help="Images in a batch.")] = 32,
+    size: Annotated[int, typer.Option(help="Height and width of an image.")] = 512,
+    masks: Annotated[bool, typer.Option(help="Augment a mask with every image.")] = True,
+    quick: Annotated[bool, typer.Option(help="Only what has a target, and the quick peers.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+) -> None:
+    """Augmentation against Kornia, torchvision, triton-augment, plain torch and the CPU, whichever are there."""
+    import json
+
+    from fulltilt.machine.files import check_writable, write_whole
+
+    for option, value, limit in (("--batch", batch, 4096), ("--size", size, 4096)):
+        if not 1 <= value <= limit:
+            raise InputError(f"{option}: expected 1 to {limit}, found {value}")
+    if json_file is not None:
+        check_writable(json_file, option="--json")
+
+    from fulltilt.bench.augment.run import measure
+    from fulltilt.bench.augment.table import show
+
+    found = measure(batch=batch, size=size, masks=masks, quick=quick, say=_say)
+    show(found)
+    if json_file is not None:
+        write_whole(json_file, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
+    if not found.right:  # a figure of something wrong is no figure
+        raise typer.Exit(1)
+
+
+def _say(text: str) -> None:
+    print(f"fulltilt: {text}", file=sys.stderr, flush=True)
 
 
 def _show(found: MonitorBench) -> None:

@@ -1,0 +1,221 @@
+"""Results and targets as plain values: what was measured, what was wanted, whether it was met. Nothing runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+FIGURES = {
+    "gpu_ms": "GPU ms",
+    "wall_ms": "wall ms",
+    "floor_ratio": "times the memory floor",
+    "times_kornia": "times faster than Kornia",
+    "times_triton_augment": "times faster than triton-augment",
+}
+"""What a target can be about, and how to say it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """One contender's times per call, medians. What could not be taken is absent."""
+
+    gpu_ms: float | None = None
+    """Between CUDA events around several calls in a queue that is kept full."""
+    graph_ms: float | None = None
+    """The same calls replayed as a CUDA graph: no launch gaps."""
+    wall_ms: float
+    """Calls back to back, the host's work included, waited for at the end."""
+    host_us: float | None = None
+    """Until the call returns, with room in the GPU's queue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """A target: a figure and how far it may go."""
+
+    figure: str
+    """A key of `FIGURES`."""
+    limit: float
+    at_least: bool = False
+
+    def holds(self, found: float | None) -> bool | None:
+        """None where the figure was not measured: that is neither met nor missed."""
+        if found is None:
+            return None
+        return found >= self.limit if self.at_least else found <= self.limit
+
+    def __str__(self) -> str:
+        return f"{FIGURES[self.figure]} {'≥' if self.at_least else '≤'} {self.limit:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What was timed against the torch path on the CPU, with outputs poisoned beforehand."""
+
+    samples: int
+    worst: float
+    """The largest difference between images, in units of what is allowed (1/255 plus rounding); NaN is wrong."""
+    wrong_labels: float | None
+    """Share of mask pixels that differ; absent without masks."""
+    unwritten: int
+    """Values of the whole batch that still held the poison."""
+
+    @property
+    def right(self) -> bool:
+        return self.worst <= 1.0 and self.unwritten == 0 and (self.wrong_labels or 0.0) <= 1e-5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One of our own cases."""
+
+    key: str
+    title: str
+    timing: Timing | None = None
+    floor_ms: float | None = None
+    """What the memory alone takes, at the copy rate of the same run."""
+    bounds: tuple[Bound, ...] = ()
+    ratios: Mapping[str, float] = field(default_factory=dict)
+    """Speed-ups that targets are about, in wall time."""
+    check: Check | None = None
+    problem: str | None = None
+    """Why there are no times, or why one is missing."""
+
+    @property
+    def floor_ratio(self) -> float | None:
+        if self.timing is None or self.timing.gpu_ms is None or not self.floor_ms:
+            return None
+        return self.timing.gpu_ms / self.floor_ms
+
+    def found(self, bound: Bound) -> float | None:
+        if bound.figure == "floor_ratio":
+            return self.floor_ratio
+        if bound.figure in self.ratios:
+            return self.ratios[bound.figure]
+        return getattr(self.timing, bound.figure, None)
+
+    @property
+    def met(self) -> bool | None:
+        """All targets; None where there are none, or one could not be measured and the rest were met."""
+        answers = [bound.holds(self.found(bound)) for bound in self.bounds]
+        if False in answers:
+            return False
+        return True if answers and None not in answers else None
+
+    def shortfalls(self) -> list[str]:
+        """A line per target that was missed or not measured."""
+        lines = []
+        for bound in self.bounds:
+            found = self.found(bound)
+            if bound.holds(found) is False:
+                lines.append(f"missed: {self.title}: {bound}, found {found:.3g}")
+            elif found is None:
+                lines.append(f"not measured: {self.title}: {bound}" + (f" ({self.problem})" if self.problem else ""))
+        if self.check is not None and not self.check.right:
+            lines.append(
+                f"WRONG: {self.title}: images {self.check.worst:.2g} × the allowed difference, "
+                f"labels wrong {self.check.wrong_labels or 0:.2g}, unwritten {self.check.unwritten}"
+            )
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        timing = asdict(self.timing) if self.timing else {}
+        targets = [
+            {"figure": bound.figure, "at_least" if bound.at_least else "at_most": bound.limit,
+             "found": self.found(bound), "met": bound.holds(self.found(bound))}
+            for bound in self.bounds
+        ]  # fmt: skip
+        return {
+            "key": self.key,
+            "title": self.title,
+            **timing,
+            "floor_ms": self.floor_ms,
+            "floor_ratio": self.floor_ratio,
+            "target": targets or None,
+            "met": self.met,
+            "check": {**asdict(self.check), "right": self.check.right} if self.check else None,
+            "problem": self.problem,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Another way to do the task."""
+
+    name: str
+    takes: str
+    """What it was given and what it gave, where that differs from ours."""
+    masks: bool = False
+    timing: Timing | None = None
+    problem: str | None = None
+    """Why there are no times: not installed, an error, skipped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AugmentBench:
+    """Everything that was measured, and on what."""
+
+    machine: Mapping[str, Any]
+    date: str
+    task: str
+    copy_tb_per_s: float | None = None
+    """Device memory, bytes read plus bytes written."""
+    cases: tuple[Case, ...] = ()
+    """The first is the task itself."""
+    peers: tuple[Peer, ...] = ()
+    problem: str | None = None
+    """Why there are no GPU figures."""
+
+    def speedup(self, peer: Peer) -> float | None:
+        """How many times longer the peer takes than ours, in wall time."""
+        ours = self.cases[0].timing if self.cases else None
+        return peer.timing.wall_ms / ours.wall_ms if ours and peer.timing else None
+
+    def gpu_speedup(self, peer: Peer) -> float | None:
+        """The same for the time on the GPU."""
+        ours = self.cases[0].timing if self.cases else None
+        if ours is None or peer.timing is None or not ours.gpu_ms or not peer.timing.gpu_ms:
+            return None
+        return peer.timing.gpu_ms / ours.gpu_ms
+
+    def shortfalls(self) -> list[str]:
+        return [line for case in self.cases for line in case.shortfalls()]
+
+    @property
+    def right(self) -> bool:
+        """Every output that was compared is right."""
+        return all(case.check.right for case in self.cases if case.check is not None)
+
+    def to_json(self) -> dict[str, Any]:
+        flat = {
+            "machine": dict(self.machine),
+            "date": self.date,
+            "task": self.task,
+            "copy_tb_per_s": self.copy_tb_per_s,
+            "cases": [case.to_json() for case in self.cases],
+            "peers": [
+                {
+                    "name": peer.name,
+                    "takes": peer.takes,
+                    "masks": peer.masks,
+                    **(asdict(peer.timing) if peer.timing else {}),
+                    "speedup": self.speedup(peer),
+                    "gpu_speedup": self.gpu_speedup(peer),
+                    "problem": peer.problem,
+                }
+                for peer in self.peers
+            ],
+            "problem": self.problem,
+        }
+        plain: dict[str, Any] = _plain(flat)
+        return plain
+
+
+def _plain(value: Any) -> Any:
+    """Rounded to what was measured, and without what was not."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value

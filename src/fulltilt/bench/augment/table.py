@@ -1,0 +1,86 @@
+"""The result as a short table and a line for everything that fell short."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from fulltilt.bench.augment.figures import AugmentBench, Case, Peer, Timing
+
+
+def show(found: AugmentBench, console: Console | None = None) -> None:
+    console = console or Console()
+    if not console.is_terminal:
+        console.width = 100  # a pipe or a file has no width of its own
+    title = found.task.split(":", 1)[0]
+    table = Table(title=f"Augmentation, {title}" + _rate(found), box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    table.add_column("")
+    for name in ("GPU ms", "graph ms", "wall ms", "host µs", "floor", "× ours", "target"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for case in found.cases:
+        table.add_row(f"ours: {case.title}", *_times(case.timing), _share(case.timing, case.floor_ms), "", _met(case))
+    table.add_section()
+    floor = found.cases[0].floor_ms if found.cases else None
+    for peer in found.peers:
+        if peer.timing is not None:
+            faster = found.speedup(peer)
+            table.add_row(
+                _name(peer, found),
+                *_times(peer.timing),
+                _share(peer.timing, floor),
+                "" if faster is None else f"{faster:.3g}×",
+                "",
+            )
+    console.print(table)
+    for text in lines(found):
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def lines(found: AugmentBench) -> list[str]:
+    """What the table can't say."""
+    said = [f"{peer.name}: {peer.problem}" for peer in found.peers if peer.timing is None]
+    said += [f"ours: {case.title}: {case.problem}" for case in found.cases if case.problem]
+    said += found.shortfalls()
+    checked = [case for case in found.cases if case.check is not None]
+    if checked and found.right:
+        said.append(f"{len(checked)} cases checked against the torch path, outputs poisoned: right.")
+    if found.peers:
+        said.append("floor: share of the GPU time that memory alone takes. × ours: wall time. Peers get floats.")
+    if found.problem:
+        said.append(found.problem)
+    return said
+
+
+def _rate(found: AugmentBench) -> str:
+    return "" if found.copy_tb_per_s is None else f" (copy {found.copy_tb_per_s:.2f} TB/s)"
+
+
+def _name(peer: Peer, found: AugmentBench) -> str:
+    asked = bool(found.cases) and "masks" in found.cases[0].title
+    return peer.name + (" (no masks)" if asked and not peer.masks and "images only" not in peer.name else "")
+
+
+def _times(timing: Timing | None) -> tuple[str, ...]:
+    if timing is None:
+        return ("–",) * 4
+    values = (timing.gpu_ms, timing.graph_ms, timing.wall_ms)
+    host = "–" if timing.host_us is None else f"{timing.host_us:.0f}"
+    return (*("–" if value is None else _ms(value) for value in values), host)
+
+
+def _ms(value: float) -> str:
+    return f"{value:.4f}" if value < 0.9995 else f"{value:.2f}"
+
+
+def _share(timing: Timing | None, floor_ms: float | None) -> str:
+    """How much of the time the memory alone would take."""
+    if timing is None or timing.gpu_ms is None or floor_ms is None:
+        return "–"
+    return f"{100 * floor_ms / timing.gpu_ms:.2g} %"
+
+
+def _met(case: Case) -> str:
+    if not case.bounds:
+        return ""
+    return {True: "met", False: "missed", None: "?"}[case.met]
