@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fulltilt.bench.augment.figures import Bound
+from fulltilt.bench.augment.table import times
 from fulltilt.bench.monitor import BUSY_SM_PERCENT, IDLE_SM_PERCENT
 
 ROOT = Path(__file__).parent.parent
@@ -58,6 +60,37 @@ def monitor_rows(result: dict[str, Any]) -> list[Row]:
     return costs + readings
 
 
+def augment_rows(result: dict[str, Any]) -> list[Row]:
+    def ms(one: dict[str, Any], figure: str) -> str:
+        return f"{one[figure]:.3f} ms" if figure in one else ""
+
+    ours: list[Row] = [
+        (
+            f"fulltilt, {case['title']}",
+            ms(case, "gpu_ms"),
+            ms(case, "wall_ms"),
+            "",
+            ", ".join(
+                str(Bound(figure=t["figure"], limit=t.get("at_least", t.get("at_most")), at_least="at_least" in t))
+                for t in case.get("target", ())
+            ),
+        )
+        for case in result["cases"]
+    ]
+    others: list[Row] = [
+        (
+            peer["name"] + ("" if peer["masks"] or "images only" in peer["name"] else " (no masks)"),
+            ms(peer, "gpu_ms"),
+            ms(peer, "wall_ms"),
+            f"{times(peer['speedup'])}×",
+            "",
+        )
+        for peer in result["peers"]
+        if "speedup" in peer
+    ]
+    return ours + others
+
+
 SECTIONS = (
     Section(
         title="The monitor",
@@ -66,12 +99,20 @@ SECTIONS = (
         columns=("", "measured", "wanted"),
         rows=monitor_rows,
     ),
+    Section(
+        title="Augmentation",
+        result="h200/augment.json",
+        command="fulltilt bench augment",
+        columns=("", "GPU", "wall", "ours is faster", "wanted"),
+        rows=augment_rows,
+    ),
 )
 
 
 def block(sections: Sequence[Section] = SECTIONS, results: Path = ROOT / "benchmarks" / "results") -> str:
-    """Everything between the marks."""
-    return "\n".join(_section(section, json.loads((results / section.result).read_text())) for section in sections)
+    """Everything between the marks. What has no result yet has no table."""
+    measured = [section for section in sections if (results / section.result).exists()]
+    return "\n".join(_section(section, json.loads((results / section.result).read_text())) for section in measured)
 
 
 def _section(section: Section, result: dict[str, Any]) -> str:

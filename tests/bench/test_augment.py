@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from fulltilt.bench.augment.figures import AugmentBench, Bound, Case, Check, Pee
 from fulltilt.bench.augment.table import lines, show
 from fulltilt.bench.augment.task import CLASSES, OPTIONS, Task, floor_bytes
 
+ROOT = Path(__file__).parents[2]
 FAST = Timing(gpu_ms=0.062, graph_ms=0.059, wall_ms=0.081, host_us=38.2)
 KORNIA = Peer(name="Kornia", takes="float32", masks=True, timing=Timing(gpu_ms=3.1, wall_ms=5.14, host_us=4900.0))
 TRITON = Peer(name="triton-augment", takes="float32", timing=Timing(gpu_ms=0.9, wall_ms=1.0, host_us=900.0))
@@ -172,6 +175,20 @@ def test_the_json_has_targets_and_leaves_out_what_was_not_measured():
     }
 
 
+def test_the_readme_s_rows_are_made_from_the_json():
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "scripts" / "tables.py")
+    tables = importlib.util.module_from_spec(spec)
+    sys.modules["tables"] = tables  # its dataclasses look their module up
+    spec.loader.exec_module(tables)
+    rows = tables.augment_rows(json.loads(json.dumps(canned().to_json())))
+    assert rows[0][:4] == ("fulltilt, 32×512² + masks", "0.062 ms", "0.081 ms", "")
+    assert rows[0][4].startswith("GPU ms ≤ 0.08, wall ms ≤ 0.1, times faster than Kornia ≥ 50")
+    assert rows[2:] == [
+        ("Kornia", "3.100 ms", "5.140 ms", "63.5×", ""),
+        ("triton-augment (no masks)", "0.900 ms", "1.000 ms", "12.3×", ""),
+    ]
+
+
 # --- the check ----------------------------------------------------------------------------------------------------
 
 
@@ -226,7 +243,7 @@ def test_the_composed_peer_does_the_task(monkeypatch):
     images, masks = torch.rand(2, 3, 16, 16), torch.randint(0, CLASSES, (2, 1, 16, 16), dtype=torch.uint8)
     draws = torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.5, 0.5], [0.5, 0.5]])
     monkeypatch.setattr(torch, "rand", lambda *_, **__: draws)  # nothing but a flip of the second
-    out, labels = peers.composed_apply()(images, masks)
+    out, labels = peers.composed_apply("cpu")(images, masks)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (peers.MEAN, peers.STD))
     wanted = (torch.stack([images[0], images[1].flip(-1)]) - mean) / std
     torch.testing.assert_close(out.float(), wanted, atol=0.02, rtol=0.02)
@@ -243,7 +260,7 @@ def test_peers_are_measured_or_say_why_not():
     assert plain.timing.wall_ms > 0
     assert plain.masks
 
-    def broken():
+    def broken(device):
         raise ValueError("no such thing\nand more")
 
     failed = peers.measure_peer(replace(by_name["Kornia"], needs=None, build=broken), TINY, inputs)
@@ -257,7 +274,7 @@ def test_peers_are_measured_or_say_why_not():
 def test_kornia_augments_images_and_masks_alike():
     pytest.importorskip("kornia")
     images, masks = torch.rand(3, 3, 24, 24), torch.randint(0, CLASSES, (3, 1, 24, 24), dtype=torch.uint8)
-    apply = peers.kornia_apply()
+    apply = peers.kornia_apply("cpu")
     out, labels = apply(images, masks)
     assert out.shape == images.shape
     assert labels.shape == masks.shape

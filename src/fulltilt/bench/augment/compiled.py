@@ -150,7 +150,7 @@ def main(key: str, task: Task) -> None:
     try:
         began = time.perf_counter()
         inputs = float_inputs(task)
-        call = calling(torch.compile(_BUILDERS[key]()), inputs, masks=task.masks)
+        call = calling(torch.compile(_BUILDERS[key](task.device)), inputs, masks=task.masks)
         for k in range(_WARM_CALLS):
             call(k)
         print(f"ready {time.perf_counter() - began:.1f}", file=say, flush=True)

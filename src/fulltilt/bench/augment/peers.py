@@ -41,7 +41,8 @@ class Contender:
 
     name: str
     takes: str
-    build: Callable[[], Apply]
+    build: Callable[[str], Apply]
+    """Made for a device."""
     needs: str | None = None
     """The module it can't do without."""
     masks: bool = True
@@ -59,7 +60,7 @@ def measure_peer(contender: Contender, task: Task, inputs: list[tuple[Tensor, Te
     if contender.gpu_only and task.device == "cpu":
         return Peer(**known, problem="needs a GPU")
     try:
-        call = calling(contender.build(), inputs, masks=masks)
+        call = calling(contender.build(task.device), inputs, masks=masks)
         timing = time_on_cpu(call) if task.device == "cpu" else time_on_gpu(call)
     except Exception as error:
         return Peer(**known, problem=said(error))
@@ -117,7 +118,7 @@ def contenders(task: Task, *, quick: bool) -> list[Contender]:
     return [one for one in without_twins if one.quick or not quick]
 
 
-def kornia_apply() -> Apply:
+def kornia_apply(device: str) -> Apply:
     with _quiet():
         from kornia.augmentation import (
             AugmentationSequential,
@@ -133,7 +134,7 @@ def kornia_apply() -> Apply:
         RandomRotation(DEGREES, p=1.0, align_corners=False),
         RandomBrightness((1 - BRIGHTNESS, 1 + BRIGHTNESS), p=1.0),
         RandomContrast((1 - CONTRAST, 1 + CONTRAST), p=1.0),
-        Normalize(torch.tensor(MEAN), torch.tensor(STD)),
+        Normalize(torch.tensor(MEAN, device=device), torch.tensor(STD, device=device)),
     )
     images_only = AugmentationSequential(*steps, data_keys=["input"])
     with_masks = AugmentationSequential(*steps, data_keys=["input", "mask"])
@@ -160,7 +161,7 @@ def _torchvision() -> Callable[..., Any]:
     return steps
 
 
-def _torchvision_batch() -> Apply:
+def _torchvision_batch(_device: str) -> Apply:
     steps = _torchvision()
     from torchvision.tv_tensors import Image, Mask
 
@@ -170,8 +171,8 @@ def _torchvision_batch() -> Apply:
     return apply
 
 
-def _torchvision_samples() -> Apply:
-    whole = _torchvision_batch()
+def _torchvision_samples(device: str) -> Apply:
+    whole = _torchvision_batch(device)
 
     def apply(images: Tensor, masks: Tensor | None) -> Any:
         if masks is None:
@@ -182,7 +183,7 @@ def _torchvision_samples() -> Apply:
     return apply
 
 
-def _triton_augment() -> Apply:
+def _triton_augment(_device: str) -> Apply:
     os.environ.setdefault("TRITON_AUGMENT_SUPPRESS_FIRST_RUN_MESSAGE", "1")
     with _quiet():
         import triton_augment
@@ -199,21 +200,10 @@ def _triton_augment() -> Apply:
     return lambda images, masks: fused(images)  # noqa: ARG005
 
 
-def composed_apply() -> Apply:
+def composed_apply(device: str) -> Apply:
     """What a careful user writes by hand: one matrix per sample, one grid, one colour pass, and our kind of output."""
-    constants: dict[torch.device, tuple[Tensor, Tensor]] = {}
-
-    def apply(images: Tensor, masks: Tensor | None) -> Any:
-        device = images.device
-        if device not in constants:
-            constants[device] = (
-                torch.tensor(MEAN, device=device).view(3, 1, 1),
-                torch.tensor(STD, device=device).view(3, 1, 1),
-            )
-        mean, std = constants[device]
-        return composed(images, masks, mean, std)
-
-    return apply
+    mean, std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (MEAN, STD))
+    return lambda images, masks: composed(images, masks, mean, std)
 
 
 def composed(images: Tensor, masks: Tensor | None, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -29,7 +29,7 @@ def show(found: AugmentBench, console: Console | None = None) -> None:
                 _name(peer, found),
                 *_times(peer.timing),
                 _share(peer.timing, floor),
-                "" if faster is None else f"{faster:.3g}×",
+                "" if faster is None else f"{times(faster)}×",
                 "",
             )
     console.print(table)
@@ -50,6 +50,10 @@ def lines(found: AugmentBench) -> list[str]:
     if found.problem:
         said.append(found.problem)
     return said
+
+
+def times(factor: float) -> str:
+    return f"{factor:,.0f}" if factor >= 100 else f"{factor:.3g}"
 
 
 def _rate(found: AugmentBench) -> str:
@@ -77,7 +81,8 @@ def _share(timing: Timing | None, floor_ms: float | None) -> str:
     """How much of the time the memory alone would take."""
     if timing is None or timing.gpu_ms is None or floor_ms is None:
         return "–"
-    return f"{100 * floor_ms / timing.gpu_ms:.2g} %"
+    share = 100 * floor_ms / timing.gpu_ms
+    return "< 1 %" if share < 1 else f"{share:.0f} %"
 
 
 def _met(case: Case) -> str:
