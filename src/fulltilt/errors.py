@@ -2,6 +2,7 @@
 
     FulltiltError                 the base: catch this one
     ├── InputError                an argument, file or setting is wrong (also a ValueError); the CLI exits with 2
+    │   ├── DecodeError           an image can't be decoded; carries the kind of cause
     │   └── RecordingError        a recording can't be read; carries the line number
     └── UnavailableError          this machine lacks a GPU, driver or library; the CLI exits with 3
         └── GpuLostError          a GPU stopped answering; the others can still be read
@@ -10,6 +11,10 @@ A message names what happened, the value found, what is allowed, and what to do 
 """
 
 from __future__ import annotations
+
+from typing import Literal
+
+DecodeProblem = Literal["empty", "truncated", "not-an-image", "unsupported", "corrupt"]
 
 
 class FulltiltError(Exception):
@@ -22,6 +27,14 @@ class InputError(FulltiltError, ValueError):
     """An argument, a file's content or a setting is wrong."""
 
     exit_status = 2
+
+
+class DecodeError(InputError):
+    """An image's bytes can't become pixels."""
+
+    def __init__(self, message: str, *, problem: DecodeProblem = "corrupt") -> None:
+        super().__init__(message)
+        self.problem: DecodeProblem = problem
 
 
 class RecordingError(InputError):
