@@ -7,8 +7,9 @@ one number on the device, and nothing is compiled again.
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -91,15 +92,7 @@ class Settings:
         for name in _CHECKS:  # YAML and JSON know only lists
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))
-        problems = [problem for name, check in _CHECKS.items() if (problem := check(name, getattr(self, name)))]
-        if self.random_resized_crop and self.size is None:
-            problems.append("random_resized_crop needs size=(height, width)")
-        if self.random_crop is not None and (self.size is not None or self.random_resized_crop):
-            problems.append("random_crop gives the output size itself: leave out size and random_resized_crop")
-        if self.crop_padding and self.random_crop is None:
-            problems.append("crop_padding needs random_crop")
-        problems += _normalize_problems(self.normalize)
-        if problems:
+        if problems := problems_in({f.name: getattr(self, f.name) for f in fields(self)}):
             raise InputError("augmentation settings: " + "; ".join(problems))
 
     @property
@@ -217,6 +210,26 @@ def _around(value: float | Range, centre: float) -> Range:
 
 def _pair(value: float | Range) -> Range:
     return value if isinstance(value, tuple) else (value, value)
+
+
+def problems_in(options: Mapping[str, Any]) -> list[str]:
+    """All that is wrong with these options, each problem beginning with an option's name. Defaults fill the gaps."""
+    defaults = {f.name: f.default for f in fields(Settings)}
+    problems = []
+    for name in options:
+        if name not in defaults:
+            near = difflib.get_close_matches(name, defaults, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            problems.append(f"{name} is not an option{hint} Allowed: {', '.join(defaults)}")
+    every = defaults | {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    problems += [problem for name, check in _CHECKS.items() if (problem := check(name, every[name]))]
+    if every["random_resized_crop"] and every["size"] is None:
+        problems.append("random_resized_crop needs size=(height, width)")
+    if every["random_crop"] is not None and (every["size"] is not None or every["random_resized_crop"]):
+        problems.append("random_crop gives the output size itself: leave out size and random_resized_crop")
+    if every["crop_padding"] and every["random_crop"] is None:
+        problems.append("crop_padding needs random_crop")
+    return problems + _normalize_problems(every["normalize"])
 
 
 # --- checks: each returns what is wrong, or None -----------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from fulltilt import __version__
+from fulltilt.cli.augment import augment
 from fulltilt.cli.bench import bench
 from fulltilt.cli.env import env
 from fulltilt.cli.monitor import monitor
@@ -44,6 +45,7 @@ def _root(
 
 app.command()(env)
 app.command()(monitor)
+app.add_typer(augment, name="augment")
 app.add_typer(bench, name="bench")
 
 

@@ -20,12 +20,12 @@ def check_writable(path: Path, *, option: str) -> None:
         raise InputError(f"{option}: can't write into {folder} (permission denied); name another folder")
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write aside, sync, rename: whatever happens, `path` holds the old content or all of the new."""
     handle, aside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(aside, 0o666 & ~_umask())  # mkstemp gives the owner alone access, which a report need not

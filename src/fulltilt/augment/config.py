@@ -1,0 +1,57 @@
+"""Augmentation options from a YAML file.
+
+    gpu_augmentation:
+      horizontal_flip_prob: 0.5
+      rotation_degrees: 15
+
+Whatever else the file configures (`data:`, `training:`) is left alone. A file that holds nothing but the options
+themselves works too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from fulltilt.augment.settings import Settings, problems_in
+from fulltilt.errors import InputError
+
+SECTION = "gpu_augmentation"
+
+
+def read_options(path: Path) -> dict[str, Any]:
+    """Keyword arguments for `GPUAugmentation`, checked: every problem is named, not only the first."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: can't be read ({error})") from error
+    except yaml.MarkedYAMLError as error:
+        where = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}:{error.problem_mark.column + 1}"
+        raise InputError(f"{path}{where}: not YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: not YAML: {error}") from error
+    return _options(content, str(path))
+
+
+def _options(content: Any, source: str) -> dict[str, Any]:
+    known = {f.name for f in fields(Settings)}
+    if isinstance(content, Mapping) and SECTION in content:
+        options, at = content[SECTION], f"{SECTION}."
+        if options is None:  # a section with nothing but comments in it
+            options = {}
+    elif isinstance(content, Mapping) and (known & set(content) or not content):
+        options, at = content, ""
+    else:
+        found = ", ".join(map(str, content)) if isinstance(content, Mapping) else type(content).__name__
+        raise InputError(f"{source}: expected a section {SECTION}: with augmentation options, found {found}")
+    if not isinstance(options, Mapping):
+        raise InputError(f"{source}: {SECTION} must be a mapping of options to values, found {options!r}")
+    options = {str(name): value for name, value in options.items()}
+    if problems := problems_in(options):
+        listed = "".join(f"\n  {at}{problem}" for problem in problems)
+        raise InputError(f"{source}: {len(problems)} problem{'s' * (len(problems) > 1)}{listed}")
+    return options
