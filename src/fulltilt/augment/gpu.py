@@ -80,9 +80,9 @@ class _Launch:
         self._rest = (*numbers, *constants.values())
         self._compiled: Callable[..., None] | None = None
 
-    def __call__(self, *tensors: Tensor) -> None:
+    def __call__(self, stream: int | None, *tensors: Tensor) -> None:
         if self._compiled is not None:
-            self._compiled(*tensors, *self._rest)
+            self._compiled(*tensors, *self._rest, stream=stream)
             return
         kernel = self._kernel[self._grid](*tensors, *self._numbers, **self._constants, num_warps=self._warps)
         if kernel is not None:  # the interpreter compiles nothing
@@ -135,10 +135,12 @@ class Pass:
         ragged_masks: Ragged | None = None,
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         shape, spec = self._shape, self._spec
-        device = shape.device
-        if device.type == "cuda" and device.index != torch.cuda.current_device():
-            with torch.cuda.device(device):
-                return self(data, masks, dials, index, ragged, ragged_masks)
+        device, stream = shape.device, None
+        if device.type == "cuda":
+            if device.index != torch.cuda.current_device():
+                with torch.cuda.device(device):
+                    return self(data, masks, dials, index, ragged, ragged_masks)
+            stream = torch.cuda.current_stream(device).cuda_stream
         images = torch.empty(self._images, dtype=spec.dtype, device=device, memory_format=self._format)
         rows = torch.empty(self._rows, device=device)
         labels = None
@@ -159,16 +161,17 @@ class Pass:
         sums = rows
         if self._sums is not None:
             sums = torch.empty((shape.samples, _MEAN_CHUNKS), device=device)
-            self._sums(sums, data, offsets, sizes)
-        self._draw(rows, state, state if index is None else index, dials.full, dials.rest, dials.strength, sizes, sums)
+            self._sums(stream, sums, data, offsets, sizes)
+        number = state if index is None else index
+        self._draw(stream, rows, state, number, dials.full, dials.rest, dials.strength, sizes, sums)
         norm = rows if dials.norm is None else dials.norm
         for warp in self._warps:
-            warp(images, data, target, source, rows, state, norm, offsets, mask_offsets, sizes)
+            warp(stream, images, data, target, source, rows, state, norm, offsets, mask_offsets, sizes)
         if self._blurs:
             between = torch.empty_like(images, dtype=_between(spec.dtype))
             for along_x, along_y in self._blurs:
-                along_x(between, images, rows)
-                along_y(images, between, rows)
+                along_x(stream, between, images, rows)
+                along_y(stream, images, between, rows)
         return images, labels, rows
 
     def _warp(self, first: int, out_strides: tuple[int, ...]) -> _Launch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -93,6 +93,7 @@ class GPUAugmentation(nn.Module):
         self.check_inputs = check_inputs
         self._ops, self._eval_ops = settings.ops, settings.eval_ops
         self._passes: dict[Any, tuple[_Shape, Pass]] = {}
+        self._held: Dials | None = None
         self._full: Tensor
         self._rest: Tensor
         self._norm: Tensor | None
@@ -119,7 +120,7 @@ class GPUAugmentation(nn.Module):
             out, labels = follow(self.then, out, labels)
         results: list[Tensor] = [out.view(shape.samples, shape.frames, *out.shape[1:]) if _is_clip(images) else out]
         if labels is not None:
-            results.append(labels.view(_mask_shape(masks, labels)))
+            results.append(labels if _plain(masks) else labels.view(_mask_shape(masks, labels)))
         if boxes is not None or keypoints is not None:
             matrices = forward_matrices(rows)
             size = (out.shape[-2], out.shape[-1])
@@ -134,8 +135,9 @@ class GPUAugmentation(nn.Module):
         compiling = torch.compiler.is_compiling()
         key = None
         if not compiling and not self.check_inputs and isinstance(images, Tensor) and images.is_cuda:
-            mask_key = (masks.shape, masks.dtype, masks.device) if isinstance(masks, Tensor) else masks
-            key = (images.shape, images.stride(), images.dtype, images.device, mask_key, self.training, index is None)
+            mask_key = (masks.shape, masks.dtype, masks.get_device()) if isinstance(masks, Tensor) else masks is None
+            shape_key = (images.shape, images.stride(), images.dtype, images.get_device())
+            key = (shape_key, mask_key, self.training, index is None)
             if (known := self._passes.get(key)) is not None:
                 shape, run = known
                 return shape, *run(images, masks, self._dials(), self._checked_index(index, shape, images.device))
@@ -154,10 +156,24 @@ class GPUAugmentation(nn.Module):
         return shape, *(compiled_augment if compiling else augment)(batch, spec, self._dials(), index)
 
     def _dials(self) -> Dials:
-        return Dials(state=self._state, full=self._full, rest=self._rest, strength=self._strength, norm=self._norm)
+        if self._held is None or torch.compiler.is_compiling():
+            buffers = {"state": self._state, "full": self._full, "rest": self._rest, "strength": self._strength}
+            dials = Dials(**buffers, norm=self._norm)
+            if torch.compiler.is_compiling():
+                return dials
+            self._held = dials
+        return self._held
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Moves to other devices; a change of dtype (`model.half()`) is not for these numbers."""
+        self._held = None
+        self._passes.clear()
+        for child in self.children() if recurse else ():
+            child._apply(fn)  # type: ignore[no-untyped-call]
+        return super()._apply(lambda tensor: tensor.to(fn(tensor).device), recurse=False)  # type: ignore[no-any-return, no-untyped-call]
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_passes": {}}  # compiled kernels are neither copied nor pickled
+        return self.__dict__ | {"_held": None, "_passes": {}}  # compiled kernels are neither copied nor pickled
 
     def set_epoch(self, epoch: int) -> None:
         """Draw anew: every sample gets another draw in each epoch, the same whenever that epoch is run."""
@@ -338,6 +354,10 @@ def _seed(seed: int) -> int:
 
 def _is_clip(images: Any) -> bool:
     return isinstance(images, Tensor) and images.dim() == 5
+
+
+def _plain(masks: Any) -> bool:
+    return isinstance(masks, Tensor) and masks.dim() == 3
 
 
 def _mask_shape(masks: Any, labels: Tensor) -> tuple[int, ...]:
