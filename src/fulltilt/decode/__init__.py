@@ -3,12 +3,13 @@ process starts in a tenth of a second. Decoding on the GPU is in `fulltilt.decod
 
     header    what an image is: size, mode, orientation
     recognise `probe`: the header, from the first bytes
-    jpeg      JPEG's markers, and its pixels through libjpeg-turbo
+    markers   JPEG's header
+    jpeg      JPEG's pixels, through libjpeg-turbo
     png       PNG's header
     pillow    every other format
     still     `decode`, `decode_into`: either of the two, upright, into the caller's memory
     mask      labels: integers in, the same integers out
-    gpu       JPEG in batches on the device
+    gpu       JPEG in batches on the device, through one of the libraries in `backends`
 """
 
 from __future__ import annotations

@@ -27,6 +27,8 @@ class Header:
     """Of one stored sample."""
     progressive: bool = False
     """JPEG alone: the pixels come in several scans (not what the GPU's engines decode)."""
+    plain_rgb: bool = False
+    """JPEG alone: three components that are RGB as they stand, not luma and chroma."""
     scan_offset: int = 0
     """JPEG alone: where the first scan begins, in bytes."""
 

@@ -1,4 +1,4 @@
-"""JPEG: its markers, read here, and its pixels, through libjpeg-turbo with the GIL released.
+"""JPEG's pixels, through libjpeg-turbo with the GIL released.
 
 libjpeg fills what is missing with grey and merely warns. So its warnings are errors here, except those after which no
 pixel is missing: too many bytes before the end, an odd version number (both are common in public data sets).
@@ -6,7 +6,6 @@ pixel is missing: too many bytes before the end, an odd version number (both are
 
 from __future__ import annotations
 
-import struct
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -14,21 +13,11 @@ import simplejpeg  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from fulltilt.decode.header import Header
-from fulltilt.decode.orientation import UPRIGHT, orientation_of, stored
+from fulltilt.decode.markers import cut_short
 from fulltilt.errors import DecodeError
 
 Quality = Literal["exact", "fast"]
 
-_SIZES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Start of frame, in each of JPEG's processes. The three left out define tables."""
-_PROGRESSIVE: Final = (0xC2, 0xC6, 0xCA, 0xCE)
-_BARE: Final = frozenset((0x00, 0x01, *range(0xD0, 0xD8)))
-"""Markers without a length."""
-_MISPLACED: Final = (0xD8, 0xD9)
-"""Start and end of an image."""
-_MARKER: Final = struct.Struct(">BH").unpack_from
-_FRAME: Final = struct.Struct(">BHHB").unpack_from
-_MODES: Final = {1: "L", 3: "RGB", 4: "CMYK"}
 _FORMATS: Final = {1: "GRAY", 3: "RGB", 4: "RGBA"}
 
 _HARMLESS: Final = (
@@ -39,64 +28,6 @@ _HARMLESS: Final = (
 )
 """libjpeg's warnings after which no pixel is missing."""
 _BEYOND: Final = ("nsupported", "not supported", "rithmetic", "requested feature was omitted")
-
-
-def read_header(view: bytes | memoryview) -> Header:
-    """From the markers before the first scan."""
-    at, end = 2, len(view)
-    frame, orientation = 0, UPRIGHT
-    height = width = parts = bits = 0
-    while True:
-        while at + 4 <= end and view[at] != 0xFF:
-            at += 1  # libjpeg steps over such bytes, too
-        while at + 4 <= end and view[at + 1] == 0xFF:
-            at += 1
-        if at + 4 > end:
-            raise _cut(end)
-        marker, length = _MARKER(view, at + 1)
-        if marker in _BARE:
-            at += 2
-            continue
-        if marker in _MISPLACED:
-            raise DecodeError(f"broken JPEG: marker 0x{marker:02x} before any pixels, at byte {at}", problem="corrupt")
-        if at + 2 + length > end:
-            raise _cut(end)
-        if marker in _SIZES and not frame:
-            if length < 8:
-                raise DecodeError(f"broken JPEG: a frame header of {length} bytes", problem="corrupt")
-            frame = marker
-            bits, height, width, parts = _FRAME(view, at + 4)
-        elif marker == 0xE1:
-            if orientation == UPRIGHT and bytes(view[at + 4 : at + 8]) == b"Exif":
-                orientation = orientation_of(bytes(view[at + 4 : at + 2 + length]))
-        elif marker == 0xDA:
-            break
-        at += 2 + max(length, 2)
-    _check(frame, height, width, parts, bits)
-    height, width = stored(height, width, orientation)
-    return Header(
-        format="jpeg",
-        width=width,
-        height=height,
-        mode=_MODES[parts],
-        orientation=orientation,
-        bits=bits,
-        progressive=frame in _PROGRESSIVE,
-        scan_offset=at,
-    )
-
-
-def _check(frame: int, height: int, width: int, parts: int, bits: int) -> None:
-    if not frame or not width:
-        raise DecodeError("broken JPEG: no size before the pixels", problem="corrupt")
-    if not height:
-        raise DecodeError(
-            "a JPEG that gives its height only after its pixels (DNL): save it again", problem="unsupported"
-        )
-    if parts not in _MODES:
-        raise DecodeError(f"a JPEG of {parts} components; decoded are 1, 3 and 4", problem="unsupported")
-    if bits != 8:
-        raise DecodeError(f"a JPEG of {bits} bits; decoded are 8: convert it to PNG", problem="unsupported")
 
 
 def decode_pixels(
@@ -142,11 +73,11 @@ def _decompress(
 def _despite(message: str, view: memoryview, options: dict[str, Any], header: Header) -> NDArray[np.uint8]:
     """Decode once more where the warning is harmless; otherwise say what is wrong."""
     if "Premature end of JPEG" in message:
-        raise _cut(len(view)) from None
+        raise cut_short(len(view)) from None
     if any(text in message for text in _HARMLESS):
         # Only the first warning is told; a later one may have been that the file was cut.
         if not is_whole(view, header):
-            raise _cut(len(view)) from None
+            raise cut_short(len(view)) from None
         try:
             made: NDArray[np.uint8] = simplejpeg.decode_jpeg(view, **options, strict=False)
             return made
@@ -163,7 +94,7 @@ def _through_pillow(view: memoryview, options: dict[str, Any], header: Header) -
     from fulltilt.decode import pillow
 
     if not is_whole(view, header):
-        raise _cut(len(view))
+        raise cut_short(len(view))
     height, width = options["min_height"], options["min_width"]
     colours = options["colorspace"]
     made = pillow.jpeg_pixels(view, "L" if colours == "GRAY" else colours, shrink=-(-header.height // height))
@@ -184,7 +115,3 @@ def _print_inks(inks: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
     else:
         out[..., :3] = colours
         out[..., 3:] = 255
-
-
-def _cut(length: int) -> DecodeError:
-    return DecodeError(f"truncated: the JPEG ends after {length:,} bytes, before its last pixels", problem="truncated")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from fulltilt.decode import jpeg, png
+from fulltilt.decode import markers, png
 from fulltilt.decode.header import Header, as_view
 from fulltilt.errors import DecodeError
 
@@ -17,7 +17,7 @@ def probe(data: Buffer) -> Header:
     bytes_ = data if isinstance(data, bytes) else as_view(data)  # bytes are indexed twice as fast
     start = bytes(bytes_[:16])
     if start[:3] == b"\xff\xd8\xff":
-        return jpeg.read_header(bytes_)
+        return markers.read_header(bytes_)
     if start[:8] == b"\x89PNG\r\n\x1a\n":
         return png.read_header(bytes_)
     format = sniff(start)
