@@ -1,0 +1,147 @@
+"""What every feed is, whatever it is made of: batches to iterate over, and a place that can be saved."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from itertools import chain, count
+from typing import Any, Self
+
+from torch import Tensor
+
+from fulltilt.errors import InputError
+from fulltilt.feed.order import Order, Step
+
+Tensors = tuple[Tensor, ...]
+
+
+class Feed(ABC):
+    """Batches on the device, in the order's order, ahead of the step. Made by `feed`.
+
+    One `for` loop is one epoch; the next loop is the next epoch, whose first batches are prepared while this one ends.
+    A loop that is broken off is not taken up again, unless its place was saved and loaded.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self._epoch, self._position = 0, 0
+        self._follows = False
+        """The last epoch was gone through to its end: its successor is under way."""
+        self._resumes = False
+        """The position was loaded: the next loop goes on from it."""
+        self._clock = Clock()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return self.order.steps()
+
+    def __iter__(self) -> Iterator[Tensors]:
+        if self._closed:
+            raise InputError("this feed is closed; make a new one")
+        if not self._follows:
+            if (self._position and not self._resumes) or self.order.steps(self._position) == 0:
+                self._epoch, self._position = self._epoch + 1, 0
+            self._begin(_steps(self.order, self._epoch, self._position))
+        self._follows = self._resumes = False
+        while True:
+            step, tensors = self._next()
+            self._position = step.position
+            if step.last:
+                self._epoch, self._position, self._follows = self._epoch + 1, 0, True
+                self._ended(step.epoch)
+            self._clock.gave(len(step.indices))
+            yield tensors
+            if step.last:
+                return
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to an epoch's beginning."""
+        if epoch != self._epoch or self._position:
+            self._epoch, self._position, self._follows = epoch, 0, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the feed stands: what has been given out, not what is under way."""
+        return {
+            "epoch": self._epoch,
+            "position": self._position,
+            "seed": self.order.seed,
+            "shuffle": self.order.shuffle,
+            "length": self.order.length,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there, also at another batch size or world size: no sample is repeated or lost."""
+        for name in ("seed", "shuffle", "length"):
+            if state[name] != getattr(self.order, name):
+                raise InputError(
+                    f"this feed has {name}={getattr(self.order, name)!r}, the saved one had {state[name]!r}: "
+                    "what is left of the epoch would not be what was left of that one"
+                )
+        self._epoch, self._position = int(state["epoch"]), int(state["position"])
+        self._follows, self._resumes = False, True
+
+    def stats(self) -> dict[str, float]:
+        """Rates so far, seen from the loop."""
+        return self._clock.figures()
+
+    def close(self) -> None:
+        """Stop what runs and free what is held; a second time does nothing."""
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def _begin(self, steps: Iterator[Step]) -> None:
+        """Start anew with these steps."""
+
+    @abstractmethod
+    def _next(self) -> tuple[Step, Tensors]:
+        """The next step's batch."""
+
+    def _ended(self, epoch: int) -> None:  # noqa: B027 (most feeds have nothing to do then)
+        """An epoch's last batch is about to be given out."""
+
+
+class Clock:
+    """Waiting and throughput, on the host."""
+
+    def __init__(self) -> None:
+        self._started: float | None = None
+        self._waited = 0.0
+        self._samples = 0
+        self._batches = 0
+
+    def waited(self, seconds: float) -> None:
+        """The loop had nothing to go on with for so long."""
+        if self._started is None:
+            self._started = time.perf_counter() - seconds
+        self._waited += seconds
+
+    def gave(self, samples: int) -> None:
+        if self._started is None:
+            self._started = time.perf_counter()
+        self._samples += samples
+        self._batches += 1
+
+    def figures(self) -> dict[str, float]:
+        """Samples per second, and the share of the time that was spent waiting for a batch."""
+        elapsed = 0.0 if self._started is None else time.perf_counter() - self._started
+        counts = {"batches": float(self._batches), "samples": float(self._samples)}
+        if not self._batches or elapsed <= 0.0:
+            return counts
+        return {
+            **counts,
+            "samples_per_second": self._samples / elapsed,
+            "wait_seconds_per_batch": self._waited / self._batches,
+            "wait_share": self._waited / elapsed,
+        }
+
+
+def _steps(order: Order, epoch: int, position: int) -> Iterator[Step]:
+    """This epoch from its position on, then all that follow: nothing runs dry between two epochs."""
+    return chain(order.epoch(epoch, position), chain.from_iterable(order.epoch(later) for later in count(epoch + 1)))

@@ -1,0 +1,123 @@
+"""`feed`: from a source and a few wishes to the feed that fits them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+
+from fulltilt.augment import GPUAugmentation
+from fulltilt.errors import InputError
+from fulltilt.feed.base import Feed
+from fulltilt.feed.file_feed import FileFeed
+from fulltilt.feed.files import ImageFiles
+from fulltilt.feed.order import Order
+from fulltilt.feed.tensor_feed import TensorFeed, as_tensors
+from fulltilt.machine.cores import read_cores
+
+
+def feed(
+    source: Any,
+    *,
+    batch_size: int,
+    device: str | torch.device = "auto",
+    shuffle: bool = False,
+    seed: int = 0,
+    drop_last: bool = False,
+    augment: Callable[..., Any] | None = None,
+    size: int | tuple[int, int] | None = None,
+    num_workers: int | Literal["auto"] = "auto",
+    prefetch: int | Literal["auto"] = "auto",
+    device_prefetch: int = 1,
+    in_order: bool = True,
+    on_error: Literal["raise", "skip"] = "raise",
+    quality: Literal["exact", "fast"] = "exact",
+    channels: int = 3,
+) -> Feed:
+    """Batches of `source` on the device, in order, ahead of the step that uses them.
+
+    Args:
+        source: `ImageFiles`, or tensors or arrays in memory (one, or a tuple of one length).
+        augment: for image files a `GPUAugmentation` (in `eval()` mode for validation); the feed sets its epoch. For
+            tensors anything that takes the first one's batch.
+        size: output size of image files without `augment`.
+        num_workers: decoder processes; "auto" takes every usable core but one.
+        prefetch: batches held in host memory, decoded or being decoded.
+        device_prefetch: batches on the device beside the one in use.
+        in_order: False gives out whichever batch is ready first.
+        on_error: "raise" names the file and the cause; "skip" leaves the sample out, counts it and lists it.
+        quality: "fast" decodes JPEG with a quicker transform and upsampling; pixels differ slightly.
+    """
+    where = _device(device)
+    if on_error not in ("raise", "skip"):
+        raise InputError(f"on_error={on_error!r} must be 'raise' or 'skip'")
+    if quality not in ("exact", "fast"):
+        raise InputError(f"quality={quality!r} must be 'exact' or 'fast'")
+    if device_prefetch < 0:
+        raise InputError(f"device_prefetch={device_prefetch} must be at least 0")
+    rank, world = _ranks()
+    order: dict[str, Any] = {
+        "batch_size": batch_size,
+        "shuffle": shuffle,
+        "seed": seed,
+        "drop_last": drop_last,
+        "rank": rank,
+        "world": world,
+    }
+    if isinstance(source, ImageFiles):
+        cores = read_cores().usable
+        workers = max(1, cores // _local_world() - 1) if num_workers == "auto" else num_workers
+        if workers < 1:
+            raise InputError(f"num_workers={num_workers} must be at least 1, or 'auto': decoders are processes")
+        return FileFeed(
+            source,
+            Order(length=len(source), **order),
+            device=where,
+            augment=_augmentation(augment, size),
+            workers=workers,
+            most_workers=max(workers, cores),
+            slots=4 if prefetch == "auto" else max(2, prefetch),
+            ahead=device_prefetch,
+            quality=quality,
+            channels=channels,
+            in_order=in_order,
+            skip_errors=on_error == "skip",
+        )
+    tensors = as_tensors(source)
+    if len({len(tensor) for tensor in tensors}) != 1:
+        raise InputError(f"tensors must be of one length, found {[len(tensor) for tensor in tensors]}")
+    return TensorFeed(
+        tensors, Order(length=len(tensors[0]), **order), device=where, ahead=device_prefetch, augment=augment
+    )
+
+
+def _device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
+    where = torch.device(device)
+    return torch.device("cuda", torch.cuda.current_device()) if where == torch.device("cuda") else where
+
+
+def _augmentation(augment: Callable[..., Any] | None, size: int | tuple[int, int] | None) -> GPUAugmentation:
+    if augment is None:
+        if size is None:
+            raise InputError("image files need an output size: pass size=(height, width), or an augment that has one")
+        return GPUAugmentation(0.0, 0.0, 0.0, 0.0, size=size, dtype=torch.uint8, channels_last=True).eval()
+    if not isinstance(augment, GPUAugmentation):
+        raise InputError(f"augment must be a GPUAugmentation for image files, found {type(augment).__name__}")
+    if augment.settings.output_size is None:
+        raise InputError("augment has no output size: image files differ in size, so give it size=(height, width)")
+    return augment
+
+
+def _ranks() -> tuple[int, int]:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
+def _local_world() -> int:
+    """Processes on this machine that share its cores."""
+    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

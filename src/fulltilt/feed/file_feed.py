@@ -1,0 +1,130 @@
+"""The feed of image files: reader, stage and errors put together."""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator
+
+import torch
+
+from fulltilt.augment import GPUAugmentation
+from fulltilt.errors import InputError
+from fulltilt.feed.base import Feed, Tensors
+from fulltilt.feed.catalog import Catalog
+from fulltilt.feed.files import ImageFiles
+from fulltilt.feed.order import Order, Step
+from fulltilt.feed.reader import Filled, Reader
+from fulltilt.feed.stage import CudaPin, Stage, Staged
+
+log = logging.getLogger("fulltilt.feed")
+
+
+class SampleError(InputError):
+    """A sample could not be read or decoded."""
+
+
+class FileFeed(Feed):
+    """Image files, decoded by processes of their own, augmented on the device."""
+
+    def __init__(
+        self,
+        source: ImageFiles,
+        order: Order,
+        *,
+        device: torch.device,
+        augment: GPUAugmentation,
+        workers: int,
+        most_workers: int,
+        slots: int,
+        ahead: int,
+        quality: str,
+        channels: int,
+        in_order: bool,
+        skip_errors: bool,
+    ) -> None:
+        super().__init__(order)
+        self._source, self._skip_errors, self._ahead = source, skip_errors, ahead
+        self._skipped: list[str] = []
+        self._skipped_epoch = 0
+        self._staged: deque[Staged] = deque()
+        self._reader = Reader(
+            Catalog.create(source.paths, source.masks),
+            len(source),
+            batch_size=order.batch_size,
+            slots=slots,
+            workers=workers,
+            most_workers=most_workers,
+            quality=quality,
+            channels=channels,
+            in_order=in_order,
+            pin=CudaPin(device) if device.type == "cuda" else None,
+        )
+        self._stage = Stage(
+            device,
+            augment,
+            channels=channels,
+            masks=source.masks is not None,
+            labels=source.labels,
+            release=self._reader.give_back,
+        )
+        # Also when nobody calls close(): at the interpreter's end, and when the feed is forgotten.
+        self._finalizer = weakref.finalize(self, _close, self._reader, self._stage)
+
+    @property
+    def skipped(self) -> list[str]:
+        """Samples since the epoch began that could not be read, each with its reason."""
+        return list(self._skipped)
+
+    def stats(self) -> dict[str, float]:
+        return {**super().stats(), "workers": float(self._reader.pool.wanted)}
+
+    def resize(self, workers: int) -> None:
+        """Go on with another number of decoder processes."""
+        self._reader.pool.resize(workers)
+
+    def close(self) -> None:
+        super().close()
+        self._staged.clear()
+        self._finalizer()
+
+    def _begin(self, steps: Iterator[Step]) -> None:
+        self._staged.clear()
+        self._stage.recycle(wait=True)
+        self._reader.start(steps)
+
+    def _next(self) -> tuple[Step, Tensors]:
+        """Stage what is full, as far ahead as is wanted; wait only when nothing is staged."""
+        self._stage.recycle()
+        while len(self._staged) <= self._ahead:
+            started = time.perf_counter()
+            filled = self._reader.take(wait=not self._staged)
+            self._clock.waited(time.perf_counter() - started)
+            if filled is None:
+                break
+            self._staged.append(self._stage.put(filled))
+        staged = self._staged.popleft()
+        self._check(staged.filled)
+        return staged.filled.step, self._stage.take(staged)
+
+    def _ended(self, epoch: int) -> None:
+        if self._skipped:
+            log.warning("epoch %d: %d samples skipped: %s", epoch, len(self._skipped), "; ".join(self._skipped[:5]))
+
+    def _check(self, filled: Filled) -> None:
+        """What failed is told when its batch's turn has come, not when it was found."""
+        if filled.step.epoch != self._skipped_epoch:
+            self._skipped_epoch = filled.step.epoch
+            self._skipped.clear()
+        for position, reason in sorted(filled.failures.items()):
+            path = self._source.paths[int(filled.step.indices[position])]
+            if not self._skip_errors:
+                raise SampleError(f"{path}: {reason}. on_error='skip' goes on without such samples")
+            self._skipped.append(f"{path}: {reason}")
+
+
+def _close(reader: Reader, stage: Stage) -> None:
+    stage.recycle(wait=True)
+    reader.close()

@@ -1,0 +1,136 @@
+"""Image files as a source: a folder, a list or a CSV, with labels or masks."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fulltilt.errors import InputError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+_PATH_COLUMNS = ("path", "image", "file", "filename")
+
+
+class ImageFiles:
+    """Image files with what goes with them; nothing is opened before it is asked for.
+
+    ImageFiles("train/")                         one class per subfolder, or no labels where there are none
+    ImageFiles("train.csv")                      columns path (or image, file), label and mask, as there are
+    ImageFiles(paths, labels=[…], masks=[…])     lists
+    ImageFiles("images/", masks="masks/")        masks of the same name (any suffix) in another folder
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *,
+        labels: Sequence[int | float | str] | None = None,
+        masks: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    ) -> None:
+        self.paths: list[str]
+        self.masks: list[str] | None = None
+        self.classes: list[str] | None = None
+        """Names of the classes, by label, where labels came as names or folders."""
+        found: Sequence[int | float | str] | None = None
+        if isinstance(source, str | os.PathLike):
+            path = Path(source)
+            if path.is_dir():
+                self.paths, found = _from_folder(path)
+            elif path.suffix.lower() == ".csv":
+                self.paths, found, self.masks = _from_csv(path)
+            else:
+                raise InputError(f"{path} is neither a folder nor a .csv file; for single files pass a list of paths")
+        else:
+            self.paths = [os.fspath(path) for path in source]
+        if not self.paths:
+            raise InputError(f"no image files in {source!r}; looked for {', '.join(SUFFIXES)}")
+        if masks is not None:
+            self.masks = self._masks(masks)
+        self.labels = self._labels(labels if labels is not None else found)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def _labels(self, labels: Sequence[int | float | str] | None) -> npt.NDArray[np.int64 | np.float32] | None:
+        if labels is None:
+            return None
+        if len(labels) != len(self.paths):
+            raise InputError(f"{len(labels)} labels for {len(self.paths)} images; there must be as many")
+        values = np.asarray(labels)
+        if values.dtype.kind in "US":
+            self.classes = sorted(set(values.tolist()))
+            return np.searchsorted(self.classes, values).astype(np.int64)
+        if values.dtype.kind in "iub":
+            return values.astype(np.int64)
+        if values.dtype.kind == "f":
+            return values.astype(np.float32)
+        raise InputError(f"labels must be whole numbers, floats or names, found {values.dtype}")
+
+    def _masks(self, masks: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+        if not isinstance(masks, str | os.PathLike):
+            paths = [os.fspath(mask) for mask in masks]
+            if len(paths) != len(self.paths):
+                raise InputError(f"{len(paths)} masks for {len(self.paths)} images; there must be as many")
+            return paths
+        by_stem = {Path(path).stem: path for path in _files(Path(masks))}
+        missing = [path for path in self.paths if Path(path).stem not in by_stem]
+        if missing:
+            raise InputError(f"{len(missing)} images have no mask of their name in {masks}, first {missing[0]}")
+        return [by_stem[Path(path).stem] for path in self.paths]
+
+
+def _files(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder")
+    return sorted(entry.path for entry in os.scandir(folder) if entry.name.lower().endswith(SUFFIXES))
+
+
+def _from_folder(folder: Path) -> tuple[list[str], list[str] | None]:
+    """Files of the folder itself, or of its subfolders, each of which is a class."""
+    direct = _files(folder)
+    subfolders = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    if direct or not subfolders:
+        return direct, None
+    paths, labels = [], []
+    for name in subfolders:
+        for root, _, names in sorted(os.walk(folder / name)):
+            files = [os.path.join(root, file) for file in sorted(names) if file.lower().endswith(SUFFIXES)]
+            paths += files
+            labels += [name] * len(files)
+    return paths, labels
+
+
+def _from_csv(path: Path) -> tuple[list[str], list[float | int | str] | None, list[str] | None]:
+    """Paths in a CSV are relative to its own folder."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = csv.DictReader(file)
+        columns = rows.fieldnames or []
+        image = next((name for name in _PATH_COLUMNS if name in columns), None)
+        if image is None:
+            raise InputError(
+                f"{path}: no column named {', '.join(_PATH_COLUMNS)}; found {', '.join(columns) or 'none'}"
+            )
+        lines = list(rows)
+    for number, line in enumerate(lines, start=2):
+        if not line[image] or any(line.get(name) in (None, "") for name in ("label", "mask") if name in columns):
+            raise InputError(f"{path}, line {number}: an empty {image}, label or mask")
+    paths = [str(path.parent / line[image]) for line in lines]
+    labels = [_value(line["label"]) for line in lines] if "label" in columns else None
+    if labels is not None and len({type(label) for label in labels}) > 1 and any(isinstance(v, str) for v in labels):
+        labels = [line["label"] for line in lines]
+    masks = [str(path.parent / line["mask"]) for line in lines] if "mask" in columns else None
+    return paths, labels, masks
+
+
+def _value(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

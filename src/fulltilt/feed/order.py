@@ -1,0 +1,91 @@
+"""Which samples, in which order: pure arithmetic, the same on every rank.
+
+An epoch is one permutation of the data set, a function of (seed, epoch). All ranks walk through it together: a step
+takes the next world × batch samples, and each rank its own part of them. So the position in an epoch is one number, the
+samples taken by all ranks, and an epoch can be resumed at another batch size or world size with none repeated or lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fulltilt.errors import InputError
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Step:
+    """What one rank takes in one step."""
+
+    epoch: int
+    indices: Indices
+    position: int
+    """Samples of the epoch that all ranks have taken after this step."""
+    last: bool
+    """Nothing of the epoch is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The order of a data set of `length` samples for one rank."""
+
+    length: int
+    batch_size: int
+    shuffle: bool = False
+    seed: int = 0
+    drop_last: bool = False
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise InputError("the source holds no samples")
+        if self.batch_size < 1:
+            raise InputError(f"batch_size={self.batch_size} must be at least 1")
+        if not 0 <= self.rank < self.world:
+            raise InputError(f"rank={self.rank} must be from 0 to {self.world - 1} (world size {self.world})")
+        if self.drop_last and self.length < self.batch_size * self.world:
+            raise InputError(
+                f"drop_last leaves nothing: {self.length} samples are fewer than one step of "
+                f"{self.world} × {self.batch_size}; lower batch_size or set drop_last=False"
+            )
+
+    def steps(self, position: int = 0) -> int:
+        """Steps from a position to the epoch's end."""
+        left, each = max(self.length - position, 0), self.batch_size * self.world
+        return left // each if self.drop_last else -(-left // each)
+
+    def permutation(self, epoch: int) -> Indices:
+        """The epoch's samples in order."""
+        if not self.shuffle:
+            return np.arange(self.length, dtype=np.int64)
+        # Sorting raw words, which NumPy keeps the same for ever; its shuffles may change from version to version.
+        words = np.random.Philox(key=[self.seed & (1 << 64) - 1, epoch]).random_raw(self.length)
+        return np.argsort(words, kind="stable").astype(np.int64, copy=False)
+
+    def epoch(self, epoch: int, position: int = 0) -> Iterator[Step]:
+        """The steps of an epoch from a position on."""
+        permutation = self.permutation(epoch)
+        each = self.batch_size * self.world
+        for _ in range(self.steps(position)):
+            taken = permutation[position : position + each]
+            position = min(position + each, self.length)
+            yield Step(
+                epoch=epoch,
+                indices=self._share(taken, permutation),
+                position=position,
+                last=self.steps(position) == 0,
+            )
+
+    def _share(self, taken: Indices, permutation: Indices) -> Indices:
+        """This rank's part; a last step that can't be shared out evenly is filled up from the epoch's beginning."""
+        missing = -len(taken) % self.world
+        if missing:
+            taken = np.concatenate([taken, np.resize(permutation, missing)])
+        share = len(taken) // self.world
+        return taken[self.rank * share : (self.rank + 1) * share]

@@ -1,0 +1,283 @@
+"""The decoder processes, seen from the trainer: start them, hand out slots, hear when a slot is full, replace the dead.
+
+One thread waits for reports; it wakes a few hundred times a second and holds the interpreter lock for microseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from fulltilt.errors import FulltiltError
+from fulltilt.feed.catalog import Catalog
+from fulltilt.feed.decoder import Desk
+from fulltilt.feed.slot import Slot, Status
+from fulltilt.feed.wire import Report, Task, receive_report, send_task
+
+log = logging.getLogger("fulltilt.feed")
+
+_DEATHS_PER_SAMPLE = 2
+"""A sample whose decoding ends its process so often is given up."""
+_DEATHS_IN_A_ROW = 20
+
+
+class DecoderError(FulltiltError):
+    """Decoder processes end without getting anything done."""
+
+
+@dataclass(slots=True)
+class _Filling:
+    """A slot under way."""
+
+    round: int
+    left: int
+    failures: dict[int, str] = field(default_factory=dict)
+    """Position → what went wrong."""
+
+
+class Pool:
+    """Decoder processes for one catalog and one ring of slots."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        slots: Sequence[Slot],
+        *,
+        workers: int,
+        most: int,
+        quality: str,
+        channels: int,
+        done: Callable[[int, dict[int, str]], None],
+        broken: Callable[[BaseException], None],
+    ) -> None:
+        """
+        Args:
+            most: the largest number of workers that `resize` may ask for.
+            done: called with a slot's number and its failures when every sample has been dealt with.
+            broken: called once with the error when the pool can't go on.
+        """
+        self._catalog, self._slots = catalog, slots
+        self._quality, self._channels = quality, channels
+        self._done, self._broken = done, broken
+        self._most = most
+        self._desk = Desk.create(most)
+        self._task_in, self._task_out = os.pipe()
+        os.set_blocking(self._task_out, False)
+        self._backlog: deque[Task] = deque()
+        self._report_in, self._report_out = os.pipe()
+        self._wake_in, self._wake_out = os.pipe()
+        self._poll = select.poll()
+        for fd in (self._report_in, self._wake_in):
+            self._poll.register(fd, select.POLLIN)
+        self._lock = threading.RLock()
+        self._workers: dict[int, subprocess.Popen[bytes]] = {}
+        self._pids: dict[int, int] = {}  # pidfd → worker
+        self._filling: dict[int, _Filling] = {}
+        self._reported: dict[int, tuple[int, int, int]] = {}
+        self._deaths: Counter[int] = Counter()
+        self._deaths_in_a_row = 0
+        self._closed = False
+        self.wanted = 0
+        self.resize(workers)
+        self._thread = threading.Thread(target=self._listen, name="fulltilt-feed", daemon=True)
+        self._thread.start()
+
+    def fill(self, slot: int, round_: int, parts: Sequence[tuple[int, int]]) -> None:
+        """Have parts (first, count) of a slot decoded; `done` is called when all are."""
+        with self._lock:
+            self._filling[slot] = _Filling(round=round_, left=sum(count for _, count in parts))
+            for first, count in parts:
+                self._send(Task(slot, round_, first, count))
+
+    def resize(self, workers: int) -> None:
+        """Go on with another number of processes; none of their samples is lost."""
+        with self._lock:
+            self.wanted = max(1, min(workers, self._most))
+            for worker in range(self._most):
+                if len(self._workers) >= self.wanted:
+                    break
+                if worker not in self._workers:
+                    self._start(worker)
+            for _ in range(len(self._workers) - self.wanted):
+                self._send(Task(-1, 0, 0, 0))  # whoever takes this leaves
+
+    @property
+    def pids(self) -> list[int]:
+        with self._lock:
+            return [process.pid for process in self._workers.values()]
+
+    def close(self) -> None:
+        """Stop the processes and free everything; waits until they are gone."""
+        if self._closed:
+            return
+        self._closed = True
+        os.write(self._wake_out, b"x")  # the thread sees that it is to end
+        self._thread.join()
+        os.close(self._task_out)  # every decoder reads the end of its tasks
+        os.close(self._task_in)
+        with self._lock:
+            for process in self._workers.values():
+                process.kill()  # nobody waits for what it was doing
+            for process in self._workers.values():
+                process.wait()
+            for fd in self._pids:
+                os.close(fd)
+        for fd in (self._report_in, self._report_out, self._wake_in, self._wake_out):
+            os.close(fd)
+        self._desk.close()
+
+    def _start(self, worker: int) -> None:
+        inherited = [self._task_in, self._report_out, self._desk.fd, self._catalog.fd, *(s.fd for s in self._slots)]
+        options = {
+            "worker": worker,
+            "tasks": self._task_in,
+            "reports": self._report_out,
+            "desk": self._desk.fd,
+            "catalog": self._catalog.fd,
+            "slots": [slot.fd for slot in self._slots],
+            "samples": self._slots[0].samples,
+            "parent": os.getpid(),
+            "quality": self._quality,
+            "channels": self._channels,
+        }
+        self._desk.clear(worker)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fulltilt.feed.decoder", json.dumps(options)],
+            pass_fds=inherited,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        )
+        self._workers[worker] = process
+        pidfd = os.pidfd_open(process.pid)
+        self._pids[pidfd] = worker
+        self._poll.register(pidfd, select.POLLIN)
+
+    def _send(self, task: Task) -> None:
+        """Never waits: what the pipe can't take now goes out when the decoders have made room."""
+        if not self._backlog:
+            with contextlib.suppress(BlockingIOError):
+                send_task(self._task_out, task)
+                return
+        self._backlog.append(task)
+        os.write(self._wake_out, b"b")
+
+    # --- the listening thread --------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                ready = {fd for fd, _ in self._poll.poll()}
+                if self._wake_in in ready:
+                    os.read(self._wake_in, 4096)
+                    if self._closed:
+                        return
+                    self._poll.register(self._task_out, select.POLLOUT)
+                if self._task_out in ready:
+                    self._flush()
+                if self._report_in in ready:
+                    self._hear()
+                else:  # what the dead had still to say has been heard
+                    for fd in ready & self._pids.keys():
+                        self._bury(fd)
+        except BaseException as error:
+            self._broken(error)
+
+    def _flush(self) -> None:
+        with self._lock, contextlib.suppress(BlockingIOError):
+            while self._backlog:
+                send_task(self._task_out, self._backlog[0])
+                self._backlog.popleft()
+            self._poll.unregister(self._task_out)
+
+    def _hear(self) -> None:
+        report = receive_report(self._report_in)
+        if report is None:
+            raise DecoderError("the pipe from the decoders is closed")
+        self._deaths_in_a_row = 0
+        with self._lock:
+            if not report.text:
+                self._reported[report.worker] = (report.slot, report.round, report.first)
+            full = self._account(report)
+        self._tell(full)
+
+    def _account(self, report: Report) -> list[tuple[int, dict[int, str]]]:
+        """Cross off what a report says is dealt with; the slot, when that was its last."""
+        filling = self._filling.get(report.slot)
+        if filling is None or filling.round != report.round:
+            return []
+        if report.text:
+            filling.failures[report.first] = report.text
+        filling.left -= report.samples
+        if filling.left:
+            return []
+        del self._filling[report.slot]
+        return [(report.slot, filling.failures)]
+
+    def _tell(self, full: list[tuple[int, dict[int, str]]]) -> None:
+        for slot, failures in full:  # without the lock: who hears this may ask for more at once
+            self._done(slot, failures)
+
+    def _bury(self, pidfd: int) -> None:
+        """A decoder has ended: as it was told to, or with work in its hands, which others take over."""
+        full: list[tuple[int, dict[int, str]]] = []
+        with self._lock:
+            self._poll.unregister(pidfd)
+            os.close(pidfd)
+            worker = self._pids.pop(pidfd)
+            status = self._workers.pop(worker).wait()
+            at = self._desk.read(worker)
+            if status == 0 and at is None:
+                return
+            self._deaths_in_a_row += 1
+            if self._deaths_in_a_row > _DEATHS_IN_A_ROW:
+                raise DecoderError(
+                    f"{_DEATHS_IN_A_ROW} decoder processes ended one after the other ({_cause(status)}) without "
+                    "decoding anything: is memory short, or does `python -m fulltilt.feed.decoder` not start?"
+                )
+            last = "between two files"
+            if at is not None and self._reported.get(worker) != at[0][:3]:
+                task, position = at
+                last = f"at {self._catalog.image(int(self._slots[task.slot].index[position]))}"
+                full = self._take_over(task, position, status)
+            log.warning("decoder %d was ended by %s, %s; another goes on", worker, _cause(status), last)
+            if len(self._workers) < self.wanted:
+                self._start(worker)
+        self._tell(full)
+
+    def _take_over(self, task: Task, position: int, status: int) -> list[tuple[int, dict[int, str]]]:
+        """Cross off what a dead decoder had done of its task, and have others do the rest."""
+        slot, filling = self._slots[task.slot], self._filling.get(task.slot)
+        if filling is None or filling.round != task.round:
+            return []
+        full = []
+        self._deaths[int(slot.index[position])] += 1
+        for at in range(task.first, task.first + task.samples):
+            done = Report(-1, task.slot, task.round, at, 1)
+            if slot.status[at] in (Status.DONE, Status.NO_ROOM):
+                full += self._account(done)
+            elif slot.status[at] == Status.WAITING and at not in filling.failures:
+                if self._deaths[int(slot.index[at])] < _DEATHS_PER_SAMPLE:
+                    self._send(Task(task.slot, task.round, at, 1))
+                else:
+                    slot.status[at] = Status.FAILED
+                    text = f"decoding it ended its process {_DEATHS_PER_SAMPLE} times ({_cause(status)})"
+                    full += self._account(done._replace(text=text))
+        return full
+
+
+def _cause(status: int) -> str:
+    if status < 0:
+        with contextlib.suppress(ValueError):
+            return f"signal {signal.Signals(-status).name}"
+        return f"signal {-status}"
+    return f"exit status {status}"

@@ -1,0 +1,194 @@
+"""From steps to filled slots: keeps the decoders busy as far ahead as there are slots, and gives slots out in order.
+
+steps ─► free slot ─► pool ─► full slot ─► take() ─► … ─► give_back() ─► free slot
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from fulltilt.decode import probe
+from fulltilt.errors import FulltiltError, InputError
+from fulltilt.feed.catalog import Catalog
+from fulltilt.feed.order import Step
+from fulltilt.feed.pool import Pool
+from fulltilt.feed.slot import Slot, Status
+
+_PROBED = 64
+_SPARE = 1.25
+"""A slot begins with room for so many times the batch's expected pixels."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Filled:
+    """A slot with a step's samples in it."""
+
+    slot: Slot
+    number: int
+    step: Step
+    failures: dict[int, str] = field(default_factory=dict)
+    """Position → what went wrong."""
+    full: bool = False
+    dropped: bool = False
+    """Nobody wants it any more."""
+
+
+class Pin(Protocol):
+    """What has to know of a slot's memory while it is mapped: CUDA, which pins it."""
+
+    def pin(self, slot: Slot) -> None: ...
+    def unpin(self, slot: Slot) -> None: ...
+
+
+class Reader:
+    """The ring of slots of one source."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        count: int,
+        *,
+        batch_size: int,
+        slots: int,
+        workers: int,
+        most_workers: int,
+        quality: str,
+        channels: int,
+        in_order: bool,
+        pin: Pin | None = None,
+    ) -> None:
+        self._catalog, self._in_order, self._pin = catalog, in_order, pin
+        room = int(_expected_bytes(catalog, count, channels) * batch_size * _SPARE)
+        self._bytes_per_pixel = channels + catalog.has_masks
+        self.slots = [Slot.create(batch_size, room) for _ in range(slots)]
+        self._free = deque(range(slots))
+        self._rounds = [0] * slots
+        self._filling: dict[int, Filled] = {}
+        self._queue: deque[Filled] = deque()
+        self._steps: Iterator[Step] = iter(())
+        self._changed = threading.Condition()
+        self._error: BaseException | None = None
+        if pin is not None:
+            for slot in self.slots:
+                pin.pin(slot)
+        self.pool = Pool(
+            catalog,
+            self.slots,
+            workers=workers,
+            most=most_workers,
+            quality=quality,
+            channels=channels,
+            done=self._slot_done,
+            broken=self._pool_broken,
+        )
+
+    def start(self, steps: Iterator[Step]) -> None:
+        """Begin with these steps; what is under way for others is dropped."""
+        with self._changed:
+            self._steps = steps
+            for filled in self._queue:
+                filled.dropped = True
+                if filled.full:
+                    self._free.append(filled.number)
+            self._queue.clear()
+        self.fill()
+
+    def fill(self) -> None:
+        """Give every free slot the next step."""
+        with self._changed:
+            while self._free and (step := next(self._steps, None)) is not None:
+                number = self._free.popleft()
+                filled = Filled(slot=self.slots[number], number=number, step=step)
+                self._filling[number] = filled
+                self._queue.append(filled)
+                filled.slot.begin(step.indices)
+                count = len(step.indices)
+                # Small parts even out slow files; a few per process and batch are enough.
+                part = max(1, min(8, count // (2 * self.pool.wanted)))
+                self._ask(number, [(first, min(part, count - first)) for first in range(0, count, part)])
+
+    def take(self, *, wait: bool = True) -> Filled | None:
+        """The next full slot (any full one, where order doesn't matter); None when there is none, or none yet."""
+        with self._changed:
+            while True:
+                if self._error is not None:
+                    raise self._error
+                among = list(self._queue)[:1] if self._in_order else list(self._queue)
+                for filled in among:
+                    if filled.full:
+                        self._queue.remove(filled)
+                        return filled
+                if not among or not wait:
+                    return None
+                self._changed.wait()
+
+    def give_back(self, filled: Filled) -> None:
+        """The slot's memory has been read: it can be filled again."""
+        with self._changed:
+            self._free.append(filled.number)
+        self.fill()
+
+    def close(self) -> None:
+        """Stop the decoders and free the slots."""
+        self.pool.close()
+        for slot in self.slots:
+            if self._pin is not None:
+                self._pin.unpin(slot)
+            slot.close()
+        self._catalog.close()
+
+    def _ask(self, number: int, parts: list[tuple[int, int]]) -> None:
+        self._rounds[number] += 1
+        self.pool.fill(number, self._rounds[number], parts)
+
+    def _slot_done(self, number: int, failures: dict[int, str]) -> None:
+        """Called from the pool's thread: every sample of a slot has been dealt with, one way or another."""
+        with self._changed:
+            filled = self._filling[number]
+            filled.failures.update(failures)
+            status = filled.slot.status[: len(filled.step.indices)]
+            short = np.flatnonzero(status == Status.NO_ROOM)
+            if len(short) and not filled.dropped:
+                pixels = filled.slot.size[short].astype(np.int64).prod(1).sum()
+                self._grow(filled.slot, filled.slot.used + int(pixels) * self._bytes_per_pixel + 64 * len(short))
+                status[short] = Status.WAITING
+                self._ask(number, [(int(position), 1) for position in short])
+                return
+            del self._filling[number]
+            filled.full = True
+            if filled.dropped:
+                self._free.append(number)
+            self._changed.notify_all()
+        if filled.dropped:
+            self.fill()
+
+    def _grow(self, slot: Slot, capacity: int) -> None:
+        if self._pin is not None:
+            self._pin.unpin(slot)
+        slot.grow(max(capacity, int(slot.capacity * 1.25)))
+        if self._pin is not None:
+            self._pin.pin(slot)
+
+    def _pool_broken(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = error if isinstance(error, FulltiltError) else FulltiltError(f"the feed stopped: {error!r}")
+            self._changed.notify_all()
+
+
+def _expected_bytes(catalog: Catalog, count: int, channels: int) -> float:
+    """Bytes that a decoded sample takes, on the average of some headers."""
+    sizes = []
+    for number in np.unique(np.linspace(0, count - 1, _PROBED).astype(int)):
+        try:
+            with open(catalog.image(int(number)), "rb") as file:
+                header = probe(file.read())
+        except (InputError, OSError):
+            continue  # it will be named when its turn comes
+        sizes.append(header.height * header.width * (channels + catalog.has_masks) + 64)
+    return float(np.mean(sizes)) if sizes else 1 << 20

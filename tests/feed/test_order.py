@@ -1,0 +1,81 @@
+"""Order: every sample once, equal shares, and exactly the rest after a resume."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fulltilt.errors import InputError
+from fulltilt.feed.order import Order
+
+sizes = st.integers(1, 200)
+batches = st.integers(1, 17)
+worlds = st.integers(1, 5)
+
+
+def ranks(order: dict, world: int) -> list[Order]:
+    return [Order(**order, rank=rank, world=world) for rank in range(world)]
+
+
+@given(sizes, batches, worlds, st.booleans(), st.integers(0, 3))
+def test_all_ranks_together_take_every_sample_once(length, batch_size, world, shuffle, epoch):
+    every = ranks({"length": length, "batch_size": batch_size, "shuffle": shuffle}, world)
+    steps = [list(order.epoch(epoch)) for order in every]
+    assert len({len(s) for s in steps}) == 1
+    for together in zip(*steps, strict=True):
+        assert len({len(step.indices) for step in together}) == 1, "equal counts on every rank"
+    taken = [i for together in zip(*steps, strict=True) for step in together for i in step.indices]
+    assert set(taken) == set(range(length))
+    assert len(taken) - length < world
+    assert [s.last for s in steps[0]] == [False] * (len(steps[0]) - 1) + [True]
+
+
+@given(sizes, batches, st.booleans(), st.data())
+def test_a_resume_at_any_batch_size_and_world_size_gives_exactly_the_rest(length, batch_size, shuffle, data):
+    first = Order(length=length, batch_size=batch_size, shuffle=shuffle, seed=7)
+    done = data.draw(st.integers(0, first.steps()))
+    before, position = [], 0
+    for step in list(first.epoch(2))[:done]:
+        before += step.indices.tolist()
+        position = step.position
+    world = data.draw(st.sampled_from([1, 2, 4]))
+    again = ranks({"length": length, "batch_size": data.draw(batches), "shuffle": shuffle, "seed": 7}, world)
+    after = [i for order in again for step in order.epoch(2, position) for i in step.indices.tolist()]
+    left = length - len(before)
+    assert set(after) >= set(range(length)) - set(before)
+    assert len(after) - left < world, "at most what evens out the last step is repeated"
+    if world == 1:
+        assert sorted(before + after) == list(range(length))
+
+
+@given(sizes, batches, worlds)
+def test_drop_last_takes_whole_steps_only(length, batch_size, world):
+    if length < batch_size * world:
+        with pytest.raises(InputError, match="drop_last leaves nothing"):
+            Order(length=length, batch_size=batch_size, world=world, drop_last=True)
+        return
+    order = Order(length=length, batch_size=batch_size, world=world, drop_last=True)
+    steps = list(order.epoch(0))
+    assert len(steps) == order.steps() == length // (batch_size * world)
+    assert all(len(step.indices) == batch_size for step in steps)
+    assert steps[-1].last
+
+
+def test_epochs_and_seeds_differ_and_repeat():
+    order = Order(length=1000, batch_size=10, shuffle=True, seed=1)
+    assert not np.array_equal(order.permutation(0), order.permutation(1))
+    assert np.array_equal(order.permutation(3), Order(length=1000, batch_size=7, shuffle=True, seed=1).permutation(3))
+    assert not np.array_equal(order.permutation(0), Order(length=1000, batch_size=10, shuffle=True).permutation(0))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": 0, "batch_size": 1}, "holds no samples"),
+        ({"length": 5, "batch_size": 0}, "batch_size=0"),
+        ({"length": 5, "batch_size": 1, "rank": 2, "world": 2}, "rank=2"),
+    ],
+)
+def test_what_can_not_be_is_named(options, message):
+    with pytest.raises(InputError, match=message):
+        Order(**options)
