@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -11,18 +12,18 @@ from PIL import Image
 
 from fulltilt.augment import GPUAugmentation, Settings, StrongGPUAugmentation
 from fulltilt.augment.config import read_options
-from fulltilt.augment.effects import EFFECTS, draw
+from fulltilt.augment.effects import _MANNERS, EFFECTS, draw
 from fulltilt.augment.overlay import colour_of, overlay
 from fulltilt.augment.pictures import Picture, find_pictures, read_picture
-from fulltilt.augment.preview import _Shown, preview, working_pixels
+from fulltilt.augment.preview import _ignore, _Shown, preview, working_pixels
 from fulltilt.augment.sheet import Cell, Row, Sheet
 from fulltilt.errors import InputError
 
 EVERYTHING = {
-    "horizontal_flip_prob": 0.5, "vertical_flip_prob": 0.5, "quarter_turn_prob": 0.5, "rotation_degrees": 20, "scale": 0.2,
-    "translate": (0.1, 0.2), "shear_degrees": (8, 4), "perspective": 0.3, "brightness": 0.3, "contrast": 0.3,
-    "saturation": 0.5, "hue": 0.1, "gray_prob": 0.5, "invert_prob": 0.5, "gamma": 0.3, "solarize_prob": 0.5,
-    "posterize_prob": 0.5, "noise_std": 0.05, "erase_prob": 0.5, "blur_prob": 0.5,
+    "horizontal_flip_prob": 0.5, "vertical_flip_prob": 0.5, "quarter_turn_prob": 0.5, "rotation_degrees": 20,
+    "scale": 0.2, "translate": (0.1, 0.2), "shear_degrees": (8, 4), "perspective": 0.3, "brightness": 0.3,
+    "contrast": 0.3, "saturation": 0.5, "hue": 0.1, "gray_prob": 0.5, "invert_prob": 0.5, "gamma": 0.3,
+    "solarize_prob": 0.5, "posterize_prob": 0.5, "noise_std": 0.05, "erase_prob": 0.5, "blur_prob": 0.5,
 }  # fmt: skip
 BY_NAME = {effect.name: effect for effect in EFFECTS}
 
@@ -54,10 +55,6 @@ def shown(settings: Settings, *pictures: Picture, seed: int = 0) -> _Shown:
 
 def test_every_setting_that_can_be_on_has_a_row():
     """A new option must either be an effect, or say how one is done, or hold for everything."""
-    from dataclasses import fields
-
-    from fulltilt.augment.effects import _MANNERS
-
     named = {"size", "eval_crop", *_MANNERS}
     for effect in EFFECTS:
         named |= {effect.name, *effect.how, *((effect.prob,) if effect.prob else ())}
@@ -133,10 +130,8 @@ def test_factors_and_boxes_that_are_written_are_those_that_are_seen():
 
 
 def test_quarter_turns_are_written_clockwise():
-    turned = {}
-    for index in range(12):
-        row = shown(Settings(quarter_turn_prob=1.0), *[picture(24, 24)] * 12).alone()[0]
-        turned[row.cells[index].captions[0]] = row.cells[index].image
+    cells = shown(Settings(quarter_turn_prob=1.0), *[picture(24, 24)] * 12).alone()[0].cells
+    turned = {cell.captions[0]: cell.image for cell in cells}
     assert set(turned) == {"90°", "180°", "270°"}
     for text, image in turned.items():
         assert np.array_equal(image, np.rot90(picture(24, 24).image.numpy(), -int(text[:-1]) // 90))
@@ -229,11 +224,6 @@ def test_classes_have_colours_of_their_own():
 
 
 def test_255_is_an_object_or_ignored():
-    binary, voc = picture(mask=True), picture(mask=True)
-    binary.mask.fill_(0)[3:9, 3:9] = 255
-    voc.mask[0] = 255
-    from fulltilt.augment.preview import _ignore
-
     assert _ignore(Settings(), [0, 255]) is None
     assert _ignore(Settings(), [0, 1, 255]) == 255
     assert _ignore(Settings(mask_fill=9), [0, 1]) == 9
@@ -301,11 +291,7 @@ def test_masks_as_numbers_palettes_and_colours(tmp_path):
     labels[12:] = 7
     Image.fromarray(np.dstack([ramp()] * 3)).save(tmp_path / "image.png")
     Image.fromarray(labels).save(tmp_path / "numbers.png")
-    palette = Image.fromarray(labels).convert("P")
-    palette.putpalette([k * 7 % 256 for k in range(768)])
-    Image.fromarray(labels, "P").save(tmp_path / "palette.png") if False else _with_palette(labels).save(
-        tmp_path / "palette.png"
-    )
+    _with_palette(labels).save(tmp_path / "palette.png")
     Image.fromarray(np.array([[0, 0, 0]] * 3 + [[200, 0, 0]] + [[0, 0, 0]] * 3 + [[0, 200, 0]], np.uint8)[labels]).save(
         tmp_path / "colours.png"
     )
