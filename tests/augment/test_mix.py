@@ -281,6 +281,11 @@ def test_the_state_is_saved_and_resumed():
     torch.testing.assert_close(other(numbered(8), own(8)), mix(numbered(8), own(8)), rtol=0, atol=0)
 
 
+def test_half_precision_is_for_images_not_for_draws():
+    plain, half = Mixup(8, alpha=0.4), Mixup(8, alpha=0.4).half()
+    torch.testing.assert_close(half(numbered(8), own(8)), plain(numbered(8), own(8)), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("kind", [Mixup, CutMix, MixupOrCutMix])
 def test_eval_changes_nothing_but_the_labels_form(kind):
     mix = kind(4).eval()

@@ -11,7 +11,8 @@ its partner is another sample of the same batch, so that one does depend on who 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +65,10 @@ class _Mix(nn.Module):
             raise InputError(f"epoch={epoch!r} must be a whole number ≥ 0")
         self._state[1].fill_(epoch)
         self._state[2].fill_(0)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Moves to other devices; a change of dtype (`model.half()`) is not for these numbers."""
+        return super()._apply(lambda tensor: tensor.to(fn(tensor).device), recurse)  # type: ignore[no-any-return, no-untyped-call]
 
     def extra_repr(self) -> str:
         shown = {"num_classes": self.num_classes, **self.alphas, "prob": self.prob, "per_sample": self.per_sample}

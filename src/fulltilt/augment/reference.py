@@ -103,11 +103,11 @@ def _colours(
     gain, gray_gain, offset = row[Column.GAIN], row[Column.GRAY_GAIN], row[Column.OFFSET]
     if v.shape[1] == 3:
         gray = GRAY_RED * v[:, 0:1] + GRAY_GREEN * v[:, 1:2] + GRAY_BLUE * v[:, 2:3]
-        v = (gain * v + (gray_gain * gray + offset)).clamp(0.0, 1.0)
+        v = _cut(gain * v + (gray_gain * gray + offset))
         if Ops.HUE in spec.ops:
             v = _turn_hue(v, row[Column.HUE])
     else:
-        v = ((gain + gray_gain) * v + offset).clamp(0.0, 1.0)
+        v = _cut((gain + gray_gain) * v + offset)
     v = _tone(v, row, spec.ops)
     if Ops.NOISE in spec.ops:
         v = (v + _noise(v, row, first_frame) * row[Column.NOISE]).clamp(0.0, 1.0)
@@ -124,6 +124,11 @@ def _colours(
     if spec.dtype == torch.uint8:
         return (v * 255.0 + 0.5).clamp(0.0, 255.0).to(torch.uint8)
     return v.to(spec.dtype)
+
+
+def _cut(v: Tensor) -> Tensor:
+    """To [0, 1], and NaN to 0: what a GPU's minimum and maximum do."""
+    return torch.nan_to_num(v, nan=0.0).clamp(0.0, 1.0)
 
 
 def _cover(x: Tensor, size: int, spread: Tensor) -> Tensor:
