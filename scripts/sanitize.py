@@ -25,9 +25,10 @@ def labels(*shape: int) -> torch.Tensor:
 def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("this needs a GPU")
-    options = {"normalize": "imagenet", "dtype": torch.bfloat16}
+    options = {"normalize": "imagenet", "dtype": torch.bfloat16, "layout": "channels_last"}
     guide = GPUAugmentation(**options)
-    turning = GPUAugmentation(0.5, 180, 0, 0, scale=0.5, translate=0.5, dtype=torch.float32)
+    turning = GPUAugmentation(0.5, 180, 0, 0, scale=0.5, translate=0.5, layout="channels_last")
+    planar = GPUAugmentation(0.5, 180, 0, 0, scale=0.5, translate=0.5, layout="channels_first")
     strong = StrongGPUAugmentation(**options)
     shrinking = GPUAugmentation(0.5, 0, 0, 0, random_resized_crop=True, size=(6, 10), channels_last=True, **options)
     runs = 0
@@ -36,7 +37,7 @@ def main() -> None:
             augmentation(images(3, height, width, 3), labels(3, height, width))
             runs += 1
         guide(images(2, height, width, 3)[:, :, : max(1, width - 1)])  # rows with a gap
-        turning(images(2, 3, height, width))
+        planar(images(2, 3, height, width))
         runs += 2
     for sizes in (((4, 4), (5, 9), (40, 13)), ((2, 3), (30, 30)), ((64, 64), (8, 200))):
         shrinking([images(h, w, 3) for h, w in sizes], [labels(h, w) for h, w in sizes])
