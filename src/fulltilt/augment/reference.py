@@ -102,8 +102,11 @@ def _colours(
     v = _taps(source, x.clamp(0.0, width - 1.0), y.clamp(0.0, height - 1.0), row, spec) * scale
     gain, gray_gain, offset = row[Column.GAIN], row[Column.GRAY_GAIN], row[Column.OFFSET]
     if v.shape[1] == 3:
-        gray = GRAY_RED * v[:, 0:1] + GRAY_GREEN * v[:, 1:2] + GRAY_BLUE * v[:, 2:3]
-        v = _cut(gain * v + (gray_gain * gray + offset))
+        shade = offset
+        if Ops.GRAY in spec.ops:  # otherwise a NaN in one channel would reach the others
+            gray = GRAY_RED * v[:, 0:1] + GRAY_GREEN * v[:, 1:2] + GRAY_BLUE * v[:, 2:3]
+            shade = gray_gain * gray + offset
+        v = _cut(gain * v + shade)
         if Ops.HUE in spec.ops:
             v = _turn_hue(v, row[Column.HUE])
     else:
