@@ -156,8 +156,8 @@ class Reader:
             short = np.flatnonzero(status == Status.NO_ROOM)
             if len(short) and not filled.dropped:
                 pixels = filled.slot.size[short].astype(np.int64).prod(1).sum()
-                self._grow(filled.slot, filled.slot.used + int(pixels) * self._bytes_per_pixel + 64 * len(short))
                 status[short] = Status.WAITING
+                self._grow(filled.slot, filled.slot.used + int(pixels) * self._bytes_per_pixel + 64 * len(short))
                 self._ask(number, [(int(position), 1) for position in short])
                 return
             del self._filling[number]

@@ -9,7 +9,6 @@ when its holder dies. Tables and pixels lie together, so that one copy moves the
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import mmap
 import os
@@ -87,7 +86,7 @@ class Slot:
             fcntl.lockf(self.fd, fcntl.LOCK_UN, 8)
 
     def grow(self, capacity: int) -> None:
-        """The trainer makes more room; what is there stays."""
+        """The trainer makes more room; what is there stays, at another address: arrays taken before are void."""
         _size(self.fd, self.samples, capacity)
         self._close_map()
         self._open()
@@ -105,8 +104,7 @@ class Slot:
 
     def _close_map(self) -> None:
         del self._head, self.index, self.offset, self.mask_offset, self.size, self.status, self.data
-        with contextlib.suppress(BufferError):  # somebody still looks at it: it goes when they do
-            self.memory.close()
+        self.memory.close()
         del self.memory
 
 

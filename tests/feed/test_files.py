@@ -1,0 +1,85 @@
+"""ImageFiles: folders, lists and tables, and what is wrong with them."""
+
+from pathlib import Path
+
+import pytest
+
+from fulltilt.errors import InputError
+from fulltilt.feed import ImageFiles
+
+
+def touch(*paths: Path) -> None:
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def names(paths: list[str]) -> list[str]:
+    return [Path(path).name for path in paths]
+
+
+def test_subfolders_are_classes(tmp_path):
+    touch(tmp_path / "dog/b.jpg", tmp_path / "dog/deep/a.PNG", tmp_path / "cat/c.jpeg", tmp_path / "cat/notes.txt")
+    files = ImageFiles(tmp_path)
+    assert names(files.paths) == ["c.jpeg", "b.jpg", "a.PNG"]
+    assert files.classes == ["cat", "dog"]
+    assert files.labels.tolist() == [0, 1, 1]
+    assert len(files) == 3
+
+
+def test_a_flat_folder_has_no_labels(tmp_path):
+    touch(tmp_path / "b.jpg", tmp_path / "a.webp")
+    files = ImageFiles(str(tmp_path))
+    assert names(files.paths) == ["a.webp", "b.jpg"]
+    assert files.labels is None
+
+
+def test_a_table_names_images_labels_and_masks_relative_to_itself(tmp_path):
+    table = tmp_path / "train.csv"
+    table.write_text("image,label,mask\nx/1.jpg,7,m/1.png\nx/2.jpg,9,m/2.png\n")
+    files = ImageFiles(table)
+    assert files.paths == [str(tmp_path / "x/1.jpg"), str(tmp_path / "x/2.jpg")]
+    assert files.labels.tolist() == [7, 9]
+    assert files.masks == [str(tmp_path / "m/1.png"), str(tmp_path / "m/2.png")]
+
+
+def test_labels_may_be_names_numbers_or_floats(tmp_path):
+    paths = ["1.jpg", "2.jpg", "3.jpg"]
+    named = ImageFiles(paths, labels=["b", "a", "b"])
+    assert named.classes == ["a", "b"]
+    assert named.labels.tolist() == [1, 0, 1]
+    assert ImageFiles(paths, labels=[0.5, 1, 2]).labels.dtype == "float32"
+    table = tmp_path / "mixed.csv"
+    table.write_text("path,label\n1.jpg,3\n2.jpg,unknown\n")
+    assert ImageFiles(table).classes == ["3", "unknown"]
+
+
+def test_masks_are_found_by_name(tmp_path):
+    touch(tmp_path / "images/1.jpg", tmp_path / "images/2.jpg", tmp_path / "masks/2.png", tmp_path / "masks/1.png")
+    files = ImageFiles(tmp_path / "images", masks=tmp_path / "masks")
+    assert names(files.masks) == ["1.png", "2.png"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda t: ImageFiles(t / "nowhere"), "neither a folder nor a .csv"),
+        (lambda t: ImageFiles(t), "no image files"),
+        (lambda t: ImageFiles([]), "no image files"),
+        (lambda t: ImageFiles(["a.jpg"], labels=[1, 2]), "2 labels for 1 images"),
+        (lambda t: ImageFiles(["a.jpg"], masks=["1", "2"]), "2 masks for 1 images"),
+        (lambda t: ImageFiles(["a.jpg"], masks=t), "1 images have no mask of their name"),
+        (lambda t: ImageFiles(["a.jpg"], masks=t / "no"), "is not a folder"),
+        (lambda t: ImageFiles(["a.jpg"], labels=[object()]), "labels must be"),
+        (lambda t: table(t, "name,label\nx,1\n"), "no column named path"),
+        (lambda t: table(t, "path,label\nx.jpg,\n"), "line 2: an empty"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path, make, message):
+    with pytest.raises(InputError, match=message):
+        make(tmp_path)
+
+
+def table(folder: Path, text: str) -> ImageFiles:
+    (folder / "t.csv").write_text(text)
+    return ImageFiles(folder / "t.csv")
