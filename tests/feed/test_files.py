@@ -64,7 +64,7 @@ def test_masks_are_found_by_name(tmp_path):
     ("make", "message"),
     [
         (lambda t: ImageFiles(t / "nowhere"), "neither a folder nor a .csv"),
-        (lambda t: ImageFiles(t), "no image files"),
+        (ImageFiles, "no image files"),
         (lambda t: ImageFiles([]), "no image files"),
         (lambda t: ImageFiles(["a.jpg"], labels=[1, 2]), "2 labels for 1 images"),
         (lambda t: ImageFiles(["a.jpg"], masks=["1", "2"]), "2 masks for 1 images"),

@@ -89,16 +89,24 @@ def blur(
             else:
                 at = src + line + _mirror(oy + k, out_h) * stride_y + c * stride_c
             weight = tl.exp(over * (k * k)) * (1.0 / total)
-            r += weight * tl.load(at, mask=live, other=0.0).to(tl.float32)
+            r += weight * _get(at, live)
             if c + 1 < CHANNELS:
-                g += weight * tl.load(at + stride_c, mask=live, other=0.0).to(tl.float32)
+                g += weight * _get(at + stride_c, live)
             if c + 2 < CHANNELS:
-                b += weight * tl.load(at + 2 * stride_c, mask=live, other=0.0).to(tl.float32)
+                b += weight * _get(at + 2 * stride_c, live)
         _put(out + c * stride_c, r, erased, erase_value, live, ERASE)
         if c + 1 < CHANNELS:
             _put(out + (c + 1) * stride_c, g, erased, erase_value, live, ERASE)
         if c + 2 < CHANNELS:
             _put(out + (c + 2) * stride_c, b, erased, erase_value, live, ERASE)
+
+
+@triton.jit
+def _get(at, live):
+    value = tl.load(at, mask=live, other=0).to(tl.float32)
+    if at.dtype.element_ty == tl.uint8:
+        value = value * (1.0 / 255.0)
+    return value
 
 
 @triton.jit
