@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fulltilt.augment import GPUAugmentation, Ragged, engine, reference
+from fulltilt.augment import GPUAugmentation, Ragged, engine, gpu, reference
 from fulltilt.augment.batch import make_batch
 from fulltilt.augment.layout import Uniform
 
@@ -39,15 +39,15 @@ class Path:
         """The rows that a call would draw, without touching a pixel or moving the running index."""
         batch = make_batch(_to(images, self.device), None, aug.layout)
         aug.to(self.device)
-        call = {"full": aug._full, "rest": aug._rest, "strength": aug._strength, "norm": aug._norm}
         spec = aug._spec(batch, counted=False)
         with ExitStack() as stack:
             if self.name == "kernels":
+                stack.enter_context(mock.patch.object(gpu, "_prepare", gpu.Pass))  # not to be kept
                 stack.enter_context(mock.patch("fulltilt.augment.kernels.warp.warp", _NoKernel()))
                 stack.enter_context(mock.patch("fulltilt.augment.kernels.blur.blur", _NoKernel()))
             else:
                 stack.enter_context(mock.patch.object(reference, "warp", lambda *call: (call[1], None)))
-            drawn = engine.augment(batch, spec, state=aug._state, index=_to(index, self.device), **call)[2]
+            drawn = engine.augment(batch, spec, aug._dials(), _to(index, self.device))[2]
         self.guards.clear()
         return drawn.cpu()
 
@@ -94,8 +94,8 @@ def kernels() -> Iterator[Path]:
         pytest.fail("torch finds no GPU, and Triton was imported without TRITON_INTERPRET=1: kernels can't be tested")
     found = Path("kernels", "cpu")
     with (
-        mock.patch.object(engine, "_on_cpu", engine._on_gpu),
-        mock.patch.object(engine, "torch", _Poisoned(found.guards)),
+        mock.patch.object(engine, "on_cpu", engine.on_gpu),
+        mock.patch.object(gpu, "torch", _Poisoned(found.guards)),
     ):
         yield found
 
@@ -216,9 +216,7 @@ def homography(source: Tensor, target: Tensor) -> Tensor:
     for (x, y), (u, v) in zip(source.tolist(), target.tolist(), strict=True):
         equations += [[x, y, 1, 0, 0, 0, -u * x, -u * y], [0, 0, 0, x, y, 1, -v * x, -v * y]]
         values += [u, v]
-    solved = torch.linalg.solve(
-        torch.tensor(equations, dtype=torch.float64), torch.tensor(values, dtype=torch.float64)
-    )
+    solved = torch.linalg.solve(torch.tensor(equations, dtype=torch.float64), torch.tensor(values, dtype=torch.float64))
     return torch.cat([solved, torch.ones(1, dtype=torch.float64)]).view(3, 3)
 
 

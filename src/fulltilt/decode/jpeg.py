@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fulltilt.decode.header import Header
 from fulltilt.decode.markers import cut_short
+from fulltilt.decode.orientation import stored
 from fulltilt.errors import DecodeError
 
 Quality = Literal["exact", "fast"]
@@ -22,8 +23,6 @@ _FORMATS: Final = {1: "GRAY", 3: "RGB", 4: "RGBA"}
 
 _HARMLESS: Final = (
     "extraneous bytes before marker 0xd9",
-    "unknown JFIF revision",
-    "Unknown Adobe color transform",
     "Invalid SOS parameters for sequential JPEG",
 )
 """libjpeg's warnings after which no pixel is missing."""
@@ -62,27 +61,32 @@ def _decompress(
         "min_width": size[1],
         "buffer": out,
     }
-    try:
-        made = simplejpeg.decode_jpeg(view, **options)
-    except ValueError as error:
-        made = _despite(str(error), view, options, header)
+    made = _strictly(view, options, header)
     if made.shape[:2] != size:
         raise DecodeError(f"broken JPEG: {made.shape[:2]} decoded, {size} announced", problem="corrupt")
 
 
+def _strictly(view: memoryview, options: dict[str, Any], header: Header) -> NDArray[np.uint8]:
+    try:
+        made: NDArray[np.uint8] = simplejpeg.decode_jpeg(view, **options)
+    except ValueError as error:
+        return _despite(str(error), view, options, header)
+    return made
+
+
 def _despite(message: str, view: memoryview, options: dict[str, Any], header: Header) -> NDArray[np.uint8]:
-    """Decode once more where the warning is harmless; otherwise say what is wrong."""
-    if "Premature end of JPEG" in message:
+    """Decode in another way where the warning is harmless; otherwise say what is wrong."""
+    # Only the first warning is told; a later one may have been that the file was cut.
+    if "Premature end of JPEG" in message or not is_whole(view, header):
         raise cut_short(len(view)) from None
+    if "unknown JFIF revision" in message:  # refused with the header; nothing depends on it, so it is put right
+        fixed = bytearray(view)
+        at = fixed.index(b"JFIF\0")
+        fixed[at + 5 : at + 7] = b"\1\1"
+        return _strictly(memoryview(fixed), options, header)
     if any(text in message for text in _HARMLESS):
-        # Only the first warning is told; a later one may have been that the file was cut.
-        if not is_whole(view, header):
-            raise cut_short(len(view)) from None
-        try:
-            made: NDArray[np.uint8] = simplejpeg.decode_jpeg(view, **options, strict=False)
-            return made
-        except ValueError as error:
-            message = str(error)
+        made: NDArray[np.uint8] = simplejpeg.decode_jpeg(view, **options, strict=False)
+        return made
     if "determine subsampling" in message:  # TurboJPEG knows the usual factors only, libjpeg all
         return _through_pillow(view, options, header)
     if any(text in message for text in _BEYOND):
@@ -93,13 +97,12 @@ def _despite(message: str, view: memoryview, options: dict[str, Any], header: He
 def _through_pillow(view: memoryview, options: dict[str, Any], header: Header) -> NDArray[np.uint8]:
     from fulltilt.decode import pillow
 
-    if not is_whole(view, header):
-        raise cut_short(len(view))
-    height, width = options["min_height"], options["min_width"]
-    colours = options["colorspace"]
-    made = pillow.jpeg_pixels(view, "L" if colours == "GRAY" else colours, shrink=-(-header.height // height))
+    size = options["min_height"], options["min_width"]
+    whole = stored(header.height, header.width, header.orientation)
+    shrink = next((by for by in (1, 2, 4, 8) if size == (-(-whole[0] // by), -(-whole[1] // by))), 1)
+    made = pillow.jpeg_pixels(view, "L" if options["colorspace"] == "GRAY" else options["colorspace"], shrink)
     room: NDArray[np.uint8] = options["buffer"]
-    if made.shape[:2] == (height, width):
+    if made.shape[:2] == size:
         room.reshape(made.shape)[...] = made
     return made
 

@@ -12,20 +12,34 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
+MAX_PIXELS: Final = 1 << 29
+"""More is a damaged header rather than an image: 1.6 GB of RGB."""
+
+
 def probe(data: Buffer) -> Header:
     """An image's header. JPEG and PNG in microseconds; other formats through Pillow. DecodeError says what is wrong."""
-    bytes_ = data if isinstance(data, bytes) else as_view(data)  # bytes are indexed twice as fast
-    start = bytes(bytes_[:16])
+    header = _read_header(data if isinstance(data, bytes) else as_view(data))  # bytes are indexed twice as fast
+    if header.width * header.height > MAX_PIXELS:
+        raise DecodeError(
+            f"{header.width}×{header.height} pixels are announced, at most {MAX_PIXELS:,} are decoded: the header is "
+            "damaged, or the image has to be cut into tiles",
+            problem="unsupported",
+        )
+    return header
+
+
+def _read_header(data: bytes | memoryview) -> Header:
+    start = bytes(data[:16])
     if start[:3] == b"\xff\xd8\xff":
-        return markers.read_header(bytes_)
+        return markers.read_header(data)
     if start[:8] == b"\x89PNG\r\n\x1a\n":
-        return png.read_header(bytes_)
+        return png.read_header(data)
     format = sniff(start)
     if format is None:
-        raise _no_image(bytes_)
+        raise _no_image(data)
     from fulltilt.decode import pillow
 
-    return pillow.read_header(as_view(bytes_), format)
+    return pillow.read_header(as_view(data), format)
 
 
 _MAGIC: Final = (
