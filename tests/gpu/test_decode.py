@@ -1,0 +1,146 @@
+"""JPEG decoded by the GPU against the CPU's path, on a real GPU.
+
+Stated tolerance, on pictures like photographs: against the CPU's fast path (nvJPEG repeats chroma samples as it does)
+mean 1.5; against the exact path mean 2.5 and 99.9 % of samples within 24. Without chroma subsampling: mean 0.6, all
+within 4. Grey: all within 2.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+import torch
+from tests.decode.support import difference, exif, picture, saved
+
+from fulltilt.bench.photos import photos
+from fulltilt.decode import decode
+from fulltilt.decode.backends import NvImageCodecBackend, TorchvisionBackend
+from fulltilt.decode.gpu import GpuDecoder, available, select
+from fulltilt.errors import DecodeError, UnavailableError
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(params=[TorchvisionBackend, NvImageCodecBackend], ids=["torchvision", "nvimagecodec"])
+def decoder(request: pytest.FixtureRequest) -> GpuDecoder:
+    required = os.environ.get("FULLTILT_REQUIRE_GPU") == "1"
+    if not torch.cuda.is_available():
+        if required:
+            pytest.fail("FULLTILT_REQUIRE_GPU=1, but torch finds no GPU")
+        pytest.skip("needs an NVIDIA GPU")
+    device = torch.device("cuda", torch.cuda.current_device())
+    try:
+        backend = select(device, 3, [request.param])
+    except UnavailableError as error:
+        if required and available() is not None:
+            pytest.fail(f"FULLTILT_REQUIRE_GPU=1, but no backend works: {available()}")
+        pytest.skip(str(error))
+    return GpuDecoder(device, backend=backend)
+
+
+def _pixels(decoder: GpuDecoder, image: torch.Tensor) -> np.ndarray:
+    assert image.device == decoder.device
+    assert image.is_contiguous()
+    return (image.permute(1, 2, 0) if decoder.layout == "channels_first" else image).cpu().numpy()
+
+
+def test_near_the_cpus_pixels(decoder: GpuDecoder) -> None:
+    files = list(photos(64))
+    made = decoder.decode(files)
+    assert decoder.counts["gpu"] == 64
+    for data, image in zip(files, made, strict=True):
+        pixels = _pixels(decoder, image)
+        exact = difference(pixels, decode(data))
+        assert exact.mean() < 2.5
+        assert np.percentile(exact, 99.9) <= 24
+        assert difference(pixels, decode(data, quality="fast")).mean() < 1.5
+
+
+def test_without_subsampling_and_grey(decoder: GpuDecoder) -> None:
+    full = saved(picture(500, 375), quality=95, subsampling="4:4:4")
+    grey = saved(picture(500, 375).convert("L"), quality=95)
+    made = decoder.decode([full, grey])
+    gap = difference(_pixels(decoder, made[0]), decode(full))
+    assert gap.mean() < 0.6
+    assert gap.max() <= 4
+    assert difference(_pixels(decoder, made[1]), decode(grey)).max() <= 2
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_upright(decoder: GpuDecoder, orientation: int) -> None:
+    data = saved(picture(200, 120), quality=95, subsampling="4:4:4", exif=exif(orientation))
+    (image,) = decoder.decode([data])
+    assert difference(_pixels(decoder, image), decode(data)).mean() < 1
+    assert decoder.counts["gpu"] == 1
+
+
+def test_what_the_engines_do_not_take_is_the_cpus_to_the_bit(decoder: GpuDecoder) -> None:
+    files = [
+        saved(picture(), progressive=True),
+        saved(picture().convert("CMYK")),
+        saved(picture(), keep_rgb=True),
+        saved(picture(), "PNG"),
+    ]
+    for data, image in zip(files, decoder.decode([*files, saved(picture())])[:4], strict=True):
+        assert (_pixels(decoder, image) == decode(data)).all()
+    assert decoder.counts["gpu"] == 1
+
+
+def test_damage_is_named_and_the_rest_decoded(decoder: GpuDecoder) -> None:
+    files = list(photos(8))
+    middle = len(files[5]) // 2
+    broken = {2: files[2][:3000], 4: b"no image", 6: b""}
+    made = decoder.decode_each([broken.get(index, data) for index, data in enumerate(files)])
+    assert [index for index, one in enumerate(made) if isinstance(one, DecodeError)] == [2, 4, 6]
+    hole = (
+        files[5][:middle] + files[5][-2:]
+    )  # whole by its last bytes; engines may fill it, but must not break the rest
+    made = decoder.decode_each([files[0], hole, files[1]])
+    assert not isinstance(made[0], DecodeError)
+    assert not isinstance(made[2], DecodeError)
+
+
+def test_grey_output() -> None:
+    if available() is not None:
+        pytest.skip(str(available()))
+    decoder = GpuDecoder(channels=1)
+    data = next(iter(photos(1)))
+    (image,) = decoder.decode([data])
+    assert difference(_pixels(decoder, image), decode(data, channels=1)).mean() < 1
+
+
+def test_right_under_memory_pressure_and_queued_work(decoder: GpuDecoder) -> None:
+    """Results are used on a busy stream and freed at once: memory that a queued kernel reads must not be written."""
+    files = list(photos(24, size=(256, 192)))
+    truth = [_pixels(decoder, image).astype(np.int64).sum() for image in decoder.decode(files)]
+    busy = torch.randn(2048, 2048, device=decoder.device)
+    sums = []
+    for _ in range(40):
+        for _ in range(4):
+            busy = (busy @ busy).clamp(-1, 1)  # the caller's stream runs behind
+        sums.append(torch.stack([image.long().sum() for image in decoder.decode(files)]))
+    for found in sums:
+        assert found.tolist() == [int(value) for value in truth]
+
+
+def test_threads_with_a_decoder_each(decoder: GpuDecoder) -> None:
+    files = list(photos(16))
+    truth = [_pixels(decoder, image) for image in decoder.decode(files)]
+    failures: list[str] = []
+
+    def work() -> None:
+        mine = GpuDecoder(decoder.device, backend=type(decoder.backend)(decoder.device, 3))  # type: ignore[call-arg]
+        for _ in range(5):
+            for expected, image in zip(truth, mine.decode(files), strict=True):
+                if difference(_pixels(mine, image), expected).max() > 0:
+                    failures.append("pixels differ")
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
