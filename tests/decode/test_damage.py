@@ -83,7 +83,7 @@ def test_a_cut_file_behind_a_harmless_warning_is_an_error():
 
 @pytest.mark.parametrize("extra", [1, 9, 300])
 def test_too_many_bytes_before_the_end_are_harmless(extra):
-    """Common in public data sets; all pixels are there, and everyone else decodes them."""
+    """They occur in public data sets; all pixels are there, and Pillow decodes them."""
     data = saved(picture(200, 150))
     odd = data[:-2] + b"\0" * (extra + 1) + data[-2:]
     assert (decode(odd) == decode(data)).all()

@@ -1,7 +1,7 @@
 """JPEG's pixels, through libjpeg-turbo with the GIL released.
 
 libjpeg fills what is missing with grey and merely warns. So its warnings are errors here, except those after which no
-pixel is missing: too many bytes before the end, an odd version number (both are common in public data sets).
+pixel is missing: too many bytes before the end, an odd version number (both occur in public data sets).
 """
 
 from __future__ import annotations
