@@ -3,35 +3,52 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
-from fulltilt.errors import InputError
+from fulltilt.errors import FulltiltError, InputError
 
 
 def check_writable(path: Path, *, option: str) -> None:
     """Raise now what writing `path` would raise at the end of a long run."""
     folder = path.parent
-    if path.is_dir():
-        raise InputError(f"{option}: {path} is a folder; name a file")
-    if not folder.is_dir():
-        raise InputError(f"{option}: there is no folder {folder}; create it or name another")
-    if not os.access(folder, os.W_OK | os.X_OK):
+    try:
+        if path.is_dir():
+            raise InputError(f"{option}: {path} is a folder; name a file")
+        if not folder.is_dir():
+            raise InputError(f"{option}: there is no folder {folder}; create it or name another")
+    except OSError as error:  # a folder on the way that may not be searched, a name that is too long
+        raise InputError(f"{option}: can't write {path} ({error.strerror}); name another file") from None
+    allowed = os.access(path, os.W_OK) if _special(path) else os.access(folder, os.W_OK | os.X_OK)
+    if not allowed:
         raise InputError(f"{option}: can't write into {folder} (permission denied); name another folder")
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write aside, sync, rename: whatever happens, `path` holds the old content or all of the new."""
-    handle, aside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    """Write aside, sync, rename: whatever happens, `path` holds the old content or all of the new.
+
+    A device or a pipe (/dev/stdout) is written to as it is: a rename would put a file in its place.
+    """
+    data = content.encode() if isinstance(content, str) else content
     try:
-        with open(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+        if _special(path):
+            path.write_bytes(data)
+        else:
+            _replace(path.resolve(), data)
+    except OSError as error:
+        raise FulltiltError(f"can't write {path} ({error.strerror or error}); name another file") from error
+
+
+def _replace(path: Path, data: bytes) -> None:
+    aside = path.with_name(f".{secrets.token_hex(8)}.aside")
+    try:
+        with open(aside, "xb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(aside, 0o666 & ~_umask())  # mkstemp gives the owner alone access, which a report need not
         os.replace(aside, path)
     except BaseException:
-        Path(aside).unlink(missing_ok=True)
+        aside.unlink(missing_ok=True)
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -40,7 +57,5 @@ def write_whole(path: Path, content: str | bytes) -> None:
         os.close(folder)
 
 
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+def _special(path: Path) -> bool:
+    return path.exists() and not path.is_file()
