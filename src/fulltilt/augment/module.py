@@ -86,11 +86,11 @@ class GPUAugmentation(nn.Module):
         if layout not in ("auto", "channels_first", "channels_last"):
             raise InputError(f"layout={layout!r} must be 'auto', 'channels_first' or 'channels_last'")
         self.settings = settings
-        self.dtype = dtype
-        self.channels_last = channels_last
-        self.layout: Layout = layout
+        self._dtype = dtype
+        self._channels_last = channels_last
+        self._layout: Layout = layout
         self.then = nn.ModuleList(m if isinstance(m, nn.Module) else _Called(m) for m in then)
-        self.check_inputs = check_inputs
+        self._check_inputs = check_inputs
         self._ops, self._eval_ops = settings.ops, settings.eval_ops
         self._passes: dict[Any, tuple[_Shape, Pass]] = {}
         self._held: Dials | None = None
@@ -115,6 +115,8 @@ class GPUAugmentation(nn.Module):
         index: Tensor | None = None,
     ) -> Any:
         """Images alone, or a tuple of images and whatever else was given, in the order of the arguments."""
+        if self.training and len(self.then) and not (boxes is None and keypoints is None):
+            raise InputError("boxes and keypoints don't go through the modules in `then`: leave out one or the other")
         shape, out, labels, rows = self._augmented(images, masks, index)
         if self.training and len(self.then):
             out, labels = follow(self.then, out, labels)
@@ -134,17 +136,17 @@ class GPUAugmentation(nn.Module):
         """The fused pass. On a GPU a batch shaped like an earlier one is launched without another look at it."""
         compiling = torch.compiler.is_compiling()
         key = None
-        if not compiling and not self.check_inputs and isinstance(images, Tensor) and images.is_cuda:
+        if not compiling and not self._check_inputs and isinstance(images, Tensor) and images.is_cuda:
             mask_key = (masks.shape, masks.dtype, masks.get_device()) if isinstance(masks, Tensor) else masks is None
             shape_key = (images.shape, images.stride(), images.dtype, images.get_device())
             key = (shape_key, mask_key, self.training, index is None)
             if (known := self._passes.get(key)) is not None:
                 shape, run = known
                 return shape, *run(images, masks, self._dials(), self._checked_index(index, shape, images.device))
-        batch = make_batch(images, masks, self.layout)
+        batch = make_batch(images, masks, self._layout)
         if self._full.device != batch.data.device:
             self.to(batch.data.device)
-        if self.check_inputs:
+        if self._check_inputs:
             _check_values(batch)
         spec = self._spec(batch, counted=index is None)
         shape = _Shape(samples=batch.count, frames=batch.frames)
@@ -208,7 +210,7 @@ class GPUAugmentation(nn.Module):
             raise InputError("images of different sizes need an output size: pass size=(height, width)")
         if self._norm is not None and len(self._norm) != batch.channels:
             raise InputError(f"normalize has {len(self._norm)} channels, images have {batch.channels}")
-        dtype = self.dtype
+        dtype = self._dtype
         if dtype is None:
             dtype = torch.float32 if batch.data.dtype in (torch.uint8, torch.float64) else batch.data.dtype
         return Spec.of(
@@ -216,7 +218,7 @@ class GPUAugmentation(nn.Module):
             ops=self._ops if self.training else self._eval_ops,
             out_size=size,
             dtype=dtype,
-            channels_last=batch.interleaved if self.channels_last is None else self.channels_last,
+            channels_last=batch.interleaved if self._channels_last is None else self._channels_last,
             counts=counted and self.training,
         )
 
