@@ -2,6 +2,7 @@
 
     FulltiltError                 the base: catch this one
     ├── InputError                an argument, file or setting is wrong (also a ValueError); the CLI exits with 2
+    │   ├── CacheError            a cache can't be built or read: damage, other settings, no room
     │   ├── DecodeError           an image can't be decoded; carries the kind of cause
     │   └── RecordingError        a recording can't be read; carries the line number
     └── UnavailableError          this machine lacks a GPU, driver or library; the CLI exits with 3
@@ -27,6 +28,10 @@ class InputError(FulltiltError, ValueError):
     """An argument, a file's content or a setting is wrong."""
 
     exit_status = 2
+
+
+class CacheError(InputError):
+    """A cache can't be built or read."""
 
 
 class DecodeError(InputError):

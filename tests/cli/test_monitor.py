@@ -117,6 +117,7 @@ def test_without_a_driver_the_cpu_goes_on_after_one_sentence(with_driver):
         (["--gpu", "9"], 2, "--gpu: there is no GPU '9'; there are: 0 (GPU-"),
         (["--pid", "-5"], 2, "--pid: no process -5 is running"),
         (["--record", "/nowhere/run.jsonl"], 2, "--record: can't write /nowhere/run.jsonl (No such file or directory)"),
+        (["--record", "a" * 300], 2, "(File name too long); name a file"),
         (["--html", "/nowhere/page.html"], 2, "--html: there is no folder /nowhere"),
         (["--replay", "/nowhere/run.jsonl"], 2, "can't read /nowhere/run.jsonl"),
         (["--replay", "a", "--record", "b"], 2, "--replay reads a recording, so --record has nothing to do"),
@@ -161,6 +162,13 @@ def test_a_broken_recording_names_the_line(tmp_path, with_driver):
     done = run("--replay", file)
     assert done.returncode == 2
     assert f"{file}, line 2: expected one sample as JSON" in done.stderr
+
+
+def test_a_locale_without_the_letters_gets_the_summary_all_the_same():
+    recording = ROOT / "tests" / "monitor" / "recordings" / "starved.jsonl"
+    done = run("--replay", recording, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0
+    assert "26.5 % ? 4.2" in done.stdout
 
 
 def test_a_recording_replays_to_the_same_figures_and_a_page(tmp_path, with_driver):

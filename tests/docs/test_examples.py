@@ -11,6 +11,7 @@ from typing import get_type_hints
 import pytest
 
 from fulltilt.augment import Settings
+from fulltilt.bench.photos import photos
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -26,7 +27,9 @@ def blocks() -> list[tuple[str, int, str]]:
 
 
 @pytest.mark.parametrize(("page", "line", "code"), [pytest.param(*b, id=f"{b[0]}:{b[1]}") for b in blocks()])
-def test_block(page, line, code):
+def test_block(page, line, code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("photo.jpg").write_bytes(next(photos(1)))
     tree = ast.increment_lineno(ast.parse(code), line)
     exec(compile(tree, DOCS / page, "exec"), {"__name__": "example"})
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import socket
+import struct
+import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -27,6 +30,14 @@ SAMPLE = Sample(
 def scrape(exporter, path="/metrics"):
     with urllib.request.urlopen(f"http://{exporter.address}{path}", timeout=5) as answer:
         return answer.headers["Content-Type"], answer.read().decode()
+
+
+def _ipv6():
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 @pytest.fixture
@@ -71,6 +82,35 @@ def test_figures_that_are_taken_less_often_stay_until_the_next(exporter):
     assert "fulltilt_gpu_utilization_ratio" not in text, "a figure that every sample should have is not made up"
 
 
+def test_a_lost_gpu_keeps_its_name_and_no_old_figures(exporter):
+    exporter.update(Sample(t=1, gpus=(GpuSample(index=0, name="H200", util=1, pcie_rx_mb_s=12.0),)))
+    exporter.update(Sample(t=2, gpus=(GpuSample(index=0, lost="gone"),)))
+    text = scrape(exporter)[1]
+    assert 'name="H200"' in text
+    assert "fulltilt_gpu_pcie_receive_bytes_per_second" not in text
+
+
+def test_a_client_that_breaks_off_leaves_no_trace(exporter, capfd):
+    host, port = exporter.address.split(":")
+    for _ in range(3):
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(b"GET /me")
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close with a reset
+    assert scrape(exporter)[1] == ""
+    until = time.monotonic() + 10
+    while any("process_request_thread" in thread.name for thread in threading.enumerate()):
+        assert time.monotonic() < until, "a client that left still holds a thread"
+        time.sleep(0.01)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.skipif(not _ipv6(), reason="this machine has no IPv6 loopback")
+def test_an_ipv6_address_is_written_as_urls_have_it():
+    with Exporter("::1", 0) as running:
+        assert running.address.startswith("[::1]:")
+        assert scrape(running)[1] == ""
+
+
 def test_before_the_first_sample_there_is_nothing_and_elsewhere_a_hint(exporter):
     assert scrape(exporter)[1] == ""
     with pytest.raises(urllib.error.HTTPError, match="metrics are at /metrics") as caught:
@@ -95,7 +135,7 @@ def test_addresses(text, address):
     assert parse_address(text) == address
 
 
-@pytest.mark.parametrize("text", ["", "x", "70000", "-1", ":9400", "host:"])
+@pytest.mark.parametrize("text", ["", "x", "²", "70000", "-1", ":9400", "host:"])
 def test_what_is_no_address_is_refused(text):
     with pytest.raises(InputError, match=r"expected PORT or HOST:PORT"):
         parse_address(text)

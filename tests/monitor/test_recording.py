@@ -54,6 +54,7 @@ def test_a_last_line_cut_anywhere_costs_one_sample(file):
         ('{"t": 2, "gpus"', 'found \'{"t": 2, "gpus"\''),
         ("[1, 2]", "found '[1, 2]'"),
         ("\x00\x01", "line 2"),
+        ("[" * 100_000, "recursion"),
         ('{"t": 2, "gpus": [{"util": 3}]}', "'gpus.index' is missing"),
         ('{"t": 0.5}', "'t' must not go back, found 0.5 after 1"),
     ],

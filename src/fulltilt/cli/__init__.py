@@ -5,7 +5,7 @@ Each command lives in a module of its own name (`cli/env.py` is `fulltilt env`).
 
 from __future__ import annotations
 
-import os
+import io
 import sys
 from typing import Annotated
 
@@ -51,11 +51,11 @@ app.add_typer(bench, name="bench")
 
 def main() -> None:
     """The `fulltilt` command: an expected error is one line on stderr and a status that scripts can read."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a ± that the locale can't write must not cost the summary
     try:
         app(prog_name="fulltilt")
     except FulltiltError as error:
         print(f"fulltilt: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
-    except BrokenPipeError:  # the reader left: `fulltilt ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)

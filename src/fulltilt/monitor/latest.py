@@ -9,9 +9,9 @@ from fulltilt.machine.sample import CpuSample, GpuSample, Sample
 
 _Part = TypeVar("_Part", GpuSample, CpuSample)
 
+_NAMES = ("name", "uuid")
 _SELDOM_GPU = (
-    "name",
-    "uuid",
+    *_NAMES,
     "power_limit_w",
     "clock_sm_max_mhz",
     "throttle",
@@ -31,7 +31,9 @@ class Latest:
 
     def complete(self, sample: Sample) -> Sample:
         """The sample with the last known value of each figure that is taken less often."""
-        gpus = tuple(_carried(self._gpus.get(gpu.label), gpu, _SELDOM_GPU) for gpu in sample.gpus)
+        gpus = tuple(
+            _carried(self._gpus.get(gpu.label), gpu, _SELDOM_GPU if gpu.lost is None else _NAMES) for gpu in sample.gpus
+        )
         self._gpus = {gpu.label: gpu for gpu in gpus}
         self._cpu = _carried(self._cpu, sample.cpu, _SELDOM_CPU)
         return replace(sample, gpus=gpus, cpu=self._cpu)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import threading
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -111,7 +113,7 @@ def _number(value: float) -> str:
 def parse_address(text: str) -> tuple[str, int]:
     """`9400`, `0.0.0.0:9400` or `[::1]:9400`; the loopback address unless another is given."""
     host, colon, port = text.rpartition(":")
-    if not port.isdigit() or not 0 <= int(port) <= 65535 or (colon and not host):
+    if not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535 or (colon and not host):
         raise InputError(f"--prometheus: expected PORT or HOST:PORT with a port from 0 to 65535, found {text!r}")
     return host.strip("[]") or "127.0.0.1", int(port)
 
@@ -125,6 +127,8 @@ class Exporter:
         exporter = self
 
         class Handler(BaseHTTPRequestHandler):
+            timeout = 10.0  # a client that says nothing must not hold a thread for as long as the monitor runs
+
             def do_GET(self) -> None:
                 if self.path.partition("?")[0] not in ("/", "/metrics"):
                     self.send_error(HTTPStatus.NOT_FOUND, "the metrics are at /metrics")
@@ -140,14 +144,20 @@ class Exporter:
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
-            address_family = _family_of(host)
+            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
+            def handle_error(self, request: Any, client_address: Any) -> None:
+                pass  # a client that went away is its own affair; a traceback would tear the live view
+
+        shown = f"[{host}]" if ":" in host else host
         try:
             self._server = Server((host, port), Handler)
         except OSError as error:
             why = error.strerror or str(error)
-            raise InputError(f"--prometheus: can't listen on {host}:{port} ({why}); name a free port") from None
-        self.address = f"{host}:{self._server.server_address[1]}"
+            raise InputError(
+                f"--prometheus: can't listen on {shown}:{port} ({why}); name an address of this machine and a free port"
+            ) from None
+        self.address = f"{shown}:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="fulltilt-prometheus", daemon=True)
         self._thread.start()
 
@@ -166,9 +176,3 @@ class Exporter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-def _family_of(host: str) -> Any:
-    import socket
-
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -39,9 +39,9 @@ class RecordingWriter:
         self.path = path
         self.problem: str | None = None
         self._count = 0
-        if path.is_file() and path.stat().st_size:
-            raise InputError(f"--record: {path} already holds something; name another file or remove it first")
         try:
+            if path.is_file() and path.stat().st_size:
+                raise InputError(f"--record: {path} already holds something; name another file or remove it first")
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed in close)
         except OSError as error:
             raise InputError(
@@ -113,7 +113,7 @@ def only_gpus(samples: Sequence[Sample], wanted: Sequence[str]) -> list[Sample]:
 def _parse(line: bytes, path: Path, number: int, before: list[Sample]) -> Sample:
     try:
         flat: Any = json.loads(line)
-    except ValueError as error:  # UnicodeDecodeError and JSONDecodeError both are
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise _broken(path, number, f"found {_excerpt(line)} ({error})") from None
     if not isinstance(flat, dict):
         raise _broken(path, number, f"found {_excerpt(line)}")
