@@ -45,7 +45,7 @@ class GpuReader:
         self._driver = driver
         self.device = device
         self.lost: str | None = device.problem
-        self.label = str(device.index) if device.slice_index is None else f"{device.index}:{device.slice_index}"
+        self.label = device.label
         self.name: str | None = None
         self._gpm: Gpm | None = None
         self._sensors = device.handle if device.parent is None else device.parent  # a slice has no sensors of its own

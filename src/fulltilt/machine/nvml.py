@@ -67,6 +67,11 @@ class Device:
     slices: tuple[Device, ...] = ()
 
     @property
+    def label(self) -> str:
+        """`0`, or `0:2` for slice 2 of GPU 0: how samples and `--gpu` name it."""
+        return str(self.index) if self.slice_index is None else f"{self.index}:{self.slice_index}"
+
+    @property
     def units(self) -> tuple[Device, ...]:
         """What a process can compute on: the slices of a divided GPU, otherwise the GPU itself."""
         return self.slices if self.mig and self.slice_index is None else (self,)

@@ -37,22 +37,11 @@ class Sampler:
         self._driver: Driver | None = None
         self._gpus: list[GpuReader] = []
         try:
-            self._driver = Driver()
-            found = self._driver.devices()
+            self._open(gpus)
         except UnavailableError as error:
             if gpus:
                 raise
             self.problem = str(error)
-            found = ()
-        units = [unit for device in found for unit in device.units]
-        if self._driver is not None:
-            if not units:
-                self.problem = "no GPU can be read: the NVIDIA driver lists none"
-            try:
-                self._gpus = [GpuReader(self._driver, unit) for unit in _choose(units, gpus)]
-            except InputError:
-                self._driver.close()
-                raise
         self._host = HostReader()
         self._processes: dict[str, Mapping[str, int]] = {}
         self._slow: deque[dict[str, SlowReadings]] = deque(maxlen=1)  # the newest, from the thread to the next tick
@@ -119,6 +108,18 @@ class Sampler:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def _open(self, wanted: Sequence[str]) -> None:
+        driver = Driver()
+        try:
+            units = [unit for device in driver.devices() for unit in device.units]
+            if not units:
+                raise UnavailableError("no GPU can be read: the NVIDIA driver lists none that can be computed on")
+            self._gpus = [GpuReader(driver, unit) for unit in _choose(units, wanted)]
+        except BaseException:
+            driver.close()
+            raise
+        self._driver = driver
+
     def _read_slowly(self) -> None:
         while True:
             self.read_slow()
@@ -137,13 +138,9 @@ def _choose(units: Sequence[Device], wanted: Sequence[str]) -> list[Device]:
     """The units that `wanted` names, by index (`0`; `0:2` is a slice) or UUID; all of them when it names none."""
     chosen: list[Device] = []
     for name in wanted:
-        found = [unit for unit in units if name in (str(unit.index), _label(unit), unit.uuid)]
+        found = [unit for unit in units if name in (str(unit.index), unit.label, unit.uuid)]
         if not found:
-            there = ", ".join(f"{_label(unit)} ({unit.uuid})" for unit in units) or "none"
+            there = ", ".join(f"{unit.label} ({unit.uuid})" for unit in units)
             raise InputError(f"--gpu: there is no GPU {name!r}; there are: {there}")
         chosen += [unit for unit in found if unit not in chosen]
     return chosen if wanted else list(units)
-
-
-def _label(unit: Device) -> str:
-    return str(unit.index) if unit.slice_index is None else f"{unit.index}:{unit.slice_index}"
