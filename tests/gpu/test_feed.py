@@ -1,0 +1,61 @@
+"""The feed on a real GPU: the same batches as on the CPU, and values that stay right under pressure."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fulltilt.augment import GPUAugmentation
+from fulltilt.bench.photos import make_photos
+from fulltilt.feed import ImageFiles, feed
+from fulltilt.feed.tensor_feed import TensorFeed
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos")
+    make_photos(folder, 150, size=(160, 120), target_bytes=12_000)
+    return folder
+
+
+def batches(folder, device, epochs=2):
+    augment = GPUAugmentation(0.5, 15, 0.2, 0.2, size=64, channels_last=True)
+    source = ImageFiles(folder)
+    with feed(source, batch_size=32, device=device, shuffle=True, augment=augment, num_workers=3) as it:
+        return [images.cpu() for _ in range(epochs) for (images,) in it]
+
+
+def test_batches_are_those_of_the_cpu(folder):
+    ours, reference = batches(folder, "cuda"), batches(folder, "cpu")
+    assert len(ours) == len(reference) == 10
+    for a, b in zip(ours, reference, strict=True):
+        assert a.shape == b.shape
+        assert (a - b).abs().max() <= 1 / 255
+
+
+def test_values_stay_right_under_pressure(folder):
+    """The step's stream is slow and memory is churned: what the side stream wrote must still be there."""
+    augment = GPUAugmentation(0.0, 0, 0, 0, size=32, channels_last=True, dtype=torch.uint8).eval()
+    with feed(ImageFiles(folder), batch_size=30, device="cuda", augment=augment, num_workers=3) as it:
+        first = [images.sum(dtype=torch.int64) for (images,) in it]
+        sums = []
+        for _ in range(60):
+            for (images,) in it:
+                torch.cuda._sleep(200_000)
+                junk = [torch.full((1 << 20,), 255, dtype=torch.uint8, device="cuda") for _ in range(3)]
+                sums.append(images.sum(dtype=torch.int64))
+                del junk, images
+        assert torch.equal(torch.stack(sums), torch.stack(first).repeat(60))
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_tensors_resident_or_through_pinned_memory(resident):
+    x, y = torch.randn(1000, 24, 16), torch.arange(1000)
+    it = feed((x, y), batch_size=64, shuffle=True, device="cuda")
+    other = TensorFeed((x, y), it.order, device=torch.device("cuda", 0), ahead=2, resident=resident)
+    for _ in range(3):
+        for ours, again in zip(it, other, strict=True):
+            torch.cuda._sleep(50_000)
+            assert torch.equal(ours[1], again[1])
+            assert torch.equal(ours[0], again[0])
+            assert torch.equal(ours[0].cpu(), x[ours[1].cpu()])
