@@ -37,7 +37,7 @@ class Path:
 
     def rows(self, aug: GPUAugmentation, images: Any, index: Tensor | None = None) -> Tensor:
         """The rows that a call would draw, without touching a pixel or moving the running index."""
-        batch = make_batch(_to(images, self.device), None, aug.layout)
+        batch = make_batch(_to(images, self.device), None, aug._layout)
         aug.to(self.device)
         spec = aug._spec(batch, counted=False)
         with ExitStack() as stack:

@@ -23,7 +23,6 @@ from tests.augment.support import (
 
 from fulltilt.augment import Ragged
 
-
 # In the interpreter a call takes a tenth of a second: looking for a smaller failing case would take minutes.
 AS_FOUND = (Phase.explicit, Phase.generate)
 
