@@ -20,7 +20,7 @@ from fulltilt.bench.loads import LOADS
 from fulltilt.bench.monitor import Cost, MonitorBench, Reading, measure_cost, measure_reading
 from fulltilt.bench.running import cpu_seconds, running_load
 from fulltilt.cli.bench import _show
-from fulltilt.errors import UnavailableError
+from fulltilt.errors import FulltiltError, UnavailableError
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,6 +31,12 @@ def test_the_cost_of_a_real_monitor(live):
     assert 0 < cost.core_percent < 50, "it runs, and sleeps most of the time"
     assert cost.cpu_ms_per_sample > 0.05
     assert cost.measured_seconds >= 2
+
+
+def test_a_monitor_that_takes_no_sample_has_no_cost(monkeypatch):
+    monkeypatch.setattr("fulltilt.bench.monitor._STARTING_SECONDS", 0.0)
+    with pytest.raises(FulltiltError, match="took no sample in 0.1 s"):
+        measure_cost(interval=3600.0, live=False, target=0.5, seconds=0.1)
 
 
 def test_cpu_time_is_that_of_the_whole_process():

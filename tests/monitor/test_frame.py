@@ -52,6 +52,12 @@ def test_the_full_width_is_used_and_taller_terminals_get_taller_histories():
     assert len(high) > len(low)
 
 
+def test_before_the_first_sample_nothing_is_said_about_gpus():
+    assert "waiting for the first sample" in text(draw(ViewState(title="every 60 s"), 80, 24))
+    assert "no GPU" not in text(draw(ViewState(title="every 60 s"), 80, 24))
+    assert "no driver" in text(draw(ViewState(title="every 60 s", problem="no driver"), 80, 24))
+
+
 def test_a_tall_history_has_the_figures_of_the_last_minute_beside_it():
     picture = text(draw(machine(1, sm=80.0), 120, 24))
     assert "mean 97.0 % ± 0.0" in picture

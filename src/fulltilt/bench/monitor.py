@@ -15,7 +15,7 @@ from typing import Any
 
 from fulltilt import __version__
 from fulltilt.bench.running import cpu_seconds, on_a_terminal, running_load
-from fulltilt.errors import UnavailableError
+from fulltilt.errors import FulltiltError, UnavailableError
 from fulltilt.machine.cores import read_cores
 from fulltilt.machine.sampler import Sampler
 
@@ -110,13 +110,15 @@ def measure_cost(*, interval: float, live: bool, target: float, seconds: float) 
         time.sleep(_STARTING_SECONDS)
         before, began, lines = cpu_seconds(process.pid), time.monotonic(), _lines(file)
         time.sleep(seconds)
-        after, ended, more_lines = cpu_seconds(process.pid), time.monotonic(), _lines(file)
+        after, ended, taken = cpu_seconds(process.pid), time.monotonic(), _lines(file) - lines
+    if not taken:  # a monitor that ended or never began costs nothing, which is no figure
+        raise FulltiltError(f"the monitor took no sample in {seconds:g} s; run it by itself: {' '.join(command)}")
     return Cost(
         interval_seconds=interval,
         live_view=live,
         core_percent=100 * (after - before) / (ended - began),
         target_percent=target,
-        cpu_ms_per_sample=1000 * (after - before) / max(1, more_lines - lines),
+        cpu_ms_per_sample=1000 * (after - before) / taken,
         start_cpu_seconds=before,
         measured_seconds=ended - began,
     )

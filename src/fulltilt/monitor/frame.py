@@ -77,6 +77,11 @@ class ViewState:
             self.summary = summarize(self._recent, cycle=False)
 
     @property
+    def begun(self) -> bool:
+        """Whether there has been a sample."""
+        return self._first is not None
+
+    @property
     def forming_seconds(self) -> float:
         """How long until there is a verdict; 0 or less when there is."""
         return LEAST_SECONDS - self.seen_seconds
@@ -107,7 +112,9 @@ def draw(state: ViewState, width: int, height: int) -> list[Line]:
         foot = foot[:2]
         room = height - len(head) - len(foot)
     body: list[Line] = []
-    if not gpus:
+    if not state.begun and state.problem is None:
+        body = [[(" waiting for the first sample", DIM)]]
+    elif not gpus:
         body = [[(f" {state.problem or 'no GPU is read'}", "yellow")]]
     else:
         density = _density(state, width, room)
@@ -132,8 +139,8 @@ def _density(state: ViewState, width: int, room: int) -> _Density:
 
 def _header(state: ViewState, width: int) -> Line:
     names = list(dict.fromkeys(gpu.name or "GPU" for gpu in state.now.gpus))
-    cards = f"{len(state.now.gpus)} × {', '.join(names)}" if state.now.gpus else "no GPU"
-    left = [(" fulltilt monitor", "bold"), (f"  {cards}  {state.title}", DIM)]
+    cards = f"{len(state.now.gpus)} × {', '.join(names)}  " if state.now.gpus else "no GPU  " if state.begun else ""
+    left = [(" fulltilt monitor", "bold"), (f"  {cards}{state.title}", DIM)]
     return spread(left, [(f"{clock(state.now.t)} ", "bold"), (" Ctrl-C: summary ", DIM)], width)
 
 

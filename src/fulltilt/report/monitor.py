@@ -13,7 +13,7 @@ from . import svg
 from .columns import Columns
 from .cpu import cpu_card
 from .gpu import gpu_card, verdict_word
-from .markup import Child, Markup, join, tag
+from .markup import Child, Markup, tag
 from .page import card, document, table
 
 # Series that a GPU's part draws, its trace in the overview included; and the host's.
@@ -109,7 +109,7 @@ def _overview(summary: Summary, columns: Columns) -> Markup:
 def _trace(gpu: GpuSummary, columns: Columns) -> Markup:
     values = [None if reading is None else reading.util for reading in columns.gpu(gpu.label)]
     if not columns.drawable:
-        return join("–")
+        return Markup("–")
     series = columns.runs(values, max_points=300)
     shapes = (
         svg.area(series, columns.time, svg.PERCENT, class_="blue"),
@@ -143,14 +143,12 @@ def _rules() -> Markup:
     """Every verdict's rule, in the order in which they are tried, and each flag's."""
     rows: list[list[Child]] = []
     for rule in VERDICTS:
-        limit = LIMITS[rule.name]
-        sign = "<" if rule.side == "below" else ">"
-        rows.append([rule.name, f"{limit.figure} {sign} {limit.value:g} {limit.unit}", limit.source])
+        rows.append([rule.name, _rule(rule.name, "<" if rule.side == "below" else ">"), LIMITS[rule.name].source])
     rows.append(["healthy", "no other rule fits", ""])
     quiet = f"GPU < {LIMITS['quiet-gpu'].value:g} %"
     flags: list[list[Child]] = [
-        ["memory-full", _over("memory-full"), LIMITS["memory-full"].source],
-        ["hot", f"{_over('hot', sign='≥')}, or clocks held down by heat", LIMITS["hot"].source],
+        ["memory-full", _rule("memory-full", ">"), LIMITS["memory-full"].source],
+        ["hot", f"{_rule('hot', '≥')}, or clocks held down by heat", LIMITS["hot"].source],
         ["cpu-bound", f"{quiet} while CPU > {LIMITS['cpu-bound'].value:g} %", LIMITS["cpu-bound"].source],
         [
             "cpu-bound",
@@ -176,6 +174,6 @@ def _rules() -> Markup:
     )
 
 
-def _over(name: str, *, sign: str = ">") -> Markup:
+def _rule(name: str, sign: str) -> str:
     limit = LIMITS[name]
-    return join(f"{limit.figure} {sign} {limit.value:g} {limit.unit}")
+    return f"{limit.figure} {sign} {limit.value:g} {limit.unit}"
