@@ -14,6 +14,7 @@ import typer
 from fulltilt import __version__
 from fulltilt.cli.augment import augment
 from fulltilt.cli.bench import bench
+from fulltilt.cli.cache import cache
 from fulltilt.cli.env import env
 from fulltilt.cli.monitor import monitor
 from fulltilt.errors import FulltiltError
@@ -47,6 +48,7 @@ app.command()(env)
 app.command()(monitor)
 app.add_typer(augment, name="augment")
 app.add_typer(bench, name="bench")
+app.add_typer(cache, name="cache")
 
 
 def main() -> None:

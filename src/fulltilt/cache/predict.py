@@ -1,0 +1,137 @@
+"""How large a cache will be, from the headers of some of its files; asked before anything is written."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import shutil
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from fulltilt.cache.make import kept_bytes
+from fulltilt.cache.settings import CacheSettings
+from fulltilt.cache.shard import RECORD_BYTES, align, shard_files
+from fulltilt.decode import Header, probe
+from fulltilt.errors import CacheError, FulltiltError
+
+_SAMPLED: Final = 512
+_HEAD_BYTES: Final = 1 << 18
+_ERRORS: Final = 3.0
+"""How many standard errors the margin is."""
+
+
+class Sample(NamedTuple):
+    """One image and, perhaps, its mask."""
+
+    image: str
+    mask: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What is still to be made, and the room that it takes."""
+
+    samples: int
+    """To be made."""
+    present: int
+    """In the cache already."""
+    probed: int
+    """Files whose headers were read; all of them where they are few."""
+    unreadable: int
+    """Of those."""
+    bytes: int
+    """To be written."""
+    margin_bytes: int
+    """How far it may be off: three standard errors of the sampling; 0 when every header was read."""
+    present_bytes: int
+    """What the cache takes now."""
+    free_bytes: int
+    """On its disk."""
+
+
+def predict(
+    folder: Path, missing: Sequence[Sample], settings: CacheSettings, *, present: int, probed: int = _SAMPLED
+) -> Prediction:
+    """Read up to `probed` headers, drawn the same way every time."""
+    chosen = list(missing) if len(missing) <= probed else random.Random(0).sample(missing, probed)
+    sizes: list[int] = []
+    for sample in chosen:
+        try:
+            header = _header(sample.image)
+        except (FulltiltError, OSError):  # the build says what is wrong with it; here it only takes no room
+            continue
+        sizes.append(_room(sample, header, settings))
+    share = len(sizes) / len(chosen) if chosen else 0.0
+    mean = statistics.fmean(sizes) if sizes else 0.0
+    margin = 0.0
+    if len(chosen) < len(missing) and len(sizes) > 1:
+        margin = _ERRORS * statistics.stdev(sizes) / math.sqrt(len(sizes)) * len(missing)
+    return Prediction(
+        samples=len(missing),
+        present=present,
+        probed=len(chosen),
+        unreadable=len(chosen) - len(sizes),
+        bytes=round(mean * share * len(missing)),
+        margin_bytes=round(margin),
+        present_bytes=folder_bytes(folder),
+        free_bytes=shutil.disk_usage(_existing(folder)).free,
+    )
+
+
+def check_room(folder: Path, prediction: Prediction, budget_bytes: int | None) -> None:
+    """CacheError when it fits neither the disk nor the budget."""
+    needed = prediction.bytes + prediction.margin_bytes
+    about = f"{prediction.samples:,} samples need about {in_words(prediction.bytes)}"
+    if prediction.margin_bytes:
+        about += f" (at most {in_words(needed)}, from {prediction.probed:,} headers)"
+    remedy = "keep smaller images (--size), name another folder, or cache a part of the files; nothing was written"
+    if budget_bytes is not None and prediction.present_bytes + needed > budget_bytes:
+        there = f" beside the {in_words(prediction.present_bytes)} there" if prediction.present_bytes else ""
+        raise CacheError(f"{about}{there}; the budget is {in_words(budget_bytes)}. Raise --budget, {remedy}")
+    if needed > prediction.free_bytes:
+        raise CacheError(
+            f"{about}; the disk of {folder} has {in_words(prediction.free_bytes)} free. Make room, {remedy}"
+        )
+
+
+def in_words(size: float) -> str:
+    """1.5 GB: decimal, as disks are sold."""
+    units = ["TB", "GB", "MB", "kB", "bytes"]
+    while size >= 1000 and len(units) > 1:
+        units.pop()
+        size /= 1000
+    unit = units[-1]
+    return f"{size:.0f} {unit}" if size >= 100 or unit == "bytes" else f"{size:.1f} {unit}"
+
+
+def folder_bytes(folder: Path) -> int:
+    """What the shards take on the disk."""
+    return sum(path.stat().st_blocks * 512 for path in shard_files(folder)) if folder.is_dir() else 0
+
+
+def _room(sample: Sample, header: Header, settings: CacheSettings) -> int:
+    pixels = kept_bytes(header, settings, masked=False)
+    mask = kept_bytes(header, settings, masked=True) - pixels if sample.mask is not None else 0
+    return align(pixels) + align(mask) + RECORD_BYTES + len(sample.image) + len(sample.mask or "")
+
+
+def _header(path: str) -> Header:
+    with open(path, "rb") as file:
+        head = file.read(_HEAD_BYTES)
+        try:
+            return probe(head)
+        except FulltiltError:
+            if len(head) < _HEAD_BYTES:
+                raise
+        return probe(head + file.read())  # a header behind a long preview, or a format that keeps it at the end
+
+
+def _existing(folder: Path) -> Path:
+    place = Path(os.path.abspath(folder))
+    while not place.exists():
+        place = place.parent
+    return place
