@@ -35,7 +35,7 @@ def test_the_cost_of_a_real_monitor(live):
 
 def test_a_monitor_that_takes_no_sample_has_no_cost(monkeypatch):
     monkeypatch.setattr("fulltilt.bench.monitor._STARTING_SECONDS", 0.0)
-    with pytest.raises(FulltiltError, match="took no sample in 0.1 s"):
+    with pytest.raises(FulltiltError, match="took no sample"):
         measure_cost(interval=3600.0, live=False, target=0.5, seconds=0.1)
 
 

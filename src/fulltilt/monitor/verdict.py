@@ -73,6 +73,16 @@ class _Rule(NamedTuple):
     side: Literal["below", "above"]
     figure: Callable[[Figures, Figures | None], float | None]
 
+    @property
+    def text(self) -> str:
+        return rule_text(self.name, "<" if self.side == "below" else ">")
+
+
+def rule_text(limit: str, sign: str) -> str:
+    """A comparison with one of `LIMITS`, as people read it."""
+    value, unit, figure, _ = LIMITS[limit]
+    return f"{figure} {sign} {value:g} {unit}"
+
 
 # In this order, the first that fits.
 VERDICTS = (
@@ -86,15 +96,14 @@ VERDICTS = (
 
 def judge(util: Figures, sm: Figures | None) -> Verdict:
     """The verdict on a GPU from the figures of its utilisation and, where the card has it, its SM activity."""
-    for name, side, figure in VERDICTS:
-        limit, value = LIMITS[name], figure(util, sm)
-        if value is None or not (value < limit.value if side == "below" else value > limit.value):
+    for rule in VERDICTS:
+        limit, value = LIMITS[rule.name], rule.figure(util, sm)
+        if value is None or not (value < limit.value if rule.side == "below" else value > limit.value):
             continue
         evidence = f"{limit.figure} {_apart(value, limit.value)} {limit.unit}"
-        if name in ("bursty", "small-kernels"):
+        if rule.name in ("bursty", "small-kernels"):
             evidence += f", mean utilisation {util.mean:.1f} %"
-        sign = "<" if side == "below" else ">"
-        return Verdict(name=name, rule=f"{limit.figure} {sign} {limit.value:g} {limit.unit}", evidence=evidence)
+        return Verdict(name=rule.name, rule=rule.text, evidence=evidence)
     activity = "SM activity not measured" if sm is None else f"mean SM activity {sm.mean:.1f} %"
     return Verdict(
         name="healthy",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fulltilt import __version__
 from fulltilt.machine.sample import Sample
 from fulltilt.monitor.summary import GpuSummary, Summary
-from fulltilt.monitor.verdict import LIMITS, VERDICTS
+from fulltilt.monitor.verdict import LIMITS, VERDICTS, rule_text
 
 from . import svg
 from .columns import Columns
@@ -141,14 +141,12 @@ def _next_steps(summary: Summary) -> Markup | None:
 
 def _rules() -> Markup:
     """Every verdict's rule, in the order in which they are tried, and each flag's."""
-    rows: list[list[Child]] = []
-    for rule in VERDICTS:
-        rows.append([rule.name, _rule(rule.name, "<" if rule.side == "below" else ">"), LIMITS[rule.name].source])
+    rows = [[rule.name, rule.text, LIMITS[rule.name].source] for rule in VERDICTS]
     rows.append(["healthy", "no other rule fits", ""])
     quiet = f"GPU < {LIMITS['quiet-gpu'].value:g} %"
-    flags: list[list[Child]] = [
-        ["memory-full", _rule("memory-full", ">"), LIMITS["memory-full"].source],
-        ["hot", f"{_rule('hot', '≥')}, or clocks held down by heat", LIMITS["hot"].source],
+    flags = [
+        ["memory-full", rule_text("memory-full", ">"), LIMITS["memory-full"].source],
+        ["hot", f"{rule_text('hot', '≥')}, or clocks held down by heat", LIMITS["hot"].source],
         ["cpu-bound", f"{quiet} while CPU > {LIMITS['cpu-bound'].value:g} %", LIMITS["cpu-bound"].source],
         [
             "cpu-bound",
@@ -172,8 +170,3 @@ def _rules() -> Markup:
             tag("p", often, class_="note"),
         )
     )
-
-
-def _rule(name: str, sign: str) -> str:
-    limit = LIMITS[name]
-    return f"{limit.figure} {sign} {limit.value:g} {limit.unit}"
