@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from fulltilt.machine.cores import Cores, read_cores
 from fulltilt.machine.gpus import Gpu, read_gpus
 from fulltilt.machine.memory import Disk, Memory, SharedMemory, read_disks, read_memory, read_shared_memory
 from fulltilt.machine.paths import OptionalPath, find_paths
+from fulltilt.machine.plain import plain
 from fulltilt.machine.software import Versions, read_versions, torch_build
 
 
@@ -43,7 +43,7 @@ class Machine:
             "paths": {path.name: path for path in self.paths},
             "budget": self.budget,
         }
-        flat: dict[str, Any] = _plain(parts)
+        flat: dict[str, Any] = plain(parts)
         return flat
 
 
@@ -69,15 +69,3 @@ def inspect(*, ranks: int | None = None, try_paths: bool = False, root: Path = R
         paths=find_paths(seen, torch_build(), try_them=try_paths),
         budget=budget,
     )
-
-
-def _plain(value: Any) -> Any:
-    """The value with only what JSON has; None and empty evidence leave no trace."""
-    if is_dataclass(value):
-        flat = {field.name: getattr(value, field.name) for field in fields(value)}
-        return {key: _plain(item) for key, item in flat.items() if item is not None and item != {}}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
