@@ -85,18 +85,15 @@ def torch_path() -> Iterator[Path]:
 @contextmanager
 def kernels() -> Iterator[Path]:
     """The kernels: on a GPU where there is one, otherwise in Triton's interpreter, with CPU tensors."""
-    if torch.cuda.is_available():
-        yield Path("kernels", "cuda")
-        return
-    import triton
+    found = Path("kernels", "cuda" if torch.cuda.is_available() else "cpu")
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(gpu, "torch", _Poisoned(found.guards)))
+        if found.device == "cpu":
+            import triton
 
-    if not triton.knobs.runtime.interpret:
-        pytest.fail("torch finds no GPU, and Triton was imported without TRITON_INTERPRET=1: kernels can't be tested")
-    found = Path("kernels", "cpu")
-    with (
-        mock.patch.object(engine, "on_cpu", engine.on_gpu),
-        mock.patch.object(gpu, "torch", _Poisoned(found.guards)),
-    ):
+            if not triton.knobs.runtime.interpret:
+                pytest.fail("no GPU, and Triton was imported without TRITON_INTERPRET=1: kernels can't be tested")
+            stack.enter_context(mock.patch.object(engine, "on_cpu", engine.on_gpu))
         yield found
 
 
@@ -117,14 +114,14 @@ class _Poisoned:
     def empty(self, shape: Sequence[int], **options: Any) -> Tensor:
         dtype = options.get("dtype") or torch.float32
         form = torch.empty(shape, **(options | {"device": "meta"}))
-        buffer = torch.empty(form.numel() + 2 * _MARGIN, dtype=dtype)
+        buffer = torch.empty(form.numel() + 2 * _MARGIN, dtype=dtype, device=options.get("device"))
         buffer.view(torch.uint8).fill_(POISON)
         self._guards.append((buffer, _MARGIN))
         return buffer.as_strided(form.shape, form.stride(), _MARGIN)
 
     def empty_like(self, like: Tensor, **options: Any) -> Tensor:
         form = torch.empty_like(like, **(options | {"device": "meta"}))
-        buffer = torch.empty(form.numel(), dtype=form.dtype)
+        buffer = torch.empty(form.numel(), dtype=form.dtype, device=like.device)
         buffer.view(torch.uint8).fill_(POISON)
         return buffer.as_strided(form.shape, form.stride())
 

@@ -5,55 +5,14 @@ from __future__ import annotations
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.augment.cases import Case, cases, options
-from tests.augment.support import (
-    Path,
-    about_centre,
-    kernels,
-    labels,
-    photo,
-    plain,
-    rotate,
-    rounding,
-    sample,
-    sample_labels,
-    stretch,
-    torch_path,
-)
+from tests.augment.cases import cases, options
+from tests.augment.checks import check_agreement, check_rotation
+from tests.augment.support import kernels, labels, photo, plain, torch_path
 
 from fulltilt.augment import Ragged
 
 # In the interpreter a call takes a tenth of a second: looking for a smaller failing case would take minutes.
 AS_FOUND = (Phase.explicit, Phase.generate)
-
-
-def check_rotation(path: Path, case: Case, degrees: float, fill: float | str) -> None:
-    """One flip and one rotation, against float64, with masks exact."""
-    aug = plain(
-        horizontal_flip_prob=1.0,
-        rotation_degrees=(degrees, degrees),
-        fill=fill,
-        layout=case.layout,
-        dtype=case.dtype,
-        mask_fill=1,
-    )
-    result = path(aug, case.images, *(() if case.masks is None else (case.masks,)))
-    images, masks = result if case.masks is not None else (result, None)
-    size = tuple(case.planes.shape[-2:])
-    inverse = about_centre(rotate(degrees) @ stretch(-1, 1), size)
-    assert images.dtype == case.dtype
-    assert images.shape == case.planes.shape
-    # Places are computed in float32: on large images they are off by some 1e-4 of a pixel.
-    tolerance = rounding(path, case.dtype) + 1e-4 + 2e-6 * max(size)
-    for k, source in enumerate(case.planes):
-        values = source.double() / (255 if source.dtype == torch.uint8 else 1)
-        found = images[k].double() / (255 if case.dtype == torch.uint8 else 1)
-        assert (found - sample(values, inverse, size, fill)).abs().max() < tolerance
-        if masks is not None:
-            expected, decided = sample_labels(case.masks[k].view(size), inverse, size, fill, mask_fill=1)
-            assert masks.dtype == case.masks.dtype
-            assert masks.shape == case.masks.shape
-            assert torch.equal(masks[k].view(size)[decided], expected[decided])
 
 
 FILLS = st.sampled_from([0.0, 0.7, "reflect", "edge"])
@@ -74,32 +33,6 @@ def test_a_rotation_of_anything_in_the_kernels(case, degrees, fill):
         check_rotation(path, case, degrees, fill)
 
 
-def agree(found: torch.Tensor, expected: torch.Tensor, tolerance: float, *, odd_ones: float = 0.0) -> None:
-    """Within the tolerance, except for a share of odd ones."""
-    assert found.shape == expected.shape
-    assert found.dtype == expected.dtype
-    apart = ~((found.double() - expected.double()).abs() <= tolerance)  # a NaN is apart too
-    assert float(apart.double().mean()) <= odd_ones, f"{int(apart.sum())} of {apart.numel()} are apart"
-
-
-def check_agreement(path: Path, aug, images, masks, dtype, *, odd_ones: float) -> None:
-    """The kernels' result and torch's, and the running index afterwards."""
-    call = (images,) if masks is None else (images, masks)
-    with torch_path() as other:
-        expected = other(aug, *call)
-    state = aug._state.tolist()
-    aug.set_epoch(0)
-    found = path(aug, *call)
-    assert aug._state.tolist() == state
-    # One rounding each, or two units of 8 bits; after normalisation and in places the sum of small errors.
-    tolerance = 1.01 / 1 if dtype == torch.uint8 else 2 * rounding(path, dtype) + 5e-4
-    if masks is None:
-        agree(found, expected, tolerance, odd_ones=odd_ones)
-        return
-    agree(found[0], expected[0], tolerance, odd_ones=odd_ones)
-    agree(found[1], expected[1], 0.0, odd_ones=0.004)  # a label on the border between two
-
-
 @settings(max_examples=45, phases=AS_FOUND)
 @given(data=st.data())
 def test_kernels_and_torch_agree(data):
@@ -108,7 +41,7 @@ def test_kernels_and_torch_agree(data):
     chosen = data.draw(options(tuple(case.planes.shape[-2:]), steps=steps))
     aug = plain(**chosen, layout=case.layout, dtype=case.dtype, seed=data.draw(st.integers(0, 99)))
     with kernels() as path:
-        check_agreement(path, aug, case.images, case.masks, case.dtype, odd_ones=0.02 if steps else 0.0)
+        check_agreement(path, aug, case.images, case.masks, odd_ones=0.02 if steps else 0.0)
 
 
 @settings(max_examples=12, phases=AS_FOUND)
@@ -124,7 +57,7 @@ def test_kernels_and_torch_agree_on_images_of_different_sizes(data):
         del chosen["size"]
     aug = plain(**chosen, layout="channels_last" if interleaved else "channels_first")
     with kernels() as path:
-        check_agreement(path, aug, images, masks, torch.float32, odd_ones=0.0)
+        check_agreement(path, aug, images, masks)
 
 
 @settings(max_examples=6, phases=AS_FOUND)
@@ -134,7 +67,7 @@ def test_kernels_and_torch_agree_on_clips(data):
     clips, masks = photo(2, frames, channels, 10, 14), labels(2, frames, 10, 14)
     aug = plain(**data.draw(options((10, 14))), layout="channels_first", dtype=torch.bfloat16)
     with kernels() as path:
-        check_agreement(path, aug, clips, masks, torch.bfloat16, odd_ones=0.0)
+        check_agreement(path, aug, clips, masks)
 
 
 @settings(max_examples=12, phases=AS_FOUND)
@@ -155,4 +88,4 @@ def test_a_buffer_that_begins_anywhere(offset, shrinks, sizes):
     )
     aug = plain(size=(3, 4) if shrinks else (13, 14), horizontal_flip_prob=0.5)
     with kernels() as path:
-        check_agreement(path, aug, ragged, None, torch.float32, odd_ones=0.0)
+        check_agreement(path, aug, ragged, None)
