@@ -86,7 +86,7 @@ def test_the_page_says_what_the_summary_says(record):
         gpu.verdict.evidence[1:],
         f"All cores {summary.cpu.util.mean:.1f} ± {summary.cpu.util.std:.1f} %",
         f"Busiest core {summary.cpu.busiest.mean:.1f} %",
-        f"Waiting for disk {summary.cpu.iowait.mean:.1f} % iowait",
+        f"iowait {summary.cpu.iowait.mean:.1f} %",
         "only says that some kernel ran",
         gpu.next_step.partition("  (")[0],
     ):
@@ -163,7 +163,7 @@ def test_a_lost_gpu_ends_its_line_and_says_so(record, lose, draw_page):
 def test_absent_figures_are_absent():
     samples = [Sample(t=t, gpus=(GpuSample(index=0, util=90 + t % 3),)) for t in range(30)]
     tree, words = read(monitor_page(samples, summarize(samples), title="bare"))
-    for absent in ("Peak memory", "Peak temperature", "Mean power", "Tensor", "Processor", "Cycle", "nan"):
+    for absent in ("Peak memory", "Peak temperature", "Mean power", "Tensor", "All cores", "Cycle", "nan"):
         assert absent not in words, absent
     assert not re.search(r"\bNone\b(?!: this GPU)", words)
     assert "This recording has no SM activity" in words

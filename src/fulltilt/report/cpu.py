@@ -1,4 +1,4 @@
-"""The host's part of the monitor's page: the processor as a whole and core by core, and the watched process."""
+"""The host's part of the monitor's page: the CPU as a whole and core by core, and the watched process."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def cpu_card(summary: CpuSummary, process: ProcessSummary | None, columns: Colum
     if not figures and not charts and process is None:
         return None
     return card(
-        tag("h2", "Processor"),
+        tag("h2", "CPU"),
         tiles(figures) if figures else None,
         *_process(process),
         *charts,
         id_="cpu",
-        label="Processor",
+        label="CPU",
     )
 
 
@@ -38,7 +38,7 @@ def _figures(summary: CpuSummary) -> list[tuple[str, str, str]]:
     if summary.busiest is not None:
         found.append(("Busiest core", f"{summary.busiest.mean:.1f}", "%"))
     if summary.iowait is not None:
-        found.append(("Waiting for disk", f"{summary.iowait.mean:.1f}", "% iowait"))
+        found.append(("iowait", f"{summary.iowait.mean:.1f}", "%"))
     if summary.cores is not None:
         found.append(("Cores", f"{summary.cores}", ""))
     if summary.ram_peak is not None:
@@ -59,7 +59,7 @@ def _process(process: ProcessSummary | None) -> list[Markup]:
         found.append(("Peak memory", f"{process.ram_peak / _GIB:.1f}", "GiB"))
     if process.gpu_mem_peak is not None:
         found.append(("Peak GPU memory", f"{process.gpu_mem_peak / _GIB:.1f}", "GiB"))
-    named = f"Process {process.pid}" + (f" ({process.name})" if process.name else "") + " and its children"
+    named = f"Process {process.pid}" + (f" ({process.name})" if process.name else "") + " and its descendants"
     return [tag("h3", named), *([tiles(found)] if found else [])]
 
 
@@ -76,17 +76,17 @@ def _mean_chart(summary: CpuSummary, columns: Columns) -> Markup | None:
         for label, colour, figures, values in (
             ("All cores", "blue", summary.util, [cpu.util for cpu in cpus]),
             ("Busiest core", "orange", summary.busiest, [max(cpu.cores) if cpu.cores else None for cpu in cpus]),
-            ("Waiting for disk", "olive", summary.iowait, [cpu.iowait for cpu in cpus]),
+            ("iowait", "olive", summary.iowait, [cpu.iowait for cpu in cpus]),
         )
         if figures is not None
     ]
     if not lines:
         return None
     return time_chart(
-        "Processor over time",
+        "CPU over time",
         lines,
         Axes(time=columns.time),
-        label="Processor, percent over time: " + ", ".join(f"{line.label} {line.value}" for line in lines),
+        label="CPU, percent over time: " + ", ".join(f"{line.label} {line.value}" for line in lines),
         holes=columns.holes([cpu.util is not None or bool(cpu.cores) for cpu in cpus]),
         size="wide",
     )

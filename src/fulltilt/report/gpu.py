@@ -22,8 +22,8 @@ MEANINGS: dict[VerdictName, str] = {
 FLAG_MEANINGS: dict[FlagName, str] = {
     "memory-full": "There is little room left before it runs out of memory.",
     "hot": "A hot GPU lowers its clocks, and every step takes longer.",
-    "cpu-bound": "While the GPU waits, the processor works: preparing the data takes too long there.",
-    "io-bound": "While the GPU waits, the processor waits too, for the disk.",
+    "cpu-bound": "While the GPU waits, the CPU works: preparing the data takes too long there.",
+    "io-bound": "While the GPU waits, the CPU waits too, for the disk.",
 }
 TONES: dict[VerdictName | None, str] = {
     "idle": "quiet",
