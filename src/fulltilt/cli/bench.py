@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 bench = typer.Typer(help="Measure what fulltilt itself costs and gives on this machine.", no_args_is_help=True)
 
 
-@bench.callback()
-def _bench() -> None:
-    pass
-
-
 @bench.command()
 def monitor(
     *,
