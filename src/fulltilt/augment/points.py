@@ -41,9 +41,10 @@ def move_boxes(boxes: Tensor, matrices: Tensor, size: tuple[int, int]) -> Tensor
     left, top, right, bottom = boxes.to(torch.float32).unbind(-1)
     corners = torch.stack([left, top, right, top, right, bottom, left, bottom], -1)
     moved = move_points(corners.view(len(boxes), -1, 2), matrices).view(*boxes.shape[:2], 4, 2)
-    low, high = moved.amin(-2), moved.amax(-2)
-    edge = torch.tensor([size[1], size[0]], dtype=torch.float32, device=boxes.device)
-    cut = torch.cat([low.clamp(min=0.0), torch.minimum(high, edge)], -1)
+    (left_in, top_in), (right_in, bottom_in) = moved.amin(-2).unbind(-1), moved.amax(-2).unbind(-1)
+    cut = torch.stack(
+        [left_in.clamp(min=0.0), top_in.clamp(min=0.0), right_in.clamp(max=size[1]), bottom_in.clamp(max=size[0])], -1
+    )
     left_over = ((cut[..., 2:] > cut[..., :2]).all(-1) & (right > left) & (bottom > top))[..., None]
     return torch.where(left_over, cut, 0.0).to(boxes.dtype)
 
