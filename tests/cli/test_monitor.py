@@ -155,6 +155,15 @@ def test_fail_under_is_a_status_for_scripts(with_driver, driver, percent, status
     assert re.match("[12] sample", done.stdout), "the summary comes all the same"
 
 
+def test_fail_under_counts_a_lost_gpu_as_too_low(tmp_path):
+    file = tmp_path / "run.jsonl"
+    healthy, lost = '{"index": 0, "util": 97}', '{"index": 1, "lost": "gone"}'
+    file.write_text(f'{{"t": 1, "gpus": [{healthy}, {lost}]}}\n')
+    done = run("--replay", file, "--fail-under", 85)
+    assert done.returncode == 1
+    assert "too low on GPU 1, which stopped answering" in done.stderr
+
+
 def test_a_broken_recording_names_the_line(tmp_path, with_driver):
     file = tmp_path / "run.jsonl"
     file.write_text('{"t": 1, "cpu": {}}\n{"t": 2,\n{"t": 3, "cpu": {}}\n')

@@ -239,6 +239,7 @@ def _fail_under(summary: Summary, percent: float) -> None:
     if not measured:
         raise UnavailableError(f"--fail-under {percent:g}: no GPU's utilisation was measured")
     low = [f"GPU {label} at {mean:.1f} %" for label, mean in measured if mean < percent]
+    low += [f"GPU {gpu.label}, which stopped answering" for gpu in summary.gpus if gpu.lost is not None]
     if low:
         raise FulltiltError(f"--fail-under {percent:g}: mean utilisation too low on {', '.join(low)}")
 
