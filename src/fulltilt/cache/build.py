@@ -164,11 +164,12 @@ def _make(
     ).run(workers)
     if problem is not None:
         kept = counts.made + counts.known
-        left = in_words(counts.bytes / counts.made * (len(missing) - counts.done)) if counts.made else "an unknown size"
+        left = (len(missing) - counts.done) * (counts.bytes / counts.made if counts.made else 0)
+        room = f" for about {in_words(left)}" if left else ""
         raise CacheError(
             f"{folder} can't be written to any more ({problem}) after {in_words(folder_bytes(folder))}: {kept:,} of "
-            f"{len(missing):,} samples were added and stay. Make room for about {left}, then run the same command "
-            "again: it goes on from there"
+            f"{len(missing):,} samples were added and stay. Make room{room}, then "
+            "run the same command again: it goes on from there"
         )
     return counts
 

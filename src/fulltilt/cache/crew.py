@@ -132,7 +132,7 @@ class Crew:
             process.sent.clear()
         elif "kept" in report:
             self._deaths_in_a_row = 0
-            process.unkept.clear()
+            del process.unkept[: report["kept"]]
         else:
             number = report["number"]
             process.sent.remove(number)

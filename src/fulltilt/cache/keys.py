@@ -20,7 +20,7 @@ _TICK_NS: Final = 50_000_000
 """More than the granularity of a file's times where they have fractions of a second (the kernel's tick, 1 to 10 ms)."""
 _WHOLE_SECONDS_NS: Final = 2_000_000_000
 """The same where they have none: FAT counts in steps of two seconds."""
-_ATTEMPTS: Final = 3
+_ATTEMPTS: Final = 4
 
 
 class Key(NamedTuple):
@@ -75,11 +75,11 @@ def read_steadily(path: Path) -> tuple[bytes, tuple[int, ...]]:
             before = os.fstat(fd)
             if (rest_ns := _unsettled_ns(before)) > 0:
                 time.sleep(rest_ns / 1e9)
-                before = os.fstat(fd)
+                continue  # it may have changed meanwhile
             data = _all(fd, before.st_size)
             if stamp_of(os.fstat(fd)) == stamp_of(before) and len(data) == before.st_size:
                 return data, stamp_of(before)
-        raise OSError(f"{os.fspath(path)} changed while it was read, {_ATTEMPTS} times: is it still being written?")
+        raise OSError(f"{os.fspath(path)} keeps changing while it is read: is it still being written?")
     finally:
         os.close(fd)
 

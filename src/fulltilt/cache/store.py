@@ -125,13 +125,13 @@ class Cache:
             for position in range(end - start):
                 yield shard, position, self._record(start + position)
 
-    def paths(self, shard: int, record: Record) -> tuple[str, str | None]:
-        """The image's path and the mask's, as they were; `shard` is where the record was found."""
+    def paths(self, shard: int, record: Record) -> tuple[str, str | None] | None:
+        """The image's path and the mask's, as they were; `shard` is where the record was found. None: they are lost."""
         names = self._maps.get(shard, "names")
         middle = record.path_offset + record.path_bytes
         end = middle + max(0, record.mask_path_bytes)
-        if names is None or end > len(names):
-            return "(its name is lost)", None
+        if names is None or end > len(names) or 0 in names[record.path_offset : end]:
+            return None
         image = os.fsdecode(names[record.path_offset : middle])
         return image, os.fsdecode(names[middle:end]) if record.mask_path_bytes >= 0 else None
 

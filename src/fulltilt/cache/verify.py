@@ -103,13 +103,15 @@ def _checks(cache: Cache, newest: dict[bytes, int]) -> Iterator[Callable[[], Fou
             text = f"record {position} is damaged: whose it was is not known"
             yield partial(_found, (shard, position, name, text, None))
             continue
-        path, mask = cache.paths(shard, record)
+        names = cache.paths(shard, record)
+        path = names[0] if names else "(its name is lost)"
         try:
             views = [cache.pixels(entry_of(record)), cache.mask(entry_of(record))]
         except CacheError as error:
             yield partial(_found, (shard, position, path, str(error), None))
             continue
-        source = (path, mask, cache.settings.digest) if newest.get(record.name) == record.written_ns else None
+        is_newest = newest.get(record.name) == record.written_ns
+        source = (*names, cache.settings.digest) if names and is_newest else None
         yield partial(_check, shard, position, path, record, views, source)
 
 

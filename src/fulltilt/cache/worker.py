@@ -3,7 +3,7 @@
 One JSON line per sample in, one or more out:
 
     {"number": 7, "image": "…", "mask": null}  →  {"number": 7, "outcome": "made", "bytes": 562500}
-                                               →  {"kept": 12}        everything reported before this survives a kill
+                                               →  {"kept": 12}        so many more of those reported now survive a kill
                                                →  {"stopped": "…"}    the disk is full; nothing more is taken
 It ends when its input does, also because the builder was killed, and keeps what it has made.
 """
@@ -35,7 +35,7 @@ class Worker:
         self._cache = Cache(folder, settings)
         self._writer = ShardWriter(folder, self._digest, shard_bytes=shard_bytes)
         self._made: dict[bytes, Record] = {}
-        self._unkept = 0
+        self._told = 0
 
     def run(self, lines: TextIO) -> None:
         try:
@@ -43,11 +43,11 @@ class Worker:
                 self._sample(json.loads(line))
                 if self._alone:
                     break
-                if self._writer.pending == 0:
-                    self._tell_kept()
+                self._tell_kept()
             self._writer.close()
             self._tell_kept()
         except OSError as error:  # of the shard; a sample's own are told as its outcome
+            self._tell_kept()
             self._say(stopped=error.strerror or str(error), errno=error.errno)
 
     def _sample(self, task: dict[str, Any]) -> None:
@@ -76,13 +76,12 @@ class Worker:
             record = self._writer.add(subject, *pixels)
             self._made[content] = record
             size = record.end - record.offset
-        self._unkept += 1
         self._say(number=number, outcome="known" if known else "made", bytes=size)
 
     def _tell_kept(self) -> None:
-        if self._unkept:
-            self._say(kept=self._unkept)
-            self._unkept = 0
+        if (more := self._writer.kept - self._told) > 0:
+            self._told += more
+            self._say(kept=more)
 
     def _say(self, **report: Any) -> None:
         try:

@@ -53,6 +53,7 @@ class ShardWriter:
     def __init__(self, folder: Path, settings: bytes, *, shard_bytes: int = SHARD_BYTES) -> None:
         self._folder, self._settings, self._limit = folder, settings, shard_bytes
         self._shard: _Shard | None = None
+        self._kept_before = 0
 
     def add(self, subject: Subject, pixels: NDArray[np.uint8], mask: NDArray[np.uint8] | None) -> Record:
         """Keep a sample's pixels."""
@@ -67,15 +68,10 @@ class ShardWriter:
         shard = self._shard or self._claim(0)
         shard.append_known(subject, known)
 
-    def flush(self) -> None:
-        """Have everything added so far survive."""
-        if self._shard is not None:
-            self._shard.flush()
-
     @property
-    def pending(self) -> int:
-        """Samples that would be lost by a kill now."""
-        return 0 if self._shard is None else len(self._shard.pending)
+    def kept(self) -> int:
+        """How many samples, in the order they were added, survive whatever happens now."""
+        return self._kept_before + (0 if self._shard is None else self._shard.kept)
 
     def close(self) -> None:
         if self._shard is not None:
@@ -83,6 +79,7 @@ class ShardWriter:
             try:
                 shard.flush()
             finally:
+                self._kept_before += shard.kept
                 shard.close()
 
     def _claim(self, room: int) -> _Shard:
@@ -107,7 +104,8 @@ class _Shard:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._index = os.open(path_of(folder, number, "index"), flags, 0o666)
         self._names = os.open(path_of(folder, number, "names"), flags, 0o666)
-        self.pending: list[bytes] = []
+        self._pending: list[bytes] = []
+        self.kept = 0
         self._pending_bytes = 0
         self._flushed_at = time.monotonic()
         if os.fstat(self._index).st_size < HEADER_BYTES:
@@ -165,23 +163,24 @@ class _Shard:
     def flush(self) -> None:
         """Pixels and names to the disk, then the records that point to them."""
         self._flushed_at = time.monotonic()
-        if not self.pending:
+        if not self._pending:
             return
         try:
             os.fdatasync(self._pixels)
             os.fdatasync(self._names)
-            records = b"".join(self.pending)
+            records = b"".join(self._pending)
             _write(self._index, records, self._index_end)
             os.fdatasync(self._index)
         except OSError:
             os.ftruncate(self._index, self._index_end)
-            self.pending.clear()
+            self._pending.clear()
             self.end, self._names_end = self._kept_end, self._kept_names_end
             os.ftruncate(self._pixels, self.end)
             raise
+        self.kept += len(self._pending)
         self._index_end += len(records)
         self._kept_end, self._kept_names_end = self.end, self._names_end
-        self.pending.clear()
+        self._pending.clear()
         self._pending_bytes = 0
 
     def close(self) -> None:
@@ -223,7 +222,7 @@ class _Shard:
         paths = subject.image + (subject.mask or b"")
         _write(self._names, paths, self._names_end)
         self._names_end += len(paths)
-        self.pending.append(record.pack())
+        self._pending.append(record.pack())
 
     def _flush_when_due(self) -> None:
         if self._pending_bytes >= _GROUP_BYTES or time.monotonic() - self._flushed_at >= _GROUP_SECONDS:
