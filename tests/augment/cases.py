@@ -86,7 +86,7 @@ SMOOTH: dict[str, Any] = {
     "contrast_pivot": "mean",
     "antialias": False,
     "fill": 0.3,
-    "mask_fill": 5,
+    "mask_fill": 1,
     "erase_value": 0.6,
 }
 """Settings under which a small error stays small."""

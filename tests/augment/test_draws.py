@@ -1,4 +1,4 @@
-"""The same sample gets the same draw: alone, in any batch, in any order, on either path; and draws are what they say."""
+"""The same sample gets the same draw: alone, in any batch, in any order, on either path. Draws are as asked for."""
 
 from __future__ import annotations
 

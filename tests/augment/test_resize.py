@@ -75,7 +75,7 @@ def test_labels_are_the_nearest(path, size, to):
 
 
 def resized_crop_box(size, area, ratio, index):
-    """torchvision's RandomResizedCrop.get_params, with our generator for its random numbers: left, top, right, bottom."""
+    """torchvision's RandomResizedCrop.get_params on our generator's numbers: left, top, right, bottom."""
     height, width = size
     low, high = (math.log(r) for r in ratio)
     for attempt in range(10):

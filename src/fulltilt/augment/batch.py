@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -145,25 +145,21 @@ def _images(ragged: Ragged) -> Iterator[Tensor]:
         yield ragged.data[offset : offset + height * width * ragged.channels].view(shape)
 
 
-def make_batch(
-    images: Tensor | Ragged | Sequence[Tensor], masks: Tensor | Ragged | Sequence[Tensor] | None, layout: Layout
-) -> Batch:
+def make_batch(images: Tensor | Ragged | Sequence[Tensor], masks: Any, layout: Layout) -> Batch:
     """The caller's images and masks, checked, as a Batch. Nothing is copied but masks that are not contiguous."""
     if isinstance(images, Tensor):
         return _dense(images, masks, layout)
+    _check_list("images", images)
+    _check_list("masks", masks)
     ragged = images if isinstance(images, Ragged) else Ragged.of(images, layout=layout)
     _check_dtype(ragged.data)
-    if masks is not None and isinstance(masks, Tensor):
-        raise InputError("masks must be a list (or a Ragged) when images are one: each has its image's size")
-    labels = (
-        masks if isinstance(masks, Ragged) or masks is None else Ragged.of(masks, layout="channels_first", name="masks")
-    )
-    if labels is not None:
-        same = len(labels) == len(ragged)
-        if same and not isinstance(images, Ragged) and not isinstance(masks, Ragged):
-            same = [m.shape[-2:] for m in labels.keep] == [_plane_size(i, ragged.interleaved) for i in ragged.keep]
-        if not same or labels.channels != 1:
+    labels = None
+    if masks is not None:
+        labels = masks if isinstance(masks, Ragged) else Ragged.of(masks, layout="channels_first", name="masks")
+        if labels.channels != 1 or len(labels) != len(ragged) or not _same_sizes(ragged, labels):
             raise InputError("masks must be one per image, H×W or 1×H×W, each of its image's size")
+        if labels.data.device != ragged.data.device:
+            raise InputError(f"masks is on {labels.data.device} and images on {ragged.data.device}: move one")
     return Batch(
         data=ragged.data,
         count=len(ragged),
@@ -175,8 +171,14 @@ def make_batch(
     )
 
 
-def _plane_size(image: Tensor, interleaved: bool) -> torch.Size:
-    return image.shape[:2] if interleaved else image.shape[-2:]
+def _same_sizes(images: Ragged, masks: Ragged) -> bool:
+    """As far as can be told without waiting for a GPU: by the tensors behind, or by sizes that are on the host."""
+    if images.keep and masks.keep:
+        planes = (i.shape[:2] if images.interleaved else i.shape[-2:] for i in images.keep)
+        return all(m.shape[-2:] == plane for m, plane in zip(masks.keep, planes, strict=True))
+    if images.sizes.device.type == "cpu" and masks.sizes.device.type == "cpu":
+        return torch.equal(images.sizes.long(), masks.sizes.long())
+    return True
 
 
 def _dense(images: Tensor, masks: object, layout: Layout) -> Batch:
@@ -228,10 +230,22 @@ def _dense_masks(masks: object, images: Tensor, size: tuple[int, int]) -> Tensor
     return masks.reshape(-1, *size).contiguous()
 
 
+def _check_list(name: str, found: object) -> None:
+    if isinstance(found, Ragged) or (name == "masks" and found is None):
+        return
+    if isinstance(found, Tensor):
+        raise InputError(f"{name} must be a list (or a Ragged) when images are one: each has its image's size")
+    inside = isinstance(found, list | tuple) and len(found) > 0
+    if isinstance(found, list | tuple) and (not inside or isinstance(found[0], Tensor)):
+        return
+    kind = f"{type(found).__name__} of {type(found[0]).__name__}" if inside else type(found).__name__  # type: ignore[index]
+    raise InputError(f"{name} must be a tensor, a list of tensors or a Ragged; found {kind}")
+
+
 def _check_dtype(images: Tensor) -> None:
-    if images.dtype != torch.uint8 and not images.dtype.is_floating_point:
+    if images.dtype not in (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64):
         raise InputError(
-            f"images has dtype {images.dtype}; allowed: torch.uint8 (0 to 255) or a float type (0 to 1). "
+            f"images has dtype {images.dtype}; allowed: torch.uint8 (0 to 255) or float16 to float64 (0 to 1). "
             "Convert with images.to(torch.uint8)"
         )
 

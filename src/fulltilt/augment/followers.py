@@ -42,7 +42,8 @@ def _kornia(module: Any, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]
             data_keys=["input", "mask"],
             extra_args={DataKey.MASK: {"resample": "nearest", "align_corners": None}},
         )
-    # float64 holds every label up to 2^53 exactly; 8-bit and 16-bit ones need no more than float32.
-    wide = torch.float64 if masks.dtype in (torch.int64, torch.int32) else torch.float32
-    out, labels = module(images, masks[:, None].to(wide).to(images.dtype if wide == torch.float32 else wide))
-    return out, labels[:, 0].round().to(masks.dtype)
+    # Kornia turns masks into the images' type, and bfloat16 holds whole numbers up to 256 only. So each byte of a label
+    # goes as a channel of its own; the nearest pixel brings them all, and together they are the label again.
+    planes = masks.contiguous()[..., None].view(torch.uint8).movedim(-1, 1)
+    out, moved = module(images, planes.to(images.dtype if images.is_floating_point() else torch.float32))
+    return out, moved.round().to(torch.uint8).movedim(1, -1).contiguous().view(masks.dtype)[..., 0]

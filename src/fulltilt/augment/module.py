@@ -18,6 +18,7 @@ from fulltilt.augment.batch import Batch, Layout, Ragged, make_batch
 from fulltilt.augment.engine import augment
 from fulltilt.augment.followers import follow
 from fulltilt.augment.gpu import Pass, prepared
+from fulltilt.augment.layout import Ops
 from fulltilt.augment.op import compiled_augment
 from fulltilt.augment.points import check_points, forward_matrices, move_boxes, move_points
 from fulltilt.augment.settings import Settings
@@ -89,6 +90,8 @@ class GPUAugmentation(nn.Module):
         self._dtype = dtype
         self._channels_last = channels_last
         self._layout: Layout = layout
+        if not isinstance(then, Sequence | nn.ModuleList) or not all(callable(module) for module in then):
+            raise InputError(f"then={then!r} must be a list of modules or functions")
         self.then = nn.ModuleList(m if isinstance(m, nn.Module) else _Called(m) for m in then)
         self._check_inputs = check_inputs
         self._ops, self._eval_ops = settings.ops, settings.eval_ops
@@ -174,6 +177,10 @@ class GPUAugmentation(nn.Module):
             child._apply(fn)  # type: ignore[no-untyped-call]
         return super()._apply(lambda tensor: tensor.to(fn(tensor).device), recurse=False)  # type: ignore[no-any-return, no-untyped-call]
 
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._held = None  # with assign=True the buffers are others now
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_held": None, "_passes": {}}  # compiled kernels are neither copied nor pickled
 
@@ -191,8 +198,8 @@ class GPUAugmentation(nn.Module):
 
     @strength.setter
     def strength(self, value: float) -> None:
-        if not 0.0 <= value <= 1.0:
-            raise InputError(f"strength={value!r} must be from 0 to 1")
+        if not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+            raise InputError(f"strength={value!r} must be a number from 0 to 1")
         self._strength.fill_(value)
 
     def extra_repr(self) -> str:
@@ -210,6 +217,8 @@ class GPUAugmentation(nn.Module):
             raise InputError("images of different sizes need an output size: pass size=(height, width)")
         if self._norm is not None and len(self._norm) != batch.channels:
             raise InputError(f"normalize has {len(self._norm)} channels, images have {batch.channels}")
+        if batch.masks is not None:
+            _check_mask_fill(self.settings, batch.masks.dtype)
         dtype = self._dtype
         if dtype is None:
             dtype = torch.float32 if batch.data.dtype in (torch.uint8, torch.float64) else batch.data.dtype
@@ -226,6 +235,8 @@ class GPUAugmentation(nn.Module):
     def _checked_index(index: Tensor | None, shape: _Shape, device: torch.device) -> Tensor | None:
         if index is None:
             return None
+        if not isinstance(index, Tensor):
+            raise InputError(f"index must be a tensor of {shape.samples} whole numbers, found {type(index).__name__}")
         if index.shape != (shape.samples,) or index.dtype.is_floating_point:
             raise InputError(
                 f"index must be {shape.samples} whole numbers, one per sample; found {tuple(index.shape)} {index.dtype}"
@@ -268,8 +279,9 @@ class ProgressiveAugmentation(GPUAugmentation):
         Args:
             minimal, strong: options of the two ends; by default those of Minimal- and StrongGPUAugmentation.
         """
-        if switch_epoch < 0 or ramp_epochs < 0:
-            raise InputError(f"switch_epoch={switch_epoch} and ramp_epochs={ramp_epochs} must be ≥ 0")
+        for name, epochs in (("switch_epoch", switch_epoch), ("ramp_epochs", ramp_epochs)):
+            if not isinstance(epochs, int) or epochs < 0:
+                raise InputError(f"{name}={epochs!r} must be a whole number ≥ 0")
         own = {f.name for f in fields(Settings)}
         shared = {name: value for name, value in options.items() if name in own}
         start = _settings(**(MINIMAL | shared | (minimal or {})))
@@ -338,6 +350,15 @@ def _check_alike(start: Settings, end: Settings) -> None:
                 f"{name} is {getattr(start, name)!r} in minimal and {getattr(end, name)!r} in strong; "
                 f"pass it once, as {name}=…, for both"
             )
+
+
+def _check_mask_fill(settings: Settings, dtype: torch.dtype) -> None:
+    """A label that the masks can't hold would become another one."""
+    if isinstance(settings.fill, str) or not settings.ops & Ops.OUTSIDE or dtype.is_floating_point:
+        return
+    low, high = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    if not low <= settings.mask_fill <= high:
+        raise InputError(f"mask_fill={settings.mask_fill} doesn't fit masks of {dtype}, which hold {low} to {high}")
 
 
 def _norm_of(settings: Settings) -> Tensor | None:

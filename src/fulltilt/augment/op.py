@@ -23,7 +23,7 @@ def compiled_augment(
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """`engine.augment` through the operator."""
     ragged, ragged_masks = batch.ragged, batch.ragged_masks
-    shape = [batch.count, batch.frames, batch.channels, batch.height, batch.width, batch.interleaved]
+    shape = [batch.count, batch.frames, batch.channels, batch.height, batch.width, int(batch.interleaved)]
     shape += [0 if ragged is None else ragged.smallest]
     images, labels, rows = torch.ops.fulltilt.augment(
         batch.data,

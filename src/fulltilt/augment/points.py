@@ -40,7 +40,8 @@ def move_boxes(boxes: Tensor, matrices: Tensor, size: tuple[int, int]) -> Tensor
     """
     left, top, right, bottom = boxes.to(torch.float32).unbind(-1)
     corners = torch.stack([left, top, right, top, right, bottom, left, bottom], -1)
-    moved = move_points(corners.view(len(boxes), -1, 2), matrices).view(*boxes.shape[:2], 4, 2)
+    count, boxes_each = boxes.shape[:2]
+    moved = move_points(corners.view(count, boxes_each * 4, 2), matrices).view(count, boxes_each, 4, 2)
     (left_in, top_in), (right_in, bottom_in) = moved.amin(-2).unbind(-1), moved.amax(-2).unbind(-1)
     cut = torch.stack(
         [left_in.clamp(min=0.0), top_in.clamp(min=0.0), right_in.clamp(max=size[1]), bottom_in.clamp(max=size[0])], -1

@@ -248,6 +248,15 @@ def _within(low: float, high: float) -> Any:
     return check
 
 
+def _whole(low: int, high: int) -> Any:
+    def check(name: str, value: Any) -> str | None:
+        if type(value) is int and low <= value <= high:
+            return None
+        return f"{name}={value!r} must be a whole number from {low} to {high}"
+
+    return check
+
+
 def _magnitude(low: float, high: float, *, lowest: float | None = None, ordered: bool = True) -> Any:
     """A half-width in [low, high], or a pair (whose values may start at `lowest`)."""
     floor = low if lowest is None else lowest
@@ -277,10 +286,10 @@ def _interval(low: float, high: float) -> Any:
 
 
 def _size(name: str, value: Any) -> str | None:
-    sides = (value,) if isinstance(value, int) else value
+    sides = (value, value) if isinstance(value, int) else value
     if value is None:
         return None
-    if isinstance(sides, tuple) and len(sides) in (1, 2) and all(type(side) is int and side >= 1 for side in sides):
+    if isinstance(sides, tuple) and len(sides) == 2 and all(type(side) is int and side >= 1 for side in sides):
         return None
     return f"{name}={value!r} must be a whole number ≥ 1 or a pair (height, width) of them"
 
@@ -336,7 +345,7 @@ _CHECKS: dict[str, Any] = {
     "random_resized_crop": _area,
     "crop_ratio": _interval(0.01, 100.0),
     "random_crop": _size,
-    "crop_padding": _within(0, 1 << 15),
+    "crop_padding": _whole(0, 1 << 15),
     "eval_crop": _optional(_within(0.01, 1.0)),
     "brightness": _magnitude(0.0, 10.0),
     "contrast": _magnitude(0.0, 10.0),
@@ -349,7 +358,7 @@ _CHECKS: dict[str, Any] = {
     "solarize_prob": _probability,
     "solarize_threshold": _within(0.0, 1.0),
     "posterize_prob": _probability,
-    "posterize_bits": _within(1, 8),
+    "posterize_bits": _whole(1, 8),
     "noise_std": _within(0.0, 10.0),
     "erase_prob": _probability,
     "erase_area": _interval(0.0, 1.0),
@@ -358,6 +367,6 @@ _CHECKS: dict[str, Any] = {
     "blur_prob": _probability,
     "blur_sigma": _interval(0.01, 20.0),
     "fill": _choice_or_number(0.0, 1.0, "reflect", "edge"),
-    "mask_fill": _within(-(1 << 62), 1 << 62),
+    "mask_fill": _whole(-(1 << 62), 1 << 62),
     "antialias": _boolean,
 }
