@@ -48,9 +48,9 @@ def test_a_resume_at_another_batch_size_gives_exactly_the_rest(length, batch_siz
         assert after == first.order.permutation(1).tolist(), "the epoch was over: the next one begins"
 
 
-def test_arrays_are_taken_as_they_are_and_augmentation_sees_the_first():
+def test_arrays_are_taken_as_they_are_and_a_function_is_given_the_batch():
     x, y = np.arange(12, dtype=np.float32), np.arange(12)
-    it = feed((x, y), batch_size=5, augment=lambda batch: batch * 2, device="cpu")
+    it = feed((x, y), batch_size=5, augment=lambda batch: (batch[0] * 2, batch[1]), device="cpu")
     assert [(a.tolist(), b.tolist()) for a, b in it][2] == ([20.0, 22.0], [10, 11])
 
 

@@ -17,69 +17,35 @@ Tensors = tuple[Tensor, ...]
 
 
 class Feed(ABC):
-    """Batches on the device, in the order's order, ahead of the step. Made by `feed`.
+    """Batches on the device, ahead of the step. Made by `feed`.
 
-    One `for` loop is one epoch; the next loop is the next epoch, whose first batches are prepared while this one ends.
-    A loop that is broken off is not taken up again, unless its place was saved and loaded.
+    One `for` loop is one epoch; a loop that is broken off is not taken up again, unless its place was saved and loaded.
     """
 
-    def __init__(self, order: Order) -> None:
-        self.order = order
-        self._epoch, self._position = 0, 0
-        self._follows = False
-        """The last epoch was gone through to its end: its successor is under way."""
-        self._resumes = False
-        """The position was loaded: the next loop goes on from it."""
+    def __init__(self) -> None:
+        self._epoch = 0
         self._clock = Clock()
         self._closed = False
 
+    @abstractmethod
+    def __iter__(self) -> Iterator[Any]:
+        """The epoch's batches."""
+
+    @abstractmethod
     def __len__(self) -> int:
-        return self.order.steps()
+        """Batches in an epoch."""
 
-    def __iter__(self) -> Iterator[Tensors]:
-        if self._closed:
-            raise InputError("this feed is closed; make a new one")
-        if not self._follows:
-            if (self._position and not self._resumes) or self.order.steps(self._position) == 0:
-                self._epoch, self._position = self._epoch + 1, 0
-            self._begin(_steps(self.order, self._epoch, self._position))
-        self._follows = self._resumes = False
-        while True:
-            step, tensors = self._next()
-            self._position = step.position
-            if step.last:
-                self._epoch, self._position, self._follows = self._epoch + 1, 0, True
-                self._ended(step.epoch)
-            self._clock.gave(len(step.indices))
-            yield tensors
-            if step.last:
-                return
-
+    @abstractmethod
     def set_epoch(self, epoch: int) -> None:
         """Go to an epoch's beginning."""
-        if epoch != self._epoch or self._position:
-            self._epoch, self._position, self._follows = epoch, 0, False
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Where the feed stands: what has been given out, not what is under way."""
-        return {
-            "epoch": self._epoch,
-            "position": self._position,
-            "seed": self.order.seed,
-            "shuffle": self.order.shuffle,
-            "length": self.order.length,
-        }
 
+    @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there, also at another batch size or world size: no sample is repeated or lost."""
-        for name in ("seed", "shuffle", "length"):
-            if state[name] != getattr(self.order, name):
-                raise InputError(
-                    f"this feed has {name}={getattr(self.order, name)!r}, the saved one had {state[name]!r}: "
-                    "what is left of the epoch would not be what was left of that one"
-                )
-        self._epoch, self._position = int(state["epoch"]), int(state["position"])
-        self._follows, self._resumes = False, True
+        """Go on from there."""
 
     def stats(self) -> dict[str, float]:
         """Rates so far, seen from the loop."""
@@ -95,15 +61,79 @@ class Feed(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InputError("this feed is closed; make a new one")
+
+
+class OrderedFeed(Feed):
+    """A feed that follows an `Order`: it can be resumed anywhere, also at another batch size or world size.
+
+    The next epoch's first batches are prepared while this one ends.
+    """
+
+    def __init__(self, order: Order) -> None:
+        super().__init__()
+        self.order = order
+        self._position = 0
+        self._follows = False
+        """The last epoch was gone through to its end: its successor is under way."""
+        self._resumes = False
+        """The position was loaded: the next loop goes on from it."""
+
+    def __len__(self) -> int:
+        return self.order.steps()
+
+    def __iter__(self) -> Iterator[Any]:
+        self._check_open()
+        if not self._follows:
+            if (self._position and not self._resumes) or self.order.steps(self._position) == 0:
+                self._epoch, self._position = self._epoch + 1, 0
+            self._begin(_steps(self.order, self._epoch, self._position))
+        self._follows = self._resumes = False
+        while True:
+            step, batch = self._next()
+            self._position = step.position
+            if step.last:
+                self._epoch, self._position, self._follows = self._epoch + 1, 0, True
+                self._ended(step.epoch)
+            self._clock.gave(len(step.indices))
+            yield batch
+            if step.last:
+                return
+
+    def set_epoch(self, epoch: int) -> None:
+        if epoch != self._epoch or self._position:
+            self._epoch, self._position, self._follows = epoch, 0, False
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "epoch": self._epoch,
+            "position": self._position,
+            "seed": self.order.seed,
+            "shuffle": self.order.shuffle,
+            "length": self.order.length,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in ("seed", "shuffle", "length"):
+            if state[name] != getattr(self.order, name):
+                raise InputError(
+                    f"this feed has {name}={getattr(self.order, name)!r}, the saved one had {state[name]!r}: "
+                    "what is left of the epoch would not be what was left of that one"
+                )
+        self._epoch, self._position = int(state["epoch"]), int(state["position"])
+        self._follows, self._resumes = False, True
+
     @abstractmethod
     def _begin(self, steps: Iterator[Step]) -> None:
         """Start anew with these steps."""
 
     @abstractmethod
-    def _next(self) -> tuple[Step, Tensors]:
+    def _next(self) -> tuple[Step, Any]:
         """The next step's batch."""
 
-    def _ended(self, epoch: int) -> None:  # noqa: B027 (most feeds have nothing to do then)
+    def _ended(self, epoch: int) -> None:
         """An epoch's last batch is about to be given out."""
 
 

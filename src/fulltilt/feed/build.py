@@ -6,13 +6,16 @@ import os
 from collections.abc import Callable
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from fulltilt.augment import GPUAugmentation
 from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed
 from fulltilt.feed.file_feed import FileFeed
 from fulltilt.feed.files import ImageFiles
+from fulltilt.feed.loader_feed import DatasetFeed, LoaderFeed
 from fulltilt.feed.order import Order
 from fulltilt.feed.tensor_feed import TensorFeed, as_tensors
 from fulltilt.machine.cores import read_cores
@@ -21,7 +24,7 @@ from fulltilt.machine.cores import read_cores
 def feed(
     source: Any,
     *,
-    batch_size: int,
+    batch_size: int | None = None,
     device: str | torch.device = "auto",
     shuffle: bool = False,
     seed: int = 0,
@@ -35,15 +38,17 @@ def feed(
     on_error: Literal["raise", "skip"] = "raise",
     quality: Literal["exact", "fast"] = "exact",
     channels: int = 3,
+    collate: Callable[[list[Any]], Any] | None = None,
 ) -> Feed:
     """Batches of `source` on the device, in order, ahead of the step that uses them.
 
     Args:
-        source: `ImageFiles`, or tensors or arrays in memory (one, or a tuple of one length).
+        source: `ImageFiles`; a data set or a DataLoader (which keeps its own order, workers and batch size); or tensors
+            or arrays in memory (one, or a tuple of one length).
         augment: for image files a `GPUAugmentation` (in `eval()` mode for validation); the feed sets its epoch. For
-            tensors anything that takes the first one's batch.
+            the others a `GPUAugmentation` (images come first in a batch, masks second) or a function of the batch.
         size: output size of image files without `augment`.
-        num_workers: decoder processes; "auto" takes every usable core but one.
+        num_workers: decoder or worker processes; "auto" takes every usable core but one. A data set may have 0.
         prefetch: batches held in host memory, decoded or being decoded.
         device_prefetch: batches on the device beside the one in use.
         in_order: False gives out whichever batch is ready first.
@@ -57,6 +62,14 @@ def feed(
         raise InputError(f"quality={quality!r} must be 'exact' or 'fast'")
     if device_prefetch < 0:
         raise InputError(f"device_prefetch={device_prefetch} must be at least 0")
+    if isinstance(source, DataLoader):
+        if batch_size is not None or shuffle or drop_last or collate is not None or num_workers != "auto":
+            raise InputError(
+                "a DataLoader has its own batch_size, shuffle, drop_last, collate and num_workers: leave them out"
+            )
+        return LoaderFeed(source, device=where, ahead=device_prefetch, augment=augment)
+    if batch_size is None:
+        raise InputError("batch_size is missing: how many samples make a batch?")
     rank, world = _ranks()
     order: dict[str, Any] = {
         "batch_size": batch_size,
@@ -66,9 +79,9 @@ def feed(
         "rank": rank,
         "world": world,
     }
+    cores = read_cores().usable
+    workers = max(1, cores // _local_world() - 1) if num_workers == "auto" else num_workers
     if isinstance(source, ImageFiles):
-        cores = read_cores().usable
-        workers = max(1, cores // _local_world() - 1) if num_workers == "auto" else num_workers
         if workers < 1:
             raise InputError(f"num_workers={num_workers} must be at least 1, or 'auto': decoders are processes")
         return FileFeed(
@@ -85,12 +98,36 @@ def feed(
             in_order=in_order,
             skip_errors=on_error == "skip",
         )
+    if isinstance(source, IterableDataset):
+        loader: DataLoader[Any] = DataLoader(
+            source, batch_size=batch_size, drop_last=drop_last, collate_fn=collate, num_workers=workers
+        )
+        return LoaderFeed(loader, device=where, ahead=device_prefetch, augment=augment)
+    if isinstance(source, Dataset) or (
+        hasattr(source, "__getitem__") and hasattr(source, "__len__") and not _in_memory(source)
+    ):
+        return DatasetFeed(
+            source,
+            Order(length=len(source), **order),
+            device=where,
+            workers=workers,
+            depth=2 if prefetch == "auto" else max(1, prefetch),
+            ahead=device_prefetch,
+            augment=augment,
+            collate=collate,
+        )
     tensors = as_tensors(source)
     if len({len(tensor) for tensor in tensors}) != 1:
         raise InputError(f"tensors must be of one length, found {[len(tensor) for tensor in tensors]}")
     return TensorFeed(
         tensors, Order(length=len(tensors[0]), **order), device=where, ahead=device_prefetch, augment=augment
     )
+
+
+def _in_memory(source: Any) -> bool:
+    """Tensors or arrays, alone or in a tuple or list."""
+    parts = source if isinstance(source, tuple | list) else (source,)
+    return len(parts) > 0 and all(isinstance(part, torch.Tensor | np.ndarray) for part in parts)
 
 
 def _device(device: str | torch.device) -> torch.device:

@@ -12,7 +12,7 @@ import torch
 
 from fulltilt.augment import GPUAugmentation
 from fulltilt.errors import InputError
-from fulltilt.feed.base import Feed, Tensors
+from fulltilt.feed.base import OrderedFeed, Tensors
 from fulltilt.feed.catalog import Catalog
 from fulltilt.feed.files import ImageFiles
 from fulltilt.feed.order import Order, Step
@@ -26,7 +26,7 @@ class SampleError(InputError):
     """A sample could not be read or decoded."""
 
 
-class FileFeed(Feed):
+class FileFeed(OrderedFeed):
     """Image files, decoded by processes of their own, augmented on the device."""
 
     def __init__(

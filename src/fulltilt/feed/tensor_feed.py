@@ -13,15 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fulltilt.feed.base import Feed, Tensors
+from fulltilt.feed.base import OrderedFeed, Tensors
 from fulltilt.feed.order import Order, Step
+from fulltilt.feed.structure import Augmenter
 
 _SHARE_OF_FREE_MEMORY = 0.5
 """Data may take so much of what is free on the GPU; the model needs the rest."""
 
 
-class TensorFeed(Feed):
-    """Tensors in memory. `augment` is called with the batch's tensors, on the device."""
+class TensorFeed(OrderedFeed):
+    """Tensors in memory."""
 
     def __init__(
         self,
@@ -34,38 +35,28 @@ class TensorFeed(Feed):
         resident: bool | None = None,
     ) -> None:
         super().__init__(order)
-        self._device, self._ahead, self._augment = device, ahead, augment
+        self._device, self._ahead, self._augment = device, ahead, Augmenter(augment)
         self.resident = fits(tensors, device) if resident is None else resident
         """The whole source is on the device."""
         self._tensors = tuple(tensor.to(device) for tensor in tensors) if self.resident else tensors
         self._steps: Iterator[Step] = iter(())
         self._ring = None if self.resident else _Ring(self._tensors, order.batch_size, device, ahead + 1)
         self._staged: deque[tuple[Step, Tensors, Any]] = deque()
-        self._augment_epoch = -1
 
     def _begin(self, steps: Iterator[Step]) -> None:
         self._steps = steps
         self._staged.clear()
 
-    def _next(self) -> tuple[Step, Tensors]:
+    def _next(self) -> tuple[Step, Any]:
         if self._ring is None:
             step = next(self._steps)
             index = torch.from_numpy(step.indices).to(self._device, non_blocking=True)
-            return step, self._augmented(step, tuple(tensor.index_select(0, index) for tensor in self._tensors))
+            return step, self._augment(tuple(tensor.index_select(0, index) for tensor in self._tensors), step.epoch)
         while len(self._staged) <= self._ahead:
             step = next(self._steps)
             self._staged.append((step, *self._ring.put(step)))
         step, batch, ready = self._staged.popleft()
-        return step, self._augmented(step, self._ring.take(batch, ready))
-
-    def _augmented(self, step: Step, batch: Tensors) -> Tensors:
-        if self._augment is None:
-            return batch
-        if step.epoch != self._augment_epoch and hasattr(self._augment, "set_epoch"):
-            self._augment_epoch = step.epoch
-            self._augment.set_epoch(step.epoch)
-        images = self._augment(batch[0])
-        return (images, *batch[1:])
+        return step, self._augment(self._ring.take(batch, ready), step.epoch)
 
 
 class _Ring:

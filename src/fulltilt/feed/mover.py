@@ -1,0 +1,132 @@
+"""Batches of an iterator, on the device before they are asked for.
+
+    iterator ─► a thread that fetches and pins ─► a short queue ─► copy on a stream of its own ─► the step's stream
+
+The thread takes over what the loop would wait for: fetching, pinning, and where there are no workers the data set's own
+work. Its pinned memory comes from torch's cache, which waits for copies before it hands a block out again.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fulltilt.feed.structure import map_tensors
+
+
+class Mover:
+    """Moves what an iterator gives to a device, `depth` batches ahead on the host and `ahead` on the device."""
+
+    def __init__(self, device: torch.device, *, depth: int, ahead: int) -> None:
+        self._device, self._depth, self._ahead = device, depth, ahead
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._staged: deque[tuple[Any, torch.cuda.Event | None]] = deque()
+        self._fetcher: _Fetcher | None = None
+
+    def start(self, iterator: Iterator[Any]) -> None:
+        """Begin with an iterator; what was under way is dropped."""
+        self.stop()
+        self._fetcher = _Fetcher(iterator, self._depth, pin=self._stream is not None)
+
+    def stop(self) -> None:
+        """Drop what is under way, and wait until the thread has left the iterator."""
+        self._staged.clear()
+        if self._fetcher is not None:
+            self._fetcher.stop()
+            self._fetcher = None
+
+    def next(self) -> Any:
+        """The next batch on the device; StopIteration at the end, and whatever error the iterator raised."""
+        if self._fetcher is None:
+            raise StopIteration
+        while len(self._staged) <= self._ahead:
+            item = self._fetcher.get(wait=not self._staged)
+            if item is None:
+                break
+            self._staged.append(self._moved(item.batch))
+        if not self._staged:
+            raise StopIteration
+        batch, ready = self._staged.popleft()
+        if ready is None:
+            return batch
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(ready)
+
+        def keep(tensor: Tensor) -> Tensor:
+            if tensor.is_cuda:
+                tensor.record_stream(current)  # its memory stays until this stream is through with it
+            return tensor
+
+        return map_tensors(keep, batch)
+
+    def _moved(self, batch: Any) -> tuple[Any, torch.cuda.Event | None]:
+        if self._stream is None:
+            return map_tensors(lambda tensor: tensor.to(self._device), batch), None
+        with torch.cuda.stream(self._stream):
+            moved = map_tensors(lambda tensor: tensor.to(self._device, non_blocking=True), batch)
+            ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            ready.record(self._stream)
+        return moved, ready
+
+
+class _Item:
+    """A batch, the end, or an error, on its way out of the thread."""
+
+    def __init__(self, batch: Any = None, *, end: bool = False, error: BaseException | None = None) -> None:
+        self.batch, self.end, self.error = batch, end, error
+
+
+class _Fetcher:
+    """A thread that runs an iterator ahead."""
+
+    def __init__(self, iterator: Iterator[Any], depth: int, *, pin: bool) -> None:
+        self._iterator, self._pin = iterator, pin
+        self._queue: queue.Queue[_Item] = queue.Queue(depth)
+        self._stopped = threading.Event()
+        self._over: _Item | None = None
+        self._thread = threading.Thread(target=self._run, name="fulltilt-fetch", daemon=True)
+        self._thread.start()
+
+    def get(self, *, wait: bool) -> _Item | None:
+        """The next batch; None at the end, or when there is none yet and none is waited for."""
+        if self._over is None:
+            try:
+                item = self._queue.get(block=wait)
+            except queue.Empty:
+                return None
+            if not item.end and item.error is None:
+                return item
+            self._over = item
+        if self._over.error is not None and wait:
+            raise self._over.error
+        return None
+
+    def stop(self) -> None:
+        self._stopped.set()
+        while self._thread.is_alive():
+            try:  # a full queue would keep the thread from seeing that it is to stop
+                self._queue.get(timeout=0.05)
+            except queue.Empty:
+                continue
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            for batch in self._iterator:
+                ready = map_tensors(_pinned, batch) if self._pin else batch
+                self._queue.put(_Item(ready))
+                if self._stopped.is_set():
+                    return
+            self._queue.put(_Item(end=True))
+        except BaseException as error:  # raised again where the batch is asked for
+            self._queue.put(_Item(error=error))
+
+
+def _pinned(tensor: Tensor) -> Tensor:
+    return tensor if tensor.is_cuda or tensor.is_pinned() else tensor.pin_memory()

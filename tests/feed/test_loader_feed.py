@@ -1,0 +1,226 @@
+"""Data sets and DataLoaders of one's own: the plain loop's batches, in the plain loop's order, resumed anywhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections import namedtuple
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from fulltilt.augment import MinimalGPUAugmentation
+from fulltilt.errors import InputError
+from fulltilt.feed import feed
+from fulltilt.feed.structure import map_tensors
+
+
+class Squares(Dataset):
+    """Number and square; one number can be made to fail."""
+
+    def __init__(self, length: int, broken: int = -1) -> None:
+        self.length, self.broken = length, broken
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, number: int):
+        if number == self.broken:
+            raise ValueError(f"number {number} is broken")
+        return number, torch.tensor([number * number])
+
+
+class Count(IterableDataset):
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self):
+        return iter(range(self.length))
+
+
+def seen(batches) -> list[list[int]]:
+    return [numbers.tolist() for numbers, squares in batches]
+
+
+def flat(batches) -> list[int]:
+    return [number for batch in seen(batches) for number in batch]
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(1, 30), st.integers(1, 9), st.booleans(), st.booleans())
+def test_a_loader_keeps_its_order_over_epochs(length, batch_size, shuffle, drop_last):
+    def loader():
+        torch.manual_seed(length)
+        return DataLoader(Squares(length), batch_size=batch_size, shuffle=shuffle, drop_last=drop_last)
+
+    plain = loader()
+    expected = [seen(plain) for _ in range(3)]
+    with feed(loader(), device="cpu") as ours:
+        assert len(ours) == len(plain)
+        assert [seen(ours) for _ in range(3)] == expected
+
+
+def test_a_loader_with_workers_and_a_distributed_sampler():
+    sampler = torch.utils.data.DistributedSampler(Squares(20), num_replicas=2, rank=1, shuffle=True)
+    loader = DataLoader(Squares(20), batch_size=4, sampler=sampler, num_workers=2)
+    with feed(loader, device="cpu") as ours:
+        for epoch in (3, 5):
+            sampler.set_epoch(epoch)
+            expected = [list(sampler)[k : k + 4] for k in (0, 4, 8)]
+            ours.set_epoch(epoch)
+            assert seen(ours) == expected
+
+
+@pytest.mark.parametrize("generator", [False, True])
+@pytest.mark.parametrize("done", [1, 4])
+def test_a_loader_is_resumed_with_exactly_the_rest(done, generator):
+    def loader():
+        torch.manual_seed(1)
+        own = torch.Generator().manual_seed(9) if generator else None
+        return DataLoader(Squares(18), batch_size=4, shuffle=True, generator=own)
+
+    expected = [seen(loader_) for loader_ in [loader()] for _ in range(2)]
+    with feed(loader(), device="cpu") as first:
+        assert seen(first) == expected[0]
+        loop = iter(first)
+        before = seen(next(loop) for _ in range(done))
+        state = first.state_dict()
+    again = loader()
+    torch.manual_seed(77)  # a resumed process has drawn other numbers by now
+    random = torch.get_rng_state()
+    with feed(again, device="cpu") as second:
+        second.load_state_dict(state)
+        after = seen(second)
+    assert before + after == expected[1]
+    assert torch.equal(torch.get_rng_state(), random), "resuming draws nothing from the trainer's generator"
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(1, 30), st.integers(1, 9), st.integers(1, 9), st.data())
+def test_a_data_set_is_resumed_at_any_batch_size(length, batch_size, other, data):
+    options = {"device": "cpu", "num_workers": 0, "shuffle": True, "seed": 2}
+    with feed(Squares(length), batch_size=batch_size, **options) as first:
+        loop = iter(first)
+        done = data.draw(st.integers(0, len(first) - 1))
+        before = flat(next(loop) for _ in range(done))
+        state = first.state_dict()
+    with feed(Squares(length), batch_size=other, **options) as second:
+        second.load_state_dict(state)
+        assert before + flat(second) == second.order.permutation(0).tolist()
+        assert flat(second) == second.order.permutation(1).tolist()
+
+
+def test_workers_go_on_into_the_next_epoch():
+    with feed(Squares(12), batch_size=4, device="cpu", num_workers=2) as it:
+        assert [seen(it) for _ in range(3)] == [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]] * 3
+        pids = {worker.pid for worker in it._loader._iterator._workers}
+        seen(it)
+        assert {worker.pid for worker in it._loader._iterator._workers} == pids
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids.pop(), 0)
+
+
+def test_an_iterable_is_gone_through_in_its_own_order_and_resumed_by_counting():
+    with feed(Count(10), batch_size=4, device="cpu", num_workers=0) as it:
+        loop = iter(it)
+        assert next(loop).tolist() == [0, 1, 2, 3]
+        state = it.state_dict()
+        assert [batch.tolist() for batch in loop] == [[4, 5, 6, 7], [8, 9]]
+    with feed(Count(10), batch_size=4, device="cpu", num_workers=0) as again:
+        again.load_state_dict(state)
+        assert [batch.tolist() for batch in again] == [[4, 5, 6, 7], [8, 9]]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_in_the_data_set_comes_out_where_its_batch_would(workers):
+    with feed(Squares(20, broken=9), batch_size=4, device="cpu", num_workers=workers) as it:
+        loop = iter(it)
+        assert seen(next(loop) for _ in range(2)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        with pytest.raises(ValueError, match="number 9 is broken"):
+            next(loop)
+
+
+KILLED = """
+import os, signal, torch
+from fulltilt.feed import feed
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self): return 4000
+    def __getitem__(self, number): return number
+it = feed(Numbers(), batch_size=2, device="cpu", num_workers=1)
+for k, batch in enumerate(it):
+    if k == 1: os.kill(it._loader._iterator._workers[0].pid, signal.SIGKILL)
+"""
+
+
+def test_a_killed_worker_is_told_with_its_signal():
+    # In a process of its own: torch raises this from a signal handler, wherever the main thread is.
+    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    # Whichever comes first: the handler of the trainer's thread, or the thread that fetches.
+    assert re.search(r"worker \(pid.*(is killed by signal: Killed|exited unexpectedly)", done.stderr)
+
+
+def test_nothing_runs_on_after_close():
+    threads = threading.active_count()
+    it = feed(Squares(1000), batch_size=2, device="cpu", num_workers=0)
+    next(iter(it))
+    assert threading.active_count() == threads + 1
+    it.close()
+    assert threading.active_count() == threads
+    with pytest.raises(InputError, match="closed"):
+        next(iter(it))
+
+
+class Pictures(Dataset):
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, number: int):
+        image = torch.zeros(3, 8, 10)
+        image[:, :, :2] = 1.0
+        return image, image[0].long(), number
+
+
+def test_augmentation_takes_images_and_masks_along():
+    flip = MinimalGPUAugmentation(1.0)
+    with feed(Pictures(), batch_size=3, device="cpu", num_workers=0, augment=flip) as it:
+        for images, masks, numbers in it:
+            assert images[:, :, :, -2:].min() == 1
+            assert images[:, :, :, :-2].max() == 0
+            assert torch.equal(masks, images[:, 0].long())
+            assert len(numbers) == 3
+
+
+def test_a_function_is_given_the_whole_batch():
+    with feed(Squares(4), batch_size=4, device="cpu", num_workers=0, augment=lambda batch: batch[1] + 1) as it:
+        assert next(iter(it)).flatten().tolist() == [1, 2, 5, 10]
+
+
+@pytest.mark.parametrize(
+    ("source", "wish", "message"),
+    [
+        (DataLoader(Squares(3)), {"batch_size": 2}, "DataLoader has its own"),
+        (DataLoader(Squares(3)), {"shuffle": True}, "DataLoader has its own"),
+        (Squares(3), {}, "batch_size is missing"),
+    ],
+)
+def test_wishes_that_can_not_be_met_are_named(source, wish, message):
+    with pytest.raises(InputError, match=message):
+        feed(source, device="cpu", **wish)
+
+
+def test_structures_keep_their_kind():
+    Pair = namedtuple("Pair", "left right")
+    batch = {"a": [torch.ones(2), "text"], "b": Pair(torch.zeros(1), (torch.ones(1), 3))}
+    changed = map_tensors(lambda tensor: tensor + 1, batch)
+    assert changed["a"][0].tolist() == [2.0, 2.0]
+    assert changed["a"][1] == "text"
+    assert isinstance(changed["b"], Pair)
+    assert changed["b"].right[0].tolist() == [2.0]
+    assert changed["b"].right[1] == 3
