@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.augment.support import plain
+from tests.augment.support import plain, torch_path
 
 from fulltilt.augment import GPUAugmentation
 
@@ -35,10 +35,7 @@ def centre_of(bright):
     return torch.stack([(bright * xs).sum(), (bright * ys).sum()]) / bright.sum()
 
 
-@pytest.mark.parametrize("name", MOVES)
-def test_a_point_is_where_its_pixel_is(path, name):
-    if path.name == "kernels" and path.device == "cpu" and name not in ("flip", "everything"):
-        pytest.skip("points come from the rows, which test_draws.py compares: two are enough in the interpreter")
+def check_points(path, name):
     spots = [(15, 12), (30, 20), (24, 28)]
     images = torch.zeros(len(spots), 1, *SIZE)
     for k, (x, y) in enumerate(spots):  # a soft spot, so that shrinking loses nothing
@@ -48,6 +45,17 @@ def test_a_point_is_where_its_pixel_is(path, name):
     out, moved = path(plain(**MOVES[name], seed=3), images, keypoints=points)
     for k in range(len(spots)):
         assert (centre_of(out[k, 0].double()) - moved[k, 0]).abs().max() < 0.12
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_a_point_is_where_its_pixel_is(name):
+    with torch_path() as path:
+        check_points(path, name)
+
+
+@pytest.mark.parametrize("name", ["flip", "everything"])  # points come from the rows: two ways are enough
+def test_a_point_is_where_the_kernels_put_its_pixel(kernel_path, name):
+    check_points(kernel_path, name)
 
 
 @pytest.mark.parametrize("name", MOVES)
