@@ -86,7 +86,13 @@ class Crew:
         return self._problem
 
     def _start(self) -> None:
-        popen = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        popen = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},  # one process per core already
+        )
         assert popen.stdout is not None
         process = _Process(popen)
         self._processes[popen.stdout.fileno()] = process
