@@ -7,6 +7,7 @@ import torch
 from tests.augment.support import plain, torch_path
 
 from fulltilt.augment import GPUAugmentation
+from fulltilt.augment.points import move_points
 
 SIZE = (40, 50)
 MOVES = {
@@ -117,3 +118,49 @@ def test_eval_mode_moves_them_with_the_resize():
     boxes = torch.tensor([[[10.0, 10.0, 20.0, 30.0]]])
     _, moved = GPUAugmentation(size=(20, 100)).eval()(torch.zeros(1, 3, *SIZE), boxes=boxes)
     assert torch.allclose(moved, torch.tensor([[[20.0, 5.0, 40.0, 15.0]]]), atol=1e-4)
+
+
+def test_autocast_leaves_coordinates_alone():
+    aug, again = (plain(rotation_degrees=30.0, seed=2) for _ in range(2))
+    images = torch.zeros(2, 1, 8, 1000)
+    points, boxes = (
+        torch.tensor([[[901.25, 3.5]]]).expand(2, 1, 2),
+        torch.tensor([[[890.5, 1.0, 920.25, 7.0]]]).expand(2, 1, 4),
+    )
+    plainly = aug(images, boxes=boxes, keypoints=points)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = again(images, boxes=boxes, keypoints=points)
+    assert all(torch.equal(a, b) for a, b in zip(cast, plainly, strict=True))
+
+
+def test_boxes_near_a_horizon_are_around_their_pixels_or_gone():
+    side, size = 96, 64
+    tilts = {"perspective": 0.8, "perspective_prob": 1.0, "random_resized_crop": (0.08, 0.3), "size": size}
+    generator, gone = torch.Generator().manual_seed(0), 0
+    for seed in range(20):  # about one box in 300 lies partly beyond the horizon
+        masks, boxes = torch.zeros(16, side, side, dtype=torch.uint8), torch.zeros(16, 1, 4)
+        for k in range(16):
+            left, top = torch.randint(0, side - 16, (2,), generator=generator).tolist()
+            width, height = torch.randint(4, 16, (2,), generator=generator).tolist()
+            masks[k, top : top + height, left : left + width] = 1
+            boxes[k, 0] = torch.tensor([left, top, left + width, top + height])
+        _, labels, moved = plain(**tilts, seed=seed)(torch.zeros(16, 1, side, side), masks, boxes=boxes)
+        for label, (left, top, right, bottom) in zip(labels, moved[:, 0].tolist(), strict=True):
+            ys, xs = torch.where(label == 1)
+            if len(xs) == 0:
+                gone += 1
+                assert (right - left) * (bottom - top) < size  # at most a sliver that no pixel's centre falls on
+            else:
+                assert left - 1 <= xs.min()
+                assert xs.max() + 1 <= right + 1
+                assert top - 1 <= ys.min()
+                assert ys.max() + 1 <= bottom + 1
+    assert gone > 50
+
+
+def test_points_beyond_a_horizon_are_far_outside():
+    matrix = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, -0.1, 1.0]]])  # the horizon is at y = 10
+    points = torch.tensor([[[3.5, 5.5], [3.5, 10.5], [3.5, 20.5]]])
+    moved = move_points(points, matrix)[0]
+    assert torch.allclose(moved[0], torch.tensor([6.5, 10.5]))
+    assert (moved[1:].abs() > 1e5).all()

@@ -21,6 +21,9 @@ Layout = Literal["auto", "channels_first", "channels_last"]
 _CHANNELS = (1, 3, 4)
 """Numbers of channels by which `layout="auto"` recognises the channel dimension."""
 
+SPAN = (1 << 31) - 16
+"""How far an image's elements may lie apart, and how many an output may have: kernels count in 32 bits within one."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ragged:
@@ -38,6 +41,21 @@ class Ragged:
     """A lower bound of all heights and widths; from 4 on, 8-bit RGB is read faster."""
     keep: Sequence[Tensor] = ()
     """Tensors that `data` reaches into by offset; held so that they live as long as this does."""
+
+    def __post_init__(self) -> None:
+        """What can be told without waiting for a GPU. Offsets and sizes themselves have to be right."""
+        if self.data.dim() != 1:
+            raise InputError(f"Ragged: data has shape {tuple(self.data.shape)}; it must be flat")
+        count, device = len(self.offsets), self.data.device
+        for name, found, shape, dtype in (
+            ("offsets", self.offsets, (count,), torch.int64),
+            ("sizes", self.sizes, (count, 2), torch.int32),
+        ):
+            if found.shape != shape or found.dtype != dtype or found.device != device:
+                raise InputError(
+                    f"Ragged: {name} is {tuple(found.shape)} {found.dtype} on {found.device}; for {count} images it "
+                    f"must be {shape} {dtype} on {device}, where data is"
+                )
 
     @classmethod
     def of(cls, images: Sequence[Tensor], *, layout: Layout = "auto", name: str = "images") -> Ragged:
@@ -72,6 +90,8 @@ class Ragged:
             for image in flat[:-1]:
                 offsets.append(offsets[-1] + image.numel())
             data = torch.cat([image.view(-1) for image in flat])
+        if max(height * width for height, width in sizes) * channels >= SPAN:
+            raise InputError(f"{name}: one of them has 2^31 elements or more: tile it first")
         # From pageable memory the driver has taken a copy when the call returns, and nothing waits for the GPU.
         return cls(
             data=data,
@@ -146,7 +166,7 @@ def _images(ragged: Ragged) -> Iterator[Tensor]:
 
 
 def make_batch(images: Tensor | Ragged | Sequence[Tensor], masks: Any, layout: Layout) -> Batch:
-    """The caller's images and masks, checked, as a Batch. Nothing is copied but masks that are not contiguous."""
+    """The caller's images and masks, checked, as a Batch. Copied are only masks with gaps and clips in uneven steps."""
     if isinstance(images, Tensor):
         return _dense(images, masks, layout)
     _check_list("images", images)
@@ -197,8 +217,8 @@ def _dense(images: Tensor, masks: object, layout: Layout) -> Batch:
         raise InputError(f"images has shape {tuple(images.shape)}: no side may be 0 (only N may)")
     if clip:
         planes = planes.flatten(0, 1)
-    if max(abs(stride) for stride in planes.stride()[1:]) * max(height, width, channels) >= 1 << 31:
-        raise InputError(f"an image of {tuple(images.shape[-3:])} spans more than 2^31 elements: tile it first")
+    if sum((size - 1) * stride for size, stride in zip(planes.shape[1:], planes.stride()[1:], strict=True)) >= SPAN:
+        raise InputError(f"images of {tuple(images.shape[-3:])} span 2^31 elements or more each: tile them first")
     labels = None
     if masks is not None:
         labels = _dense_masks(masks, images, (height, width))

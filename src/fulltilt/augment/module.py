@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from fulltilt.augment.batch import Batch, Layout, Ragged, make_batch
+from fulltilt.augment.batch import SPAN, Batch, Layout, Ragged, make_batch
 from fulltilt.augment.engine import augment
 from fulltilt.augment.followers import follow
 from fulltilt.augment.gpu import Pass, prepared
@@ -128,11 +128,13 @@ class GPUAugmentation(nn.Module):
             results.append(labels if _plain(masks) else labels.view(_mask_shape(masks, labels)))
         if boxes is not None or keypoints is not None:
             matrices = forward_matrices(rows)
-            size = (out.shape[-2], out.shape[-1])
             if boxes is not None:
-                results.append(move_boxes(check_points("boxes", boxes, shape.samples, 4), matrices, size))
+                boxes = check_points("boxes", boxes, shape.samples, 4, out.device)
+                tilted = self.training and Ops.PERSPECTIVE in self._ops
+                results.append(move_boxes(boxes, matrices, (out.shape[-2], out.shape[-1]), tilted=tilted))
             if keypoints is not None:
-                results.append(move_points(check_points("keypoints", keypoints, shape.samples, 2), matrices))
+                keypoints = check_points("keypoints", keypoints, shape.samples, 2, out.device)
+                results.append(move_points(keypoints, matrices))
         return results[0] if len(results) == 1 else tuple(results)
 
     def _augmented(self, images: Any, masks: Any, index: Tensor | None) -> tuple[_Shape, Tensor, Tensor | None, Tensor]:
@@ -148,13 +150,14 @@ class GPUAugmentation(nn.Module):
                 return shape, *run(images, masks, self._dials(), self._checked_index(index, shape, images.device))
         batch = make_batch(images, masks, self._layout)
         if self._full.device != batch.data.device:
-            self.to(batch.data.device)
+            self._move(batch.data.device)
         if self._check_inputs:
             _check_values(batch)
         spec = self._spec(batch, counted=index is None)
         shape = _Shape(samples=batch.count, frames=batch.frames)
         index = self._checked_index(index, shape, batch.data.device)
-        if key is not None:
+        # Clips whose frames don't lie at equal steps were copied: the pass fits the copy, not the next such clips.
+        if key is not None and batch.data.data_ptr() == images.data_ptr():
             if len(self._passes) >= _PASSES_KEPT:
                 self._passes.clear()
             self._passes[key] = shape, prepared(batch, spec, indexed=index is not None)
@@ -168,6 +171,11 @@ class GPUAugmentation(nn.Module):
                 return dials
             self._held = dials
         return self._held
+
+    def _move(self, device: torch.device) -> None:
+        """To where the images are. Also in a first call for validation the buffers stay tensors that can be written."""
+        with torch.inference_mode(False):
+            self.to(device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Moves to other devices; a change of dtype (`model.half()`) is not for these numbers."""
@@ -215,6 +223,10 @@ class GPUAugmentation(nn.Module):
         size = self.settings.output_size or (batch.height, batch.width)
         if size == (0, 0):
             raise InputError("images of different sizes need an output size: pass size=(height, width)")
+        if size[0] * size[1] * batch.channels >= SPAN:
+            raise InputError(
+                f"an output of {batch.channels}×{size[0]}×{size[1]} has 2^31 elements or more: ask for less"
+            )
         if self._norm is not None and len(self._norm) != batch.channels:
             raise InputError(f"normalize has {len(self._norm)} channels, images have {batch.channels}")
         if batch.masks is not None:
@@ -393,9 +405,9 @@ def _mask_shape(masks: Any, labels: Tensor) -> tuple[int, ...]:
 
 
 def _check_values(batch: Batch) -> None:
-    images = batch.data
-    if not images.dtype.is_floating_point or not images.numel():
+    if not batch.data.dtype.is_floating_point or not batch.data.numel():
         return
-    low, high = (float(value) for value in images.aminmax())
-    if not (low >= 0.0 and high <= 1.0):
+    whole = batch.ragged.keep if batch.ragged is not None and batch.ragged.keep else [batch.data]
+    low, high = torch.stack([torch.stack(images.aminmax()) for images in whole]).aminmax()
+    if not (float(low) >= 0.0 and float(high) <= 1.0):
         raise InputError(f"float images must lie in [0, 1] and hold no NaN; found {low:g} to {high:g}. Divide by 255?")
