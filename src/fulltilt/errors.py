@@ -4,7 +4,9 @@
     ├── InputError                an argument, file or setting is wrong (also a ValueError); the CLI exits with 2
     │   ├── CacheError            a cache can't be built or read: damage, other settings, no room
     │   ├── DecodeError           an image can't be decoded; carries the kind of cause
-    │   └── RecordingError        a recording can't be read; carries the line number
+    │   ├── RecordingError        a recording can't be read; carries the line number
+    │   └── SampleError           a sample of a feed can't be read or decoded
+    ├── WorkerError               processes that load or decode have ended and can't be replaced
     └── UnavailableError          this machine lacks a GPU, driver or library; the CLI exits with 3
         └── GpuLostError          a GPU stopped answering; the others can still be read
 
@@ -48,6 +50,14 @@ class RecordingError(InputError):
     def __init__(self, message: str, *, line: int | None = None) -> None:
         super().__init__(message)
         self.line = line
+
+
+class SampleError(InputError):
+    """A sample of a feed can't be read or decoded."""
+
+
+class WorkerError(FulltiltError):
+    """Processes that load or decode for a feed have ended, and it can't go on without them."""
 
 
 class UnavailableError(FulltiltError):

@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fulltilt.augment import GPUAugmentation
-from fulltilt.errors import InputError
-from fulltilt.feed import ImageFiles, SampleError, feed
+from fulltilt.errors import InputError, SampleError
+from fulltilt.feed import ImageFiles, feed
+from fulltilt.machine.cores import Cores
 
 COUNT = 37
 
@@ -233,6 +234,24 @@ def test_the_number_of_decoders_changes_while_running(photos):
         it.resize(3)
         assert numbers(it) == list(range(COUNT))
         assert len(it._reader.pool.pids) == 3
+
+
+def test_the_number_of_decoders_is_found_by_trying(photos, monkeypatch):
+    for name, value in {"SETTLE_SECONDS": 0.02, "MEASURE_SECONDS": 0.1, "MEASURE_BATCHES": 4}.items():
+        monkeypatch.setattr(f"fulltilt.feed.tuner.{name}", value)
+    four = Cores(count=4, usable=4, bound_by="count", reason="so it is")
+    monkeypatch.setattr("fulltilt.feed.build.read_cores", lambda: four)
+    with feed(ImageFiles(photos), **options(num_workers="auto", batch_size=4)) as it:
+        assert it._reader.pool.wanted == 3
+        end = time.monotonic() + 60
+        while it.decision is None and time.monotonic() < end:
+            assert numbers(it) == list(range(COUNT)), "nothing is lost while numbers change"
+            time.sleep(0.01)
+        assert it.decision is not None
+        assert it._reader.pool.wanted == it.decision.value
+        assert "tried 3:" in it.decision.reason
+        it.resize(2)
+        assert it.decision is None
 
 
 def alive(pid: int) -> bool:

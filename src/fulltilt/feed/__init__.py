@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fulltilt.feed.base import Feed as Feed
     from fulltilt.feed.build import feed as feed
-    from fulltilt.feed.file_feed import SampleError as SampleError
     from fulltilt.feed.files import ImageFiles as ImageFiles
 
-__all__ = ["Feed", "ImageFiles", "SampleError", "feed"]
+__all__ = ["Feed", "ImageFiles", "feed"]
 
 # Decoder processes import this package too, and must not load torch: names are imported on first use.
-_HOMES = {"Feed": "base", "ImageFiles": "files", "SampleError": "file_feed", "feed": "build"}
+_HOMES = {"Feed": "base", "ImageFiles": "files", "feed": "build"}
 
 
 def __getattr__(name: str) -> Any:

@@ -48,7 +48,8 @@ def feed(
         augment: for image files a `GPUAugmentation` (in `eval()` mode for validation); the feed sets its epoch. For
             the others a `GPUAugmentation` (images come first in a batch, masks second) or a function of the batch.
         size: output size of image files without `augment`.
-        num_workers: decoder or worker processes; "auto" takes every usable core but one. A data set may have 0.
+        num_workers: decoder or worker processes; "auto" begins with every usable core but one and, for image
+            files, looks for the smallest number that trains as fast. A data set may have 0.
         prefetch: batches held in host memory, decoded or being decoded.
         device_prefetch: batches on the device beside the one in use.
         in_order: False gives out whichever batch is ready first.
@@ -90,13 +91,14 @@ def feed(
             device=where,
             augment=_augmentation(augment, size),
             workers=workers,
-            most_workers=max(workers, cores),
+            most_workers=max(workers, cores // _local_world()),
             slots=4 if prefetch == "auto" else max(2, prefetch),
             ahead=device_prefetch,
             quality=quality,
             channels=channels,
             in_order=in_order,
             skip_errors=on_error == "skip",
+            tune=num_workers == "auto",
         )
     if isinstance(source, IterableDataset):
         loader: DataLoader[Any] = DataLoader(

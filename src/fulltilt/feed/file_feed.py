@@ -11,19 +11,17 @@ from collections.abc import Iterator
 import torch
 
 from fulltilt.augment import GPUAugmentation
-from fulltilt.errors import InputError
+from fulltilt.errors import SampleError
 from fulltilt.feed.base import OrderedFeed, Tensors
 from fulltilt.feed.catalog import Catalog
 from fulltilt.feed.files import ImageFiles
 from fulltilt.feed.order import Order, Step
 from fulltilt.feed.reader import Filled, Reader
 from fulltilt.feed.stage import CudaPin, Stage, Staged
+from fulltilt.feed.tuner import Tuner, Window
+from fulltilt.machine.decision import Decision
 
 log = logging.getLogger("fulltilt.feed")
-
-
-class SampleError(InputError):
-    """A sample could not be read or decoded."""
 
 
 class FileFeed(OrderedFeed):
@@ -44,8 +42,11 @@ class FileFeed(OrderedFeed):
         channels: int,
         in_order: bool,
         skip_errors: bool,
+        tune: bool,
     ) -> None:
         super().__init__(order)
+        self._tuner = Tuner(workers, most_workers) if tune else None
+        self._window = Window(time.monotonic)
         self._source, self._skip_errors, self._ahead = source, skip_errors, ahead
         self._skipped: list[str] = []
         self._skipped_epoch = 0
@@ -81,8 +82,14 @@ class FileFeed(OrderedFeed):
     def stats(self) -> dict[str, float]:
         return {**super().stats(), "workers": float(self._reader.pool.wanted)}
 
+    @property
+    def decision(self) -> Decision[int] | None:
+        """The number of decoders that was chosen, once trying has ended; None while it goes on or when it was given."""
+        return None if self._tuner is None else self._tuner.decision
+
     def resize(self, workers: int) -> None:
-        """Go on with another number of decoder processes."""
+        """Go on with another number of decoder processes, chosen by hand."""
+        self._tuner = None
         self._reader.pool.resize(workers)
 
     def close(self) -> None:
@@ -98,16 +105,28 @@ class FileFeed(OrderedFeed):
     def _next(self) -> tuple[Step, Tensors]:
         """Stage what is full, as far ahead as is wanted; wait only when nothing is staged."""
         self._stage.recycle()
+        waited = 0.0
         while len(self._staged) <= self._ahead:
             started = time.perf_counter()
             filled = self._reader.take(wait=not self._staged)
-            self._clock.waited(time.perf_counter() - started)
+            waited += time.perf_counter() - started
             if filled is None:
                 break
             self._staged.append(self._stage.put(filled))
         staged = self._staged.popleft()
+        self._clock.waited(waited)
+        self._tune(len(staged.index), waited)
         self._check(staged.filled)
         return staged.filled.step, self._stage.take(staged)
+
+    def _tune(self, samples: int, waited: float) -> None:
+        tuner = self._tuner
+        measured = None if tuner is None or tuner.settled else self._window.add(samples, waited)
+        if tuner is None or measured is None:
+            return
+        self._reader.pool.resize(tuner.observe(*measured))
+        if tuner.decision is not None:
+            log.info("%d decoders: %s", tuner.decision.value, tuner.decision.reason)
 
     def _ended(self, epoch: int) -> None:
         if self._skipped:

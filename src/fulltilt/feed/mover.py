@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fulltilt.errors import WorkerError
+from fulltilt.feed.pool import cause
 from fulltilt.feed.structure import map_tensors
 
 
@@ -104,8 +107,26 @@ class _Fetcher:
                 return item
             self._over = item
         if self._over.error is not None and wait:
-            raise self._over.error
+            raise self._explained(self._over.error)
         return None
+
+    def _explained(self, error: BaseException) -> BaseException:
+        """Where a worker process is dead, what the iterator raised (a lost connection, say) is only a consequence."""
+        workers = list(enumerate(getattr(self._iterator, "_workers", ())))
+        # A connection breaks a moment before its process can be seen to have ended.
+        until = time.monotonic() + (0.5 if isinstance(error, OSError | EOFError | RuntimeError) else 0.0)
+        while True:
+            for number, process in workers:
+                if process.exitcode not in (None, 0):
+                    told = WorkerError(
+                        f"worker {number} of the DataLoader (pid {process.pid}) was ended by {cause(process.exitcode)}; "
+                        "when memory runs short the system does that: try fewer workers or smaller batches"
+                    )
+                    told.__cause__ = error
+                    return told
+            if not workers or time.monotonic() >= until:
+                return error
+            time.sleep(0.02)
 
     def stop(self) -> None:
         self._stopped.set()

@@ -18,7 +18,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fulltilt.errors import FulltiltError
+from fulltilt.errors import WorkerError
 from fulltilt.feed.catalog import Catalog
 from fulltilt.feed.decoder import Desk
 from fulltilt.feed.slot import Slot, Status
@@ -29,10 +29,6 @@ log = logging.getLogger("fulltilt.feed")
 _DEATHS_PER_SAMPLE = 2
 """A sample whose decoding ends its process so often is given up."""
 _DEATHS_IN_A_ROW = 20
-
-
-class DecoderError(FulltiltError):
-    """Decoder processes end without getting anything done."""
 
 
 @dataclass(slots=True)
@@ -202,7 +198,7 @@ class Pool:
     def _hear(self) -> None:
         report = receive_report(self._report_in)
         if report is None:
-            raise DecoderError("the pipe from the decoders is closed")
+            raise WorkerError("the pipe from the decoders is closed")
         self._deaths_in_a_row = 0
         with self._lock:
             if not report.text:
@@ -240,8 +236,8 @@ class Pool:
                 return
             self._deaths_in_a_row += 1
             if self._deaths_in_a_row > _DEATHS_IN_A_ROW:
-                raise DecoderError(
-                    f"{_DEATHS_IN_A_ROW} decoder processes ended one after the other ({_cause(status)}) without "
+                raise WorkerError(
+                    f"{_DEATHS_IN_A_ROW} decoder processes ended one after the other ({cause(status)}) without "
                     "decoding anything: is memory short, or does `python -m fulltilt.feed.decoder` not start?"
                 )
             last = "between two files"
@@ -249,7 +245,7 @@ class Pool:
                 task, position = at
                 last = f"at {self._catalog.image(int(self._slots[task.slot].index[position]))}"
                 full = self._take_over(task, position, status)
-            log.warning("decoder %d was ended by %s, %s; another goes on", worker, _cause(status), last)
+            log.warning("decoder %d was ended by %s, %s; another goes on", worker, cause(status), last)
             if len(self._workers) < self.wanted:
                 self._start(worker)
         self._tell(full)
@@ -270,12 +266,13 @@ class Pool:
                     self._send(Task(task.slot, task.round, at, 1))
                 else:
                     slot.status[at] = Status.FAILED
-                    text = f"decoding it ended its process {_DEATHS_PER_SAMPLE} times ({_cause(status)})"
+                    text = f"decoding it ended its process {_DEATHS_PER_SAMPLE} times ({cause(status)})"
                     full += self._account(done._replace(text=text))
         return full
 
 
-def _cause(status: int) -> str:
+def cause(status: int) -> str:
+    """How a process ended, in words."""
     if status < 0:
         with contextlib.suppress(ValueError):
             return f"signal {signal.Signals(-status).name}"
