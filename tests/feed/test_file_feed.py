@@ -254,6 +254,34 @@ def test_the_number_of_decoders_is_found_by_trying(photos, monkeypatch):
         assert it.decision is None
 
 
+@pytest.mark.parametrize("size", [None, 18])
+def test_a_cache_gives_the_same_samples_without_their_files_being_decoded(own_photos, tmp_path, size):
+    def build():
+        command = [
+            "cache",
+            "build",
+            str(Path(own_photos[0]).parent),
+            str(tmp_path / "kept"),
+            *(["--size", str(size)] if size else []),
+        ]
+        subprocess.run([sys.executable, "-m", "fulltilt", *command], check=True, capture_output=True)
+
+    with feed(ImageFiles(own_photos), **options()) as it:
+        plain = torch.cat([images for (images,) in it]).float()
+    command = ["cache", "build", str(Path(own_photos[0]).parent), str(tmp_path / "kept")]
+    command += ["--size", str(size)] if size else []
+    subprocess.run([sys.executable, "-m", "fulltilt", *command], check=True, capture_output=True)
+    changed = own_photos[4]
+    Path(changed).write_bytes(simplejpeg.encode_jpeg(np.full((40, 30, 3), 240, np.uint8)))
+    with feed(ImageFiles(own_photos), **options(cache=tmp_path / "kept")) as it:
+        kept = torch.cat([images for (images,) in it]).float()
+    assert float(kept[4].mean()) == pytest.approx(240, abs=1), "a file that has changed is not served from the cache"
+    same = [n for n in range(COUNT) if n != 4]
+    assert (kept[same] - plain[same]).abs().max() <= (0 if size is None else 2)
+    with pytest.raises(InputError, match="quality='exact'"):
+        feed(ImageFiles(own_photos), **options(cache=tmp_path / "kept", quality="fast"))
+
+
 def alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from fulltilt.augment import GPUAugmentation
+from fulltilt.cache import Cache
 from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed
 from fulltilt.feed.file_feed import FileFeed
@@ -38,6 +39,7 @@ def feed(
     on_error: Literal["raise", "skip"] = "raise",
     quality: Literal["exact", "fast"] = "exact",
     channels: int = 3,
+    cache: str | os.PathLike[str] | None = None,
     collate: Callable[[list[Any]], Any] | None = None,
 ) -> Feed:
     """Batches of `source` on the device, in order, ahead of the step that uses them.
@@ -54,6 +56,8 @@ def feed(
         device_prefetch: batches on the device beside the one in use.
         in_order: False gives out whichever batch is ready first.
         on_error: "raise" names the file and the cause; "skip" leaves the sample out, counts it and lists it.
+        cache: a folder that `fulltilt cache build` has filled for these image files: what it holds is copied instead of
+            decoded, what it lacks or what has changed since is made as it would have been.
         quality: "fast" decodes JPEG with a quicker transform and upsampling; pixels differ slightly.
     """
     where = _device(device)
@@ -99,6 +103,7 @@ def feed(
             in_order=in_order,
             skip_errors=on_error == "skip",
             tune=num_workers == "auto",
+            cache=_cache(cache, channels, quality),
         )
     if isinstance(source, IterableDataset):
         loader: DataLoader[Any] = DataLoader(
@@ -124,6 +129,19 @@ def feed(
     return TensorFeed(
         tensors, Order(length=len(tensors[0]), **order), device=where, ahead=device_prefetch, augment=augment
     )
+
+
+def _cache(folder: str | os.PathLike[str] | None, channels: int, quality: str) -> str | None:
+    """The cache's folder, if it holds what the feed would decode."""
+    if folder is None:
+        return None
+    settings = Cache.open(folder).settings
+    if (settings.channels, settings.quality) != (channels, quality):
+        raise InputError(
+            f"the cache in {os.fspath(folder)} holds channels={settings.channels}, quality={settings.quality!r}; "
+            f"this feed asks for channels={channels}, quality={quality!r}: ask for the same, or build another cache"
+        )
+    return os.path.abspath(folder)
 
 
 def _in_memory(source: Any) -> bool:

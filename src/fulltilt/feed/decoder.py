@@ -16,12 +16,17 @@ import sys
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fulltilt.cache import Cache
+from fulltilt.cache.make import make
 from fulltilt.decode import Quality, decode_into, decode_mask_into, probe
 from fulltilt.errors import FulltiltError
 from fulltilt.feed.catalog import Catalog
 from fulltilt.feed.slot import Slot, Status
 from fulltilt.feed.wire import Report, Task, receive_task, send_report
+
+Bytes = NDArray[np.uint8]
 
 _LOOK_UP_SECONDS = 2.0
 
@@ -74,6 +79,7 @@ class Decoder:
         self._catalog = Catalog(options["catalog"])
         self._slots = [Slot(fd, options["samples"]) for fd in options["slots"]]
         self._desk = Desk(options["desk"])
+        self._cache = None if options["cache"] is None else Cache.open(options["cache"])
 
     def run(self) -> None:
         """Until told to stop, or until there is nobody to work for."""
@@ -106,29 +112,50 @@ class Decoder:
 
     def _sample(self, slot: Slot, position: int) -> Status:
         number = int(slot.index[position])
-        data = _read(self._catalog.image(number))
-        header = probe(data)
-        pixels = header.height * header.width * self._channels
-        mask = None
-        if self._catalog.has_masks:
-            mask = _read(self._catalog.mask(number))
-        room = slot.reserve(pixels + (header.height * header.width if mask is not None else 0))
-        slot.size[position] = header.height, header.width
+        image = self._catalog.image(number)
+        mask = self._catalog.mask(number) if self._catalog.has_masks else None
+        if self._cache is None:
+            return self._decoded(slot, position, _read(image), None if mask is None else _read(mask))
+        entry = self._cache.find(self._cache.key(image, mask))
+        if entry is not None:
+            return self._copied(slot, position, self._cache.pixels(entry), self._cache.mask(entry))
+        # What is not in the cache is made as it would have been, so that a sample looks alike in every epoch.
+        made = make(_read(image), None if mask is None else _read(mask), self._cache.settings)
+        return self._copied(slot, position, *made)
+
+    def _decoded(self, slot: Slot, position: int, image: bytes, mask: bytes | None) -> Status:
+        header = probe(image)
+        size = header.height, header.width
+        room = self._room(slot, position, size, masked=mask is not None)
         if room is None:
             return Status.NO_ROOM
-        slot.offset[position] = room
-        decode_into(
-            data, slot.data[room : room + pixels], header=header, channels=self._channels, quality=self._quality
-        )
+        pixels, labels = room
+        decode_into(image, pixels, header=header, channels=self._channels, quality=self._quality)
         if mask is not None:
-            slot.mask_offset[position] = room + pixels
-            decode_mask_into(
-                mask,
-                slot.data[room + pixels : room + pixels + header.height * header.width],
-                (header.height, header.width),
-                dtype=np.uint8,
-            )
+            decode_mask_into(mask, labels, size, dtype=np.uint8)
         return Status.DONE
+
+    def _copied(self, slot: Slot, position: int, image: Bytes, mask: Bytes | None) -> Status:
+        height, width, _ = image.shape
+        room = self._room(slot, position, (height, width), masked=mask is not None)
+        if room is None:
+            return Status.NO_ROOM
+        pixels, labels = room
+        pixels.reshape(image.shape)[...] = image
+        if mask is not None:
+            labels.reshape(mask.shape)[...] = mask
+        return Status.DONE
+
+    def _room(self, slot: Slot, position: int, size: tuple[int, int], *, masked: bool) -> tuple[Bytes, Bytes] | None:
+        """Memory for a sample's pixels and labels in the slot, written down in its tables."""
+        plane = size[0] * size[1]
+        pixels = plane * self._channels
+        slot.size[position] = size
+        start = slot.reserve(pixels + plane * masked)
+        if start is None:
+            return None
+        slot.offset[position], slot.mask_offset[position] = start, start + pixels
+        return slot.data[start : start + pixels], slot.data[start + pixels : start + pixels + plane * masked]
 
     def _report(self, task: Task, first: int, count: int, text: str = "") -> None:
         send_report(self._reports, Report(self._worker, task.slot, task.round, first, count, text))

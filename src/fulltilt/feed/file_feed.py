@@ -43,6 +43,7 @@ class FileFeed(OrderedFeed):
         in_order: bool,
         skip_errors: bool,
         tune: bool,
+        cache: str | None,
     ) -> None:
         super().__init__(order)
         self._tuner = Tuner(workers, most_workers) if tune else None
@@ -61,6 +62,7 @@ class FileFeed(OrderedFeed):
             quality=quality,
             channels=channels,
             in_order=in_order,
+            cache=cache,
             pin=CudaPin(device) if device.type == "cuda" else None,
         )
         self._stage = Stage(

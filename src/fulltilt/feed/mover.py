@@ -119,8 +119,8 @@ class _Fetcher:
             for number, process in workers:
                 if process.exitcode not in (None, 0):
                     told = WorkerError(
-                        f"worker {number} of the DataLoader (pid {process.pid}) was ended by {cause(process.exitcode)}; "
-                        "when memory runs short the system does that: try fewer workers or smaller batches"
+                        f"DataLoader worker {number} (pid {process.pid}) was ended by {cause(process.exitcode)}. "
+                        "The system does that when memory runs short: try fewer workers or smaller batches"
                     )
                     told.__cause__ = error
                     return told

@@ -53,6 +53,7 @@ class Pool:
         most: int,
         quality: str,
         channels: int,
+        cache: str | None,
         done: Callable[[int, dict[int, str]], None],
         broken: Callable[[BaseException], None],
     ) -> None:
@@ -63,7 +64,7 @@ class Pool:
             broken: called once with the error when the pool can't go on.
         """
         self._catalog, self._slots = catalog, slots
-        self._quality, self._channels = quality, channels
+        self._quality, self._channels, self._cache = quality, channels, cache
         self._done, self._broken = done, broken
         self._most = most
         self._desk = Desk.create(most)
@@ -145,6 +146,7 @@ class Pool:
             "parent": os.getpid(),
             "quality": self._quality,
             "channels": self._channels,
+            "cache": self._cache,
         }
         self._desk.clear(worker)
         process = subprocess.Popen(

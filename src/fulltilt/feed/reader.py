@@ -61,6 +61,7 @@ class Reader:
         quality: str,
         channels: int,
         in_order: bool,
+        cache: str | None = None,
         pin: Pin | None = None,
     ) -> None:
         self._catalog, self._in_order, self._pin = catalog, in_order, pin
@@ -84,6 +85,7 @@ class Reader:
             most=most_workers,
             quality=quality,
             channels=channels,
+            cache=cache,
             done=self._slot_done,
             broken=self._pool_broken,
         )
