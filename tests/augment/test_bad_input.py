@@ -31,14 +31,14 @@ WRONG = [
     ("quarter_turn_prob", True, "from 0 to 1"),
     ("rotation_degrees", -5.0, "from 0 to 360"),
     ("rotation_degrees", (30.0, 10.0), "(low, high)"),
-    ("rotation_degrees", (-400.0, 0.0), "≥ -360"),
+    ("rotation_degrees", (-400.0, 0.0), "within -360 to 360"),
     ("rotation_degrees", "15", "from 0 to 360"),
     ("rotation_degrees", float("nan"), "from 0 to 360"),
     ("rotation_degrees", (1.0, 2.0, 3.0), "pair"),
     ("scale", 1.0, "from 0 to 0.99"),
-    ("scale", (0.0, 1.0), "≥ 0.01"),
+    ("scale", (0.0, 1.0), "within 0.01 to 100"),
     ("translate", 1.5, "from 0 to 1"),
-    ("translate", (0.1, -0.1), "from 0 to 1"),
+    ("translate", (0.1, -0.1), "within 0 to 1"),
     ("shear_degrees", 90.0, "from 0 to 80"),
     ("perspective", 1.0, "from 0 to 0.9"),
     ("perspective_prob", 2, "from 0 to 1"),
@@ -56,12 +56,14 @@ WRONG = [
     ("crop_padding", -1, "from 0"),
     ("eval_crop", 0.0, "from 0.01 to 1"),
     ("brightness", -0.1, "from 0 to 10"),
-    ("brightness", (-0.5, 1.0), "≥ 0"),
+    ("brightness", (-0.5, 1.0), "within 0 to 11"),
+    ("brightness", (0, 255), "within 0 to 11"),
     ("contrast", 11, "from 0 to 10"),
     ("contrast_pivot", "median", "'mean'"),
     ("contrast_pivot", 2.0, "from 0 to 1"),
     ("saturation", [1.2, 0.8], "(low, high)"),
     ("hue", 0.6, "from 0 to 0.5"),
+    ("hue", (0, 30), "within -0.5 to 0.5"),
     ("gray_prob", None, "from 0 to 1"),
     ("gamma", 1.0, "from 0 to 0.99"),
     ("solarize_threshold", 2, "from 0 to 1"),
@@ -106,6 +108,8 @@ def test_all_that_is_wrong_is_said_at_once():
 def test_an_unknown_setting_gets_a_suggestion():
     with refused("rotation_degree", "did you mean rotation_degrees?", "Allowed:", "horizontal_flip_prob"):
         plain(rotation_degree=3)
+    with refused("chanels_last", "did you mean channels_last?"):
+        plain(chanels_last=True)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +161,7 @@ def test_epoch(value):
         ({"ramp_epochs": 0.5}, ("ramp_epochs=0.5", "whole number")),
         ({"minimal": {"fill": 0.1}}, ("fill", "0.1", "minimal", "strong")),
         ({"strong": {"size": 4}}, ("size", "4")),
+        ({"minimal": {"contrast_pivot": "mean"}}, ("contrast_pivot", "mean", "0.5")),
         ({"strong": {"sise": 4}}, ("sise", "did you mean size?")),
     ],
     ids=str,

@@ -280,6 +280,10 @@ def test_nothing_to_train():
     assert set(aug.state_dict()) == {"_strength", "_state"}
 
 
+def test_no_gradient_goes_back(path):
+    assert not path(GPUAugmentation(), torch.rand(1, 3, 4, 5, requires_grad=True)).requires_grad
+
+
 def test_its_repr_says_what_it_does():
     text = repr(GPUAugmentation(hue=0.1))
     assert "rotation_degrees=15" in text

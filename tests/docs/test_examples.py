@@ -10,7 +10,7 @@ from typing import get_type_hints
 
 import pytest
 
-from fulltilt.augment import Settings
+from fulltilt.augment import GPUAugmentation, Settings
 from fulltilt.bench.photos import photos
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -41,8 +41,9 @@ def test_there_are_blocks():
 def test_every_option_is_in_the_table_with_its_default():
     text = (DOCS / "augmentation.md").read_text(encoding="utf-8").split("## Options")[1].split("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| `([^`]*)` \| (.+) \|$", text, re.MULTILINE)
+    settings = GPUAugmentation().settings
     assert [(name, ast.literal_eval(default)) for name, default, _ in rows] == [
-        (f.name, _rounded(f.default)) for f in fields(Settings)
+        (f.name, _rounded(getattr(settings, f.name))) for f in fields(Settings)
     ]
     assert set(get_type_hints(Settings)) == {name for name, _, _ in rows}
 

@@ -25,8 +25,9 @@ def on_gpu(batch: Batch, spec: Spec, dials: Dials, index: Tensor | None) -> tupl
     )
 
 
+@torch.no_grad()
 def on_cpu(batch: Batch, spec: Spec, dials: Dials, index: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
-    """The same in torch."""
+    """The same in torch, and as on a GPU no gradient goes back through it."""
     seed, epoch, first = dials.state.tolist()
     if index is None:
         index = first + torch.arange(batch.count)

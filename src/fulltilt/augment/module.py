@@ -6,7 +6,6 @@ images, masks = aug(images, masks)
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple, Self
@@ -21,12 +20,14 @@ from fulltilt.augment.gpu import Pass, prepared
 from fulltilt.augment.layout import Ops
 from fulltilt.augment.op import compiled_augment
 from fulltilt.augment.points import check_points, forward_matrices, move_boxes, move_points
-from fulltilt.augment.settings import Settings
+from fulltilt.augment.settings import Settings, problems_in
 from fulltilt.augment.spec import Dials, Spec
 from fulltilt.errors import InputError
 
 _PASSES_KEPT = 64
 _DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
+_OWN = ("seed", "dtype", "channels_last", "layout", "then", "check_inputs")
+"""Keywords of the module that are no settings."""
 
 
 class _Shape(NamedTuple):
@@ -299,8 +300,7 @@ class ProgressiveAugmentation(GPUAugmentation):
         start = _settings(**(MINIMAL | shared | (minimal or {})))
         end = _settings(**(STRONG | shared | (strong or {})))
         _check_alike(start, end)
-        base = {"rotation_degrees": 0.0, "brightness": 0.0, "contrast": 0.0, "horizontal_flip_prob": 0.0}
-        super().__init__(**(base | STRONG | options | (strong or {})))
+        super().__init__(**(STRONG | options | (strong or {})))
         self.switch_epoch, self.ramp_epochs = switch_epoch, ramp_epochs
         self._ops = start.ops | end.ops
         self._rest.copy_(torch.tensor(start.vector()))
@@ -344,19 +344,16 @@ class _Called(nn.Module):
 
 
 def _settings(**options: Any) -> Settings:
-    known = [f.name for f in fields(Settings)]
-    for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise InputError(f"unknown option {name!r}{hint} Allowed: {', '.join(known)}")
+    if problems := problems_in(options, beside=_OWN):
+        raise InputError("augmentation settings: " + "; ".join(problems))
     return Settings(**options)
 
 
 def _check_alike(start: Settings, end: Settings) -> None:
     """What no number between two ends can express has to be the same at both."""
+    pivots = ("contrast_pivot",) if "mean" in (start.contrast_pivot, end.contrast_pivot) else ()
     for name in ("size", "random_resized_crop", "random_crop", "crop_padding", "eval_crop", "fill", "mask_fill",
-                 "antialias", "normalize", "erase_value"):  # fmt: skip
+                 "antialias", "normalize", "erase_value", *pivots):  # fmt: skip
         if getattr(start, name) != getattr(end, name):
             raise InputError(
                 f"{name} is {getattr(start, name)!r} in minimal and {getattr(end, name)!r} in strong; "
@@ -410,4 +407,5 @@ def _check_values(batch: Batch) -> None:
     whole = batch.ragged.keep if batch.ragged is not None and batch.ragged.keep else [batch.data]
     low, high = torch.stack([torch.stack(images.aminmax()) for images in whole]).aminmax()
     if not (float(low) >= 0.0 and float(high) <= 1.0):
-        raise InputError(f"float images must lie in [0, 1] and hold no NaN; found {low:g} to {high:g}. Divide by 255?")
+        hint = ". Divide by 255?" if high > 1.0 else ""
+        raise InputError(f"float images must lie in [0, 1] and hold no NaN; found {low:g} to {high:g}{hint}")

@@ -212,15 +212,19 @@ def _pair(value: float | Range) -> Range:
     return value if isinstance(value, tuple) else (value, value)
 
 
-def problems_in(options: Mapping[str, Any]) -> list[str]:
-    """All that is wrong with these options, each problem beginning with an option's name. Defaults fill the gaps."""
+def problems_in(options: Mapping[str, Any], *, beside: Sequence[str] = ()) -> list[str]:
+    """All that is wrong with these options, each problem beginning with an option's name. Defaults fill the gaps.
+
+    `beside`: names that the caller takes itself, so that a misspelt one is recognised, too.
+    """
     defaults = {f.name: f.default for f in fields(Settings)}
+    allowed = (*defaults, *beside)
     problems = []
     for name in options:
         if name not in defaults:
-            near = difflib.get_close_matches(name, defaults, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]}?" if near else "."
-            problems.append(f"{name} is not an option{hint} Allowed: {', '.join(defaults)}")
+            problems.append(f"{name} is not an option{hint} Allowed: {', '.join(allowed)}")
     every = defaults | {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
     problems += [problem for name, check in _CHECKS.items() if (problem := check(name, every[name]))]
     if every["random_resized_crop"] and every["size"] is None:
@@ -257,20 +261,19 @@ def _whole(low: int, high: int) -> Any:
     return check
 
 
-def _magnitude(low: float, high: float, *, lowest: float | None = None, ordered: bool = True) -> Any:
-    """A half-width in [low, high], or a pair (whose values may start at `lowest`)."""
-    floor = low if lowest is None else lowest
+def _magnitude(high: float, pair: Range, *, ordered: bool = True) -> Any:
+    """A half-width up to `high`, or two numbers within `pair`: a range, or, not ordered, one number for each axis."""
 
     def check(name: str, value: Any) -> str | None:
-        if _number(value) and low <= value <= high:
+        if _number(value) and 0 <= value <= high:
             return None
-        if isinstance(value, tuple) and len(value) == 2 and all(_number(v) and v >= floor for v in value):
-            if not ordered and all(v <= high for v in value):
-                return None
-            if ordered and value[0] <= value[1]:
-                return None
-        pair = f"a pair (low, high) of numbers ≥ {floor:g}" if ordered else f"a pair from {low:g} to {high:g}"
-        return f"{name}={value!r} must be a number from {low:g} to {high:g} or {pair}"
+        two = (
+            isinstance(value, tuple) and len(value) == 2 and all(_number(v) and pair[0] <= v <= pair[1] for v in value)
+        )
+        if two and (value[0] <= value[1] or not ordered):
+            return None
+        what = "a pair (low, high)" if ordered else "a pair (along x, along y)"
+        return f"{name}={value!r} must be a number from 0 to {high:g} or {what} within {pair[0]:g} to {pair[1]:g}"
 
     return check
 
@@ -335,10 +338,10 @@ _CHECKS: dict[str, Any] = {
     "horizontal_flip_prob": _probability,
     "vertical_flip_prob": _probability,
     "quarter_turn_prob": _probability,
-    "rotation_degrees": _magnitude(0.0, 360.0, lowest=-360.0),
-    "scale": _magnitude(0.0, 0.99, lowest=0.01),
-    "translate": _magnitude(0.0, 1.0, ordered=False),
-    "shear_degrees": _magnitude(0.0, 80.0, ordered=False),
+    "rotation_degrees": _magnitude(360.0, (-360.0, 360.0)),
+    "scale": _magnitude(0.99, (0.01, 100.0)),
+    "translate": _magnitude(1.0, (0.0, 1.0), ordered=False),
+    "shear_degrees": _magnitude(80.0, (0.0, 80.0), ordered=False),
     "perspective": _within(0.0, 0.9),
     "perspective_prob": _probability,
     "size": _size,
@@ -347,14 +350,14 @@ _CHECKS: dict[str, Any] = {
     "random_crop": _size,
     "crop_padding": _whole(0, 1 << 15),
     "eval_crop": _optional(_within(0.01, 1.0)),
-    "brightness": _magnitude(0.0, 10.0),
-    "contrast": _magnitude(0.0, 10.0),
+    "brightness": _magnitude(10.0, (0.0, 11.0)),
+    "contrast": _magnitude(10.0, (0.0, 11.0)),
     "contrast_pivot": _choice_or_number(0.0, 1.0, "mean"),
-    "saturation": _magnitude(0.0, 10.0),
-    "hue": _magnitude(0.0, 0.5, lowest=-0.5),
+    "saturation": _magnitude(10.0, (0.0, 11.0)),
+    "hue": _magnitude(0.5, (-0.5, 0.5)),
     "gray_prob": _probability,
     "invert_prob": _probability,
-    "gamma": _magnitude(0.0, 0.99, lowest=0.01),
+    "gamma": _magnitude(0.99, (0.01, 100.0)),
     "solarize_prob": _probability,
     "solarize_threshold": _within(0.0, 1.0),
     "posterize_prob": _probability,
