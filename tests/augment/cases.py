@@ -30,35 +30,45 @@ class Case:
         return f"<{form} from {self.images.storage_offset()} as {self.layout}, masks {masks}, to {self.dtype}>"
 
 
+FORMS = ("NCHW", "NHWC", "slice", "part of each line", "unaligned", "channels_last", "backwards")
+
+
+def laid_out(form: str, dtype: torch.dtype, n: int, channels: int, h: int, w: int, seed: int = 0) -> tuple[Tensor, str]:
+    """The images in one of the forms that they may have in memory, and their layout's name."""
+    if form == "slice":
+        return _values(dtype, seed, n, channels, h + 1, w + 2)[:, :, 1:, 2:], "channels_first"
+    if form == "part of each line":
+        return _values(dtype, seed, n, h, w + 3, channels)[:, :, :w], "channels_last"
+    if form == "unaligned":  # as when images stand behind a header in one buffer
+        skipped = 1 + seed % 3
+        return _values(dtype, seed, skipped + n * h * w * channels)[skipped:].view(n, h, w, channels), "channels_last"
+    if form == "NHWC":
+        return _values(dtype, seed, n, h, w, channels), "channels_last"
+    images = _values(dtype, seed, n, channels, h, w)
+    if form == "channels_last":
+        images = images.contiguous(memory_format=torch.channels_last)
+    elif form == "backwards":  # dimensions in an order that nobody expects
+        images = images.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)
+    return images, "channels_first"
+
+
 @st.composite
 def cases(draw: Any, *, height: int, width: int, batch: int = 2) -> Case:
     n, h, w = draw(st.integers(1, batch)), draw(st.integers(1, height)), draw(st.integers(1, width))
     channels = draw(st.sampled_from([1, 3, 3, 4, 6]))
-    source = draw(st.sampled_from(DTYPES))
     seed = draw(st.integers(0, 1000))
-    form = draw(st.sampled_from(["NCHW", "NHWC", "slice", "rows of a larger image", "unaligned", "channels_last"]))
-    layout = "channels_first"
-    if form == "NHWC":
-        images, layout = _values(source, seed, n, h, w, channels), "channels_last"
-    elif form == "slice":
-        images = _values(source, seed, n, channels, h + 1, w + 2)[:, :, 1:, 2:]
-    elif form == "rows of a larger image":
-        images, layout = _values(source, seed, n, h, w + 3, channels)[:, :, :w], "channels_last"
-    elif form == "unaligned":  # as when images stand behind a header in one buffer
-        skipped = draw(st.integers(1, 3))
-        images = _values(source, seed, skipped + n * h * w * channels)[skipped:].view(n, h, w, channels)
-        layout = "channels_last"
-    else:
-        images = _values(source, seed, n, channels, h, w)
-        if form == "channels_last":
-            images = images.contiguous(memory_format=torch.channels_last)
+    images, layout = laid_out(draw(st.sampled_from(FORMS)), draw(st.sampled_from(DTYPES)), n, channels, h, w, seed)
     kind = draw(st.sampled_from(MASK_DTYPES))
     masks = None
     if kind is not None:
-        one = draw(st.booleans())
-        masks = labels(n, *((1,) if one else ()), h, w, classes=2 if kind == torch.bool else 50, dtype=kind, seed=seed)
+        one = (1,) if draw(st.booleans()) else ()
+        masks = labels(n, *one, h, w, classes=2 if kind == torch.bool else 50, dtype=kind, seed=seed)
+    return case_of(images, layout, masks, draw(st.sampled_from(DTYPES)))
+
+
+def case_of(images: Tensor, layout: str, masks: Tensor | None, dtype: torch.dtype) -> Case:
     planes = images if layout == "channels_first" else images.movedim(-1, 1)
-    return Case(images=images, layout=layout, planes=planes, masks=masks, dtype=draw(st.sampled_from(DTYPES)))
+    return Case(images=images, layout=layout, planes=planes, masks=masks, dtype=dtype)
 
 
 def _values(dtype: torch.dtype, seed: int, *shape: int) -> Tensor:

@@ -142,11 +142,11 @@ def test_eval_mode_crops_the_middle(path):
 # --- strength ------------------------------------------------------------------------------------------------------
 
 
-def test_no_strength_leaves_flips_and_crops(path):
-    aug = StrongGPUAugmentation(random_crop=(8, 10), invert_prob=1.0, dtype=torch.uint8)
+def test_no_strength_leaves_flips_turns_and_crops(path):
+    kept = {"vertical_flip_prob": 0.5, "quarter_turn_prob": 0.5, "random_crop": (8, 8), "dtype": torch.uint8}
+    aug = StrongGPUAugmentation(invert_prob=1.0, **kept)
     aug.strength = 0.0
-    simple = MinimalGPUAugmentation(random_crop=(8, 10), dtype=torch.uint8)
-    ours, expected = path(aug, IMAGES, MASKS), path(simple, IMAGES, MASKS)
+    ours, expected = path(aug, IMAGES, MASKS), path(MinimalGPUAugmentation(**kept), IMAGES, MASKS)
     assert torch.equal(ours[0], expected[0])
     assert torch.equal(ours[1], expected[1])
 
