@@ -7,7 +7,8 @@ batch.py      any input as one form                 spec.py       one call, apar
 engine.py     draws, then the pass                  op.py         the same as one operator for torch.compile
 module.py     the public modules                    points.py     boxes and key points
 followers.py  Kornia and others, afterwards         mix.py        two samples made into one, with soft labels
-beta.py       λ for mix.py, without rejection       config.py     options from a YAML file
+keyed.py      the state that all of them draw by    beta.py       λ for mix.py, without rejection
+config.py     options from a YAML file
 preview.py    what settings do, as a picture, out of pictures.py (files), effects.py (each setting alone, in words),
               overlay.py (masks) and sheet.py (the grid)
 """

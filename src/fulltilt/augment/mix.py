@@ -11,17 +11,16 @@ its partner is another sample of the same batch, so that one does depend on who 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fulltilt.augment.beta import beta_table, look_up
-from fulltilt.augment.philox import philox, to_uniform
+from fulltilt.augment.keyed import Keyed, checked_index
+from fulltilt.augment.philox import sample_words, to_uniform
 from fulltilt.errors import InputError
 
-_LOW = 0xFFFFFFFF
 _FIRST_BLOCK = 1 << 16
 """Where these modules' counters begin: far from the blocks of `draws.py`, so that one seed serves both."""
 
@@ -29,7 +28,7 @@ _FIRST_BLOCK = 1 << 16
 _PARTNER, _SHARE, _IF, _SWITCH, _CENTRE_X, _CENTRE_Y = range(6)
 
 
-class _Mix(nn.Module):
+class _Mix(Keyed):
     """What the modules below have in common: checks, draws, partners, labels."""
 
     def __init__(
@@ -42,33 +41,18 @@ class _Mix(nn.Module):
         seed: int,
         check_inputs: bool,
     ) -> None:
-        super().__init__()
+        super().__init__(seed)
         if num_classes is not None and (type(num_classes) is not int or num_classes < 1):
             raise InputError(f"num_classes={num_classes!r} must be a whole number ≥ 1, or None for soft labels")
         _check_share("prob", prob)
-        if type(seed) is not int or not -(1 << 63) <= seed < 1 << 63:
-            raise InputError(f"seed={seed!r} must be a whole number of 64 bits")
         self.num_classes = num_classes
         self.alphas = alphas
         self.prob = float(prob)
         self.per_sample = per_sample
         self.check_inputs = check_inputs
         self._tables: Tensor
-        self._state: Tensor
         tables = torch.stack([beta_table(alpha, name=name) for name, alpha in alphas.items()])
         self.register_buffer("_tables", tables, persistent=False)
-        self.register_buffer("_state", torch.tensor([seed, 0, 0]))
-
-    def set_epoch(self, epoch: int) -> None:
-        """Draw anew, and count samples from 0 again."""
-        if not isinstance(epoch, int) or epoch < 0:
-            raise InputError(f"epoch={epoch!r} must be a whole number ≥ 0")
-        self._state[1].fill_(epoch)
-        self._state[2].fill_(0)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Moves to other devices; a change of dtype (`model.half()`) is not for these numbers."""
-        return super()._apply(lambda tensor: tensor.to(fn(tensor).device), recurse)  # type: ignore[no-any-return, no-untyped-call]
 
     def extra_repr(self) -> str:
         shown = {"num_classes": self.num_classes, **self.alphas, "prob": self.prob, "per_sample": self.per_sample}
@@ -77,36 +61,17 @@ class _Mix(nn.Module):
     def _start(self, images: Tensor, index: Tensor | None) -> tuple[Tensor, Tensor]:
         """Each sample's partner and its eight uniforms; the running index moves on."""
         count = len(images)
-        if self._state.device != images.device:
-            self.to(images.device)
-        if index is None:
+        self._move(images.device)
+        place = checked_index(index, count, images.device)
+        if place is None:
             place = self._state[2] + torch.arange(count, device=images.device)
             self._state[2].add_(count)
-        elif index.shape != (count,) or index.dtype.is_floating_point:
-            raise InputError(
-                f"index must be {count} whole numbers, one per sample; found {tuple(index.shape)} {index.dtype}"
-            )
-        else:
-            place = index.to(device=images.device, dtype=torch.int64, non_blocking=True)
-        words = self._words(place)
+        words = sample_words(self._state[0], self._state[1], place, 8, first_block=_FIRST_BLOCK)
         order = torch.argsort(words[:, _PARTNER], stable=True)
         # One ring through the whole batch in a random order: nobody is their own partner (unless alone).
         partner = torch.empty_like(order).scatter(0, order, order.roll(1))
         uniforms = to_uniform(words)
         return partner, uniforms if self.per_sample else uniforms[:1].expand(count, -1)
-
-    def _words(self, place: Tensor) -> Tensor:
-        """Eight words per sample: counter (index low, index high, epoch, block), key seed."""
-        seed, epoch = self._state[0], self._state[1]
-        blocks = _FIRST_BLOCK + torch.arange(2, device=place.device)
-        shape = (len(place), 2)
-        counter = (
-            (place & _LOW)[:, None].expand(shape),
-            ((place >> 32) & _LOW)[:, None].expand(shape),
-            (epoch & _LOW).expand(shape),
-            blocks.expand(shape),
-        )
-        return torch.stack(philox(counter, (seed & _LOW, (seed >> 32) & _LOW)), -1).flatten(1)
 
     def _applies(self, uniforms: Tensor) -> Tensor:
         return uniforms[:, _IF] < self.prob

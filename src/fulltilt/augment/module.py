@@ -17,6 +17,7 @@ from fulltilt.augment.batch import SPAN, Batch, Layout, Ragged, make_batch
 from fulltilt.augment.engine import augment
 from fulltilt.augment.followers import follow
 from fulltilt.augment.gpu import Pass, prepared
+from fulltilt.augment.keyed import Keyed, checked_index
 from fulltilt.augment.layout import Ops
 from fulltilt.augment.op import compiled_augment
 from fulltilt.augment.points import check_points, forward_matrices, move_boxes, move_points
@@ -35,7 +36,7 @@ class _Shape(NamedTuple):
     frames: int
 
 
-class GPUAugmentation(nn.Module):
+class GPUAugmentation(Keyed):
     """Augments whole batches in one pass over the pixels, with a draw of its own for every sample.
 
     Call it with images, and masks, boxes and key points that go with them; what comes back has the same structure,
@@ -78,7 +79,7 @@ class GPUAugmentation(nn.Module):
             contrast=contrast,
             **options,
         )
-        super().__init__()
+        super().__init__(seed)
         if dtype is not None and dtype not in _DTYPES:
             raise InputError(f"dtype={dtype} must be one of {', '.join(map(str, _DTYPES))}")
         if dtype == torch.uint8 and settings.normalize is not None:
@@ -102,12 +103,10 @@ class GPUAugmentation(nn.Module):
         self._rest: Tensor
         self._norm: Tensor | None
         self._strength: Tensor
-        self._state: Tensor
         self.register_buffer("_full", torch.tensor(settings.vector()), persistent=False)
         self.register_buffer("_rest", torch.tensor(settings.at_rest().vector()), persistent=False)
         self.register_buffer("_norm", _norm_of(settings), persistent=False)
         self.register_buffer("_strength", torch.ones(1))
-        self.register_buffer("_state", torch.tensor([_seed(seed), 0, 0]))
 
     def forward(
         self,
@@ -148,15 +147,14 @@ class GPUAugmentation(nn.Module):
             key = (shape_key, mask_key, self.training, index is None)
             if (known := self._passes.get(key)) is not None:
                 shape, run = known
-                return shape, *run(images, masks, self._dials(), self._checked_index(index, shape, images.device))
+                return shape, *run(images, masks, self._dials(), checked_index(index, shape.samples, images.device))
         batch = make_batch(images, masks, self._layout)
-        if self._full.device != batch.data.device:
-            self._move(batch.data.device)
+        self._move(batch.data.device)
         if self._check_inputs:
             _check_values(batch)
         spec = self._spec(batch, counted=index is None)
         shape = _Shape(samples=batch.count, frames=batch.frames)
-        index = self._checked_index(index, shape, batch.data.device)
+        index = checked_index(index, shape.samples, batch.data.device)
         # Clips whose frames don't lie at equal steps were copied: the pass fits the copy, not the next such clips.
         if key is not None and batch.data.data_ptr() == images.data_ptr():
             if len(self._passes) >= _PASSES_KEPT:
@@ -173,18 +171,10 @@ class GPUAugmentation(nn.Module):
             self._held = dials
         return self._held
 
-    def _move(self, device: torch.device) -> None:
-        """To where the images are. Also in a first call for validation the buffers stay tensors that can be written."""
-        with torch.inference_mode(False):
-            self.to(device)
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Moves to other devices; a change of dtype (`model.half()`) is not for these numbers."""
         self._held = None
         self._passes.clear()
-        for child in self.children() if recurse else ():
-            child._apply(fn)  # type: ignore[no-untyped-call]
-        return super()._apply(lambda tensor: tensor.to(fn(tensor).device), recurse=False)  # type: ignore[no-any-return, no-untyped-call]
+        return super()._apply(fn, recurse)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
@@ -192,13 +182,6 @@ class GPUAugmentation(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_held": None, "_passes": {}}  # compiled kernels are neither copied nor pickled
-
-    def set_epoch(self, epoch: int) -> None:
-        """Draw anew: every sample gets another draw in each epoch, the same whenever that epoch is run."""
-        if not isinstance(epoch, int) or epoch < 0:
-            raise InputError(f"epoch={epoch!r} must be a whole number ≥ 0")
-        self._state[1].fill_(epoch)
-        self._state[2].fill_(0)
 
     @property
     def strength(self) -> float:
@@ -243,18 +226,6 @@ class GPUAugmentation(nn.Module):
             channels_last=batch.interleaved if self._channels_last is None else self._channels_last,
             counts=counted and self.training,
         )
-
-    @staticmethod
-    def _checked_index(index: Tensor | None, shape: _Shape, device: torch.device) -> Tensor | None:
-        if index is None:
-            return None
-        if not isinstance(index, Tensor):
-            raise InputError(f"index must be a tensor of {shape.samples} whole numbers, found {type(index).__name__}")
-        if index.shape != (shape.samples,) or index.dtype.is_floating_point:
-            raise InputError(
-                f"index must be {shape.samples} whole numbers, one per sample; found {tuple(index.shape)} {index.dtype}"
-            )
-        return index.to(device=device, dtype=torch.int64, non_blocking=True)
 
 
 class MinimalGPUAugmentation(GPUAugmentation):
@@ -376,12 +347,6 @@ def _norm_of(settings: Settings) -> Tensor | None:
         return None
     mean, std = (torch.tensor(values, dtype=torch.float64) for values in settings.mean_std)
     return torch.stack([1.0 / std, -mean / std], 1).float().contiguous()
-
-
-def _seed(seed: int) -> int:
-    if not isinstance(seed, int) or not -(1 << 63) <= seed < 1 << 63:
-        raise InputError(f"seed={seed!r} must be a whole number of 64 bits")
-    return seed
 
 
 def _is_clip(images: Any) -> bool:

@@ -36,14 +36,14 @@ def to_uniform(words: Tensor) -> Tensor:
     return (words >> 8).to(torch.float32) * 2.0**-24
 
 
-def sample_words(seed: int, epoch: int, index: Tensor, count: int) -> Tensor:
+def sample_words(seed: int | Tensor, epoch: int | Tensor, index: Tensor, count: int, *, first_block: int = 0) -> Tensor:
     """`count` words for each sample: counter (index low, index high, epoch, block), key seed."""
-    blocks = torch.arange(count // 4, device=index.device)
+    blocks = first_block + torch.arange(count // 4, device=index.device)
     shape = (len(index), len(blocks))
     counter = (
         (index & _LOW)[:, None].expand(shape),
         ((index >> 32) & _LOW)[:, None].expand(shape),
-        torch.full(shape, epoch & _LOW, dtype=torch.int64, device=index.device),
+        (index.new_zeros(()) + (epoch & _LOW)).expand(shape),
         blocks.expand(shape),
     )
     return torch.stack(philox(counter, (seed & _LOW, (seed >> 32) & _LOW)), -1).reshape(len(index), count)
