@@ -12,11 +12,11 @@ from PIL import Image
 
 from fulltilt.augment import GPUAugmentation, Settings, StrongGPUAugmentation
 from fulltilt.augment.config import read_options
-from fulltilt.augment.effects import _MANNERS, EFFECTS, draw
-from fulltilt.augment.overlay import colour_of, overlay
-from fulltilt.augment.pictures import Picture, find_pictures, read_picture
-from fulltilt.augment.preview import _ignore, _Shown, preview, working_pixels
-from fulltilt.augment.sheet import Cell, Row, Sheet
+from fulltilt.augment.preview import Picture, find_pictures, preview, read_picture, working_pixels
+from fulltilt.augment.preview.effects import _MANNERS, EFFECTS, draw
+from fulltilt.augment.preview.grid import _ignore, _Shown
+from fulltilt.augment.preview.overlay import colour_of, overlay
+from fulltilt.augment.preview.sheet import Cell, Row, Sheet
 from fulltilt.errors import InputError
 
 EVERYTHING = {

@@ -52,8 +52,7 @@ def preview(
     """Draw a labelled grid: the input, each setting alone with the value that was drawn, and all of them together."""
     from io import BytesIO
 
-    from fulltilt.augment.pictures import find_pictures, read_picture
-    from fulltilt.augment.preview import CELL_PIXELS, COLUMNS, working_pixels
+    from fulltilt.augment.preview import CELL_PIXELS, COLUMNS, find_pictures, read_picture, working_pixels
     from fulltilt.augment.preview import preview as draw
     from fulltilt.machine.files import check_writable, write_whole
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fulltilt.augment.overlay import Colour, Labels, Pixels, colour_of, hatching, overlay
+from fulltilt.augment.preview.overlay import Colour, Labels, Pixels, colour_of, hatching, overlay
 
 if TYPE_CHECKING:
     from PIL.Image import Image

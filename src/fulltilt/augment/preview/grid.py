@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fulltilt.augment.effects import EFFECTS, draw
 from fulltilt.augment.module import GPUAugmentation
-from fulltilt.augment.pictures import Picture, known_labels
+from fulltilt.augment.preview.effects import EFFECTS, draw
+from fulltilt.augment.preview.pictures import Picture, known_labels
+from fulltilt.augment.preview.sheet import Cell, Row, Sheet
 from fulltilt.augment.settings import Settings
-from fulltilt.augment.sheet import Cell, Row, Sheet
 from fulltilt.errors import InputError
 
 if TYPE_CHECKING:
