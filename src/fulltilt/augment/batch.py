@@ -59,7 +59,7 @@ class Ragged:
 
     @classmethod
     def of(cls, images: Sequence[Tensor], *, layout: Layout = "auto", name: str = "images") -> Ragged:
-        """From a list. On a GPU nothing is copied: offsets reach from the first image to the others."""
+        """From a list. On a GPU nothing is copied (unless compiled): offsets reach from the first image to the others."""
         if not images:
             raise InputError(f"{name} is an empty list: there is nothing to tell the size or the device from")
         head = images[0]
@@ -81,7 +81,7 @@ class Ragged:
                 raise InputError(f"{name}[{k}] has shape {tuple(shape)}; expected {channels} channels, no side of 0")
             flat.append(image if image.is_contiguous() else image.contiguous())
             sizes.append(size)
-        if device.type == "cuda":
+        if device.type == "cuda" and not torch.compiler.is_compiling():  # a compiler has no addresses to count from
             begin, width = flat[0].data_ptr(), flat[0].element_size()
             offsets = [(image.data_ptr() - begin) // width for image in flat]
             data = flat[0].view(-1)
