@@ -43,7 +43,7 @@ def test_a_rotation_of_anything_in_the_kernels(case, degrees, fill):
         check_rotation(path, case, degrees, fill)
 
 
-@settings(max_examples=30, phases=AS_FOUND)
+@settings(max_examples=24, phases=AS_FOUND)
 @given(data=st.data())
 def test_kernels_and_torch_agree(data):
     case = data.draw(cases(height=18, width=34))
@@ -81,7 +81,7 @@ def test_kernels_and_torch_agree_on_clips(data):
 
 
 @settings(max_examples=8, phases=AS_FOUND)
-@given(offset=st.integers(0, 5), shrinks=st.booleans(), sizes=st.lists(st.integers(4, 12), min_size=2, max_size=2))
+@given(offset=st.integers(0, 5), shrinks=st.booleans(), sizes=st.lists(st.integers(4, 9), min_size=2, max_size=2))
 def test_a_buffer_that_begins_anywhere(offset, shrinks, sizes):
     """Words are read from aligned addresses, and nothing beyond an image shows in it."""
     images = [photo(s, s + 1, 3, seed=s) for s in sizes]
@@ -96,6 +96,6 @@ def test_a_buffer_that_begins_anywhere(offset, shrinks, sizes):
         sizes=torch.tensor([image.shape[:2] for image in images], dtype=torch.int32),
         smallest=min(sizes),
     )
-    aug = plain(size=(3, 4) if shrinks else (13, 14), horizontal_flip_prob=0.5)
+    aug = plain(size=(3, 4) if shrinks else (10, 11), horizontal_flip_prob=0.5)
     with kernels() as path:
         check_agreement(path, aug, ragged, None)
