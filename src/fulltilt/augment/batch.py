@@ -59,7 +59,7 @@ class Ragged:
 
     @classmethod
     def of(cls, images: Sequence[Tensor], *, layout: Layout = "auto", name: str = "images") -> Ragged:
-        """From a list. On a GPU nothing is copied (unless compiled): offsets reach from the first image to the others."""
+        """From a list. On a GPU nothing is copied (unless compiled): offsets reach from the first image to the rest."""
         if not images:
             raise InputError(f"{name} is an empty list: there is nothing to tell the size or the device from")
         head = images[0]
