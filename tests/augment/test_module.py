@@ -367,8 +367,3 @@ def test_the_operator_is_sound():
         ),
         test_utils=("test_schema", "test_faketensor"),
     )  # fmt: skip
-
-
-def test_no_gradient_goes_through():
-    images = torch.rand(2, 3, 8, 8, requires_grad=True)
-    assert not GPUAugmentation()(images).requires_grad

@@ -26,7 +26,6 @@ def on_gpu(batch: Batch, spec: Spec, dials: Dials, index: Tensor | None) -> tupl
 
 
 @torch.no_grad()
-@torch.no_grad()  # as on the GPU: what comes out begins a graph
 def on_cpu(batch: Batch, spec: Spec, dials: Dials, index: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
     """The same in torch, and as on a GPU no gradient goes back through it."""
     seed, epoch, first = dials.state.tolist()
