@@ -79,7 +79,7 @@ WRONG = [
     ("mask_fill", 0.5, "whole number"),
     ("antialias", 1, "True or False"),
     ("normalize", "coco", "'imagenet'"),
-    ("normalize", ((0.5,), (0.0,)), "above 0"),
+    ("normalize", ((0.5,), (0.0,)), "at least 0.0001"),
     ("normalize", ((0.5, 0.5), (0.5,)), "as many"),
 ]
 

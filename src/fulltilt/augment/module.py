@@ -86,6 +86,8 @@ class GPUAugmentation(Keyed):
             raise InputError(
                 "dtype=torch.uint8 can't hold normalised values: leave out normalize, or pass a float dtype"
             )
+        if channels_last not in (None, True, False):
+            raise InputError(f"channels_last={channels_last!r} must be True, False or None (as the input's)")
         if layout not in ("auto", "channels_first", "channels_last"):
             raise InputError(f"layout={layout!r} must be 'auto', 'channels_first' or 'channels_last'")
         self.settings = settings

@@ -328,8 +328,8 @@ def _normalize_problems(value: Any) -> list[str]:
         return [f"normalize={value!r} must be None, 'imagenet' or (mean, std), each one number per channel"]
     if len(mean) != len(std) or not mean:
         return [f"normalize has {len(mean)} means and {len(std)} standard deviations; they must be as many"]
-    if not all(map(math.isfinite, mean + std)) or min(std) <= 0:
-        return [f"normalize={value!r}: standard deviations must be above 0 and everything finite"]
+    if not all(map(math.isfinite, mean + std)) or min(std) < 1e-4:
+        return [f"normalize={value!r}: standard deviations must be at least 0.0001 and everything finite"]
     return []
 
 
