@@ -19,6 +19,7 @@ from fulltilt.feed.catalog import Catalog
 from fulltilt.feed.order import Step
 from fulltilt.feed.pool import Pool
 from fulltilt.feed.slot import Slot, Status
+from fulltilt.machine.memory import read_memory
 
 _PROBED = 64
 _SPARE = 1.25
@@ -67,6 +68,7 @@ class Reader:
         self._catalog, self._in_order, self._pin = catalog, in_order, pin
         room = int(_expected_bytes(catalog, count, channels) * batch_size * _SPARE)
         self._bytes_per_pixel = channels + catalog.has_masks
+        slots = fitting_slots(slots, room, read_memory().available_bytes)
         self.slots = [Slot.create(batch_size, room) for _ in range(slots)]
         self._free = deque(range(slots))
         self._rounds = [0] * slots
@@ -181,6 +183,19 @@ class Reader:
         with self._changed:
             self._error = error if isinstance(error, FulltiltError) else FulltiltError(f"the feed stopped: {error!r}")
             self._changed.notify_all()
+
+
+def fitting_slots(wanted: int, slot_bytes: int, available_bytes: int) -> int:
+    """As many slots as wanted, or as half of the free memory holds; one to read and one to fill at the least."""
+    fitting = min(wanted, available_bytes // 2 // max(slot_bytes, 1))
+    if fitting >= 2:
+        return int(fitting)
+    if 2 * slot_bytes > available_bytes * 0.9:
+        raise InputError(
+            f"two batches of decoded images take about {2 * slot_bytes / 2**30:.1f} GiB, and "
+            f"{available_bytes / 2**30:.1f} GiB of memory are free: lower batch_size"
+        )
+    return 2
 
 
 def _expected_bytes(catalog: Catalog, count: int, channels: int) -> float:
