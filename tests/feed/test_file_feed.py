@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from fulltilt.augment import GPUAugmentation
 from fulltilt.errors import InputError, SampleError
 from fulltilt.feed import ImageFiles, feed
+from fulltilt.feed.file_feed import bottleneck
 from fulltilt.machine.cores import Cores
 
 COUNT = 37
@@ -282,6 +283,19 @@ def test_a_cache_gives_the_same_samples_without_their_files_being_decoded(own_ph
         feed(ImageFiles(own_photos), **options(cache=tmp_path / "kept", quality="fast"))
 
 
+def test_figures_say_who_is_slowest(photos):
+    with feed(ImageFiles(photos), **options()) as it:
+        list(it)
+        figures = it.stats()
+        assert figures["samples"] == COUNT
+        assert figures["samples_per_second"] > 0
+        assert 0.0 <= figures["decoder_busy_share"] <= 1.0
+        assert figures["workers"] == 2
+    assert bottleneck(0.001, 0.9) == "step"
+    assert bottleneck(0.3, 0.9) == "decoding"
+    assert bottleneck(0.3, 0.2) == "reading"
+
+
 def alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -293,6 +307,7 @@ def alive(pid: int) -> bool:
 SCRIPT = """
 import sys, time
 from fulltilt.feed import ImageFiles, feed
+from fulltilt.feed.file_feed import bottleneck
 it = feed(ImageFiles(sys.argv[2:]), batch_size=4, size=16, device="cpu", num_workers=2)
 loop = iter(it)
 next(loop)

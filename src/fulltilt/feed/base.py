@@ -47,7 +47,7 @@ class Feed(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
 
-    def stats(self) -> dict[str, float]:
+    def stats(self) -> dict[str, Any]:
         """Rates so far, seen from the loop."""
         return self._clock.figures()
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
+import psutil
 import torch
 
 from fulltilt.augment import GPUAugmentation
@@ -18,10 +21,13 @@ from fulltilt.feed.files import ImageFiles
 from fulltilt.feed.order import Order, Step
 from fulltilt.feed.reader import Filled, Reader
 from fulltilt.feed.stage import CudaPin, Stage, Staged
-from fulltilt.feed.tuner import Tuner, Window
+from fulltilt.feed.tuner import WAITING, Tuner, Window
 from fulltilt.machine.decision import Decision
 
 log = logging.getLogger("fulltilt.feed")
+
+_BUSY = 0.7
+"""Decoders that are on a core for more than this share of the time are held up by cores, not by files."""
 
 
 class FileFeed(OrderedFeed):
@@ -81,8 +87,14 @@ class FileFeed(OrderedFeed):
         """Samples since the epoch began that could not be read, each with its reason."""
         return list(self._skipped)
 
-    def stats(self) -> dict[str, float]:
-        return {**super().stats(), "workers": float(self._reader.pool.wanted)}
+    def stats(self) -> dict[str, Any]:
+        """Rates seen from the loop, how busy the decoders are, and what holds the loop up, if something does."""
+        figures = super().stats()
+        busy = _busy(self._reader.pool.pids)
+        found = {**figures, "workers": self._reader.pool.wanted, "decoder_busy_share": busy}
+        if "wait_share" in figures:
+            found["bottleneck"] = bottleneck(figures["wait_share"], busy)
+        return found
 
     @property
     def decision(self) -> Decision[int] | None:
@@ -144,6 +156,26 @@ class FileFeed(OrderedFeed):
             if not self._skip_errors:
                 raise SampleError(f"{path}: {reason}. on_error='skip' goes on without such samples")
             self._skipped.append(f"{path}: {reason}")
+
+
+def bottleneck(wait_share: float, decoder_busy_share: float | None) -> str:
+    """Who is slowest: the training step, the decoders' cores, or the files they wait for."""
+    if wait_share <= WAITING:
+        return "step"
+    if decoder_busy_share is None:
+        return "feed"
+    return "decoding" if decoder_busy_share >= _BUSY else "reading"
+
+
+def _busy(pids: list[int]) -> float | None:
+    """The share of their lives that the decoders have spent on a core."""
+    shares = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            times = process.cpu_times()
+            shares.append((times.user + times.system) / max(time.time() - process.create_time(), 1e-3))
+    return min(sum(shares) / len(shares), 1.0) if shares else None
 
 
 def _close(reader: Reader, stage: Stage) -> None:
