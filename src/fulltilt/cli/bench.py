@@ -69,6 +69,34 @@ def augment(
         raise typer.Exit(1)
 
 
+@bench.command()
+def feed(
+    *,
+    count: Annotated[int, typer.Option(help="Photos to make and feed.")] = 6144,
+    folder: Annotated[Path | None, typer.Option(help="Where they are put meanwhile; memory where it has room.")] = None,
+    only: Annotated[str, typer.Option(help="Parts to run.")] = "ladder,train,unet,windows",
+    quick: Annotated[bool, typer.Option(help="A smoke run: few steps, few peers.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+) -> None:
+    """The feed alone and under training, against the limit (batch on the device already) and DataLoaders."""
+    import json
+
+    from fulltilt.machine.files import check_writable, write_whole
+
+    if not 8 <= count <= 1_000_000:
+        raise InputError(f"--count: expected 8 to 1000000, found {count}")
+    if json_file is not None:
+        check_writable(json_file, option="--json")
+
+    from fulltilt.bench.feed.run import measure, parts_of
+    from fulltilt.bench.feed.table import show
+
+    found = measure(count=count, folder=folder, quick=quick, only=parts_of(only), say=_say)
+    show(found)
+    if json_file is not None:
+        write_whole(json_file, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
+
+
 def _say(text: str) -> None:
     print(f"fulltilt: {text}", file=sys.stderr, flush=True)
 

@@ -1,0 +1,114 @@
+"""All of the benchmark in order, so that nothing else runs while something is measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fulltilt.bench.feed.figures import Case, FeedBench, said
+from fulltilt.bench.feed.ladder import measure_ladder
+from fulltilt.bench.feed.limit import Say
+from fulltilt.bench.feed.material import bytes_needed, make_in_parallel, workplace
+from fulltilt.bench.feed.models import CLASSES
+from fulltilt.bench.feed.scale import Scale, scale_for
+from fulltilt.bench.feed.training import Training
+from fulltilt.bench.feed.unet import measure_unet
+from fulltilt.bench.feed.windows import measure_windows
+from fulltilt.errors import InputError
+from fulltilt.feed import ImageFiles
+from fulltilt.machine.cores import read_cores
+from fulltilt.machine.gpus import read_gpus
+from fulltilt.machine.software import read_versions, version_of
+
+NO_GPU = "The targets need an NVIDIA GPU that torch can use: small photos and tiny models were run on the CPU."
+PARTS = ("ladder", "train", "unet", "windows")
+
+
+def parts_of(text: str) -> tuple[str, ...]:
+    """`ladder,train` as parts, in the order in which they are run."""
+    wanted = {name.strip() for name in text.split(",") if name.strip()}
+    unknown = sorted(wanted - set(PARTS))
+    if unknown or not wanted:
+        raise InputError(f"--only: found {', '.join(unknown) or 'nothing'}; allowed: {', '.join(PARTS)}")
+    return tuple(part for part in PARTS if part in wanted)
+
+
+def measure(*, count: int, folder: Path | None, quick: bool, only: Sequence[str], say: Say) -> FeedBench:
+    """Everything that this machine can run; `say` hears what comes next."""
+    began = time.monotonic()
+    gpu = torch.cuda.is_available()
+    scale = scale_for(gpu=gpu, quick=quick, count=count)
+    needed = bytes_needed(scale.photos, scale.photo_size, scale.photo_bytes)
+    with workplace(folder, needed_bytes=needed) as place:
+        cases = _cases(place, scale, quick=quick, only=only, say=say)
+        where = str(place.parent)
+    return FeedBench(
+        machine=_machine(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        material=_material(scale, where),
+        cases=tuple(cases),
+        seconds=time.monotonic() - began,
+        problem=None if gpu else NO_GPU,
+    )
+
+
+def _cases(place: Path, scale: Scale, *, quick: bool, only: Sequence[str], say: Say) -> list[Case]:
+    cores = read_cores().usable
+    photos: ImageFiles | None = None
+
+    def files() -> ImageFiles:
+        nonlocal photos
+        if photos is None:
+            say(f"making {scale.photos} photos")
+            paths, _ = make_in_parallel(
+                place / "photos", scale.photos, size=scale.photo_size, target_bytes=scale.photo_bytes, processes=cores
+            )
+            photos = ImageFiles(paths, labels=[index % CLASSES for index in range(len(paths))])
+        return photos
+
+    parts: dict[str, Callable[[], list[Case]]] = {
+        "ladder": lambda: measure_ladder(files(), scale, cores=cores, quick=quick, say=say),
+        "train": lambda: Training(files(), place, scale, cores=cores).measure(quick=quick, say=say),
+        "unet": lambda: measure_unet(place, scale, cores=cores, say=say),
+        "windows": lambda: measure_windows(scale, say=say),
+    }
+    cases: list[Case] = []
+    for part in only:
+        cases += _part(part, parts[part])
+        if scale.gpu:
+            torch.cuda.empty_cache()
+    return cases
+
+
+def _part(part: str, run: Callable[[], list[Case]]) -> list[Case]:
+    """A part that can't even begin (no room for its model, a compiler that fails) is one line; the next goes on."""
+    try:
+        return run()
+    except Exception as error:
+        return [Case(part=part, key=part, title="all of it", problem=said(error))]
+
+
+def _material(scale: Scale, where: str) -> str:
+    width, height = scale.photo_size
+    return f"{scale.photos} JPEG of about {width}×{height}, {scale.photo_bytes // 1000} KB, in {where}"
+
+
+def _machine() -> dict[str, Any]:
+    gpus = read_gpus()
+    versions = read_versions(driver=gpus.driver, driver_cuda=gpus.driver_cuda)
+    return {
+        "gpus": [gpu.name for gpu in gpus.gpus],
+        "driver": versions.driver,
+        "cores": read_cores().usable,
+        "python": versions.python,
+        "fulltilt": versions.fulltilt,
+        "torch": versions.torch,
+        "triton": versions.triton,
+        **{name: version_of(name) for name in ("torchvision", "simplejpeg")},
+        "pillow": version_of("PIL", "pillow"),
+    }

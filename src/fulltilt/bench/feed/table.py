@@ -1,0 +1,69 @@
+"""The result as a table and a line for everything that fell short."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from fulltilt.bench.feed.figures import Case, FeedBench
+
+
+def show(found: FeedBench, console: Console | None = None) -> None:
+    console = console or Console()
+    if not console.is_terminal:
+        console.width = 110  # a pipe or a file has no width of its own
+    table = Table(title=f"Feed, {found.material}", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    table.add_column("")
+    for name in ("samples/s", "of limit", "waiting", "CPU cores", "workers", "target", ""):
+        table.add_column(name, justify="right", no_wrap=True)
+    for _, cases in groupby(found.cases, key=lambda case: case.part):
+        for case in cases:
+            if case.rate is not None:
+                table.add_row(*_row(case))
+        table.add_section()
+    console.print(table)
+    for text in lines(found):
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def lines(found: FeedBench) -> list[str]:
+    """What the table can't say."""
+    said = [f"{case.part}: {case.title}: {case.rate.note}" for case in found.cases if case.rate and case.rate.note]
+    said += [f"{case.part}: {case.title}: {case.problem}" for case in found.cases if case.problem]
+    said += found.shortfalls()
+    targets = [case.met for case in found.cases if case.targets]
+    if targets:
+        said.append(f"{targets.count(True)} of {len(targets)} targets met, in {found.seconds:.0f} s.")
+    if found.problem:
+        said.append(found.problem)
+    return said
+
+
+def _row(case: Case) -> tuple[str, ...]:
+    rate = case.rate
+    assert rate is not None
+    against = _percent(case.share) if case.times_loader is None else f"{case.times_loader:.3g}×"
+    return (
+        case.title,
+        f"{rate.samples_per_second:,.0f}",
+        against,
+        _percent(rate.wait_share),
+        "–" if rate.cpu_cores is None else f"{rate.cpu_cores:.1f}",
+        "–" if rate.workers is None else str(rate.workers),
+        ", ".join(_short(target.figure, target.at_least) for target in case.targets),
+        "" if not case.targets else {True: "met", False: "missed", None: "?"}[case.met],
+    )
+
+
+def _short(figure: str, at_least: float) -> str:
+    """A target in the units of its column."""
+    if figure == "share":
+        return f"≥ {100 * at_least:g} %"
+    return f"≥ {at_least:g}×" if figure == "times_loader" else f"≥ {at_least:,.0f}/s"
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"

@@ -1,0 +1,146 @@
+"""ResNet-50 from JPEG files against its limit: our feed in several ways, and DataLoaders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fulltilt.bench.feed.figures import Case, Rate, Target
+from fulltilt.bench.feed.ladder import augmentation
+from fulltilt.bench.feed.limit import Limit, Plan, Say, against
+from fulltilt.bench.feed.loader import Photos, loading, way
+from fulltilt.bench.feed.measure import confined, endless, measure
+from fulltilt.bench.feed.models import Step, resnet50, small_classifier
+from fulltilt.bench.feed.scale import Scale
+from fulltilt.cache import CacheSettings
+from fulltilt.cache.build import build
+from fulltilt.feed import Feed, ImageFiles, feed
+from fulltilt.feed.file_feed import FileFeed
+
+PART = "train"
+TARGETS = {"fast": 0.97, "exact": 0.88, "auto": 0.97, "cache": 0.99, "cores_8": 0.85, "cores_4": 0.77}
+"""Shares of the limit."""
+_LOADER_WORKERS = 16
+_PLAIN_BATCH, _PLAIN_STEPS = 32, 8
+
+
+class Training:
+    """The step, the files, and every way to feed them."""
+
+    def __init__(self, files: ImageFiles, place: Path, scale: Scale, *, cores: int) -> None:
+        self._files, self._place, self._scale, self._cores = files, place, scale, cores
+        if scale.gpu:
+            model, theirs = resnet50()
+            self.title = f"limit: ResNet-50{'' if theirs else ' (ours)'}, bf16 compiled, batch {scale.batch}"
+        else:
+            model, self.title = small_classifier(), f"limit: a small CNN, batch {scale.batch}"
+        self.step = Step(model, scale.device, half=scale.gpu, compiled=scale.gpu)
+
+    def measure(self, *, quick: bool, say: Say) -> list[Case]:
+        say(f"{PART}: compiling" if self._scale.gpu else f"{PART}: the limit")
+        with self._feed() as it:  # a real batch: how long a kernel takes depends on the values, through the power drawn
+            batch = tuple(tensor.clone() for tensor in next(iter(it)))
+        return against(Limit(self.step, batch, self._scale), PART, self.title, self._plans(quick=quick), say)
+
+    def _plans(self, *, quick: bool) -> list[Plan]:
+        plans = [
+            self._plan("fast", "feed, fast decoding"),
+            self._plan("exact", "feed, exact decoding", quality="exact"),
+            Plan(key="cache", title="feed, from a cache", run=self._from_cache, targets=self._targets("cache")),
+        ]
+        if self._scale.gpu:
+            if not quick:
+                plans.insert(2, self._plan("auto", "feed, fast, automatic workers", num_workers="auto"))
+            plans += [self._with_fewer(8), self._with_fewer(4)]
+        if self._scale.peers:
+            workers = min(_LOADER_WORKERS, self._cores)
+            plans.append(
+                Plan(
+                    key="loader_tuned",
+                    title=f"DataLoader, hand-tuned, {workers} workers",
+                    run=lambda: self._tuned_loader(workers),
+                )
+            )
+        plain = f"DataLoader, untuned: 0 workers, fp32, batch {min(_PLAIN_BATCH, self._scale.batch)}"
+        return [*plans, Plan(key="loader_plain", title=plain, run=self._plain_loader)]
+
+    def _plan(self, key: str, title: str, **options: Any) -> Plan:
+        return Plan(key=key, title=title, run=lambda: self._fed(**options), targets=self._targets(key))
+
+    def _with_fewer(self, cores: int) -> Plan:
+        plan = self._plan(f"cores_{cores}", f"feed, fast, {cores} cores only", cores=cores, num_workers=cores - 1)
+        if self._cores <= cores:
+            return replace(plan, unavailable=f"{self._cores} cores are usable: none to take away")
+        return plan
+
+    def _targets(self, key: str) -> tuple[Target, ...]:
+        return (Target(figure="share", at_least=TARGETS[key]),) if self._scale.gpu else ()
+
+    @contextmanager
+    def _feed(self, **options: Any) -> Iterator[Feed]:
+        wanted = {"num_workers": max(1, self._cores - 1), "quality": "fast", **options}
+        with feed(
+            self._files, batch_size=self._scale.batch, device=self._scale.device, shuffle=True, drop_last=True,
+            augment=augmentation(self._scale), **wanted,
+        ) as it:  # fmt: skip
+            yield it
+
+    def _fed(self, *, cores: int | None = None, **options: Any) -> Rate:
+        scale = self._scale
+        fewer: AbstractContextManager[None] = nullcontext() if cores is None else confined(cores)
+        with fewer, self._feed(**options) as it:
+            batches = endless(it)
+            note = self._settle(it, batches) if options.get("num_workers") == "auto" else None
+            rate = measure(
+                batches, self.step, device=scale.device, warm=scale.warm_steps, steps=scale.steps,
+                seconds=scale.seconds, feed=it,
+            )  # fmt: skip
+        self.step.check()
+        return replace(rate, note=note)
+
+    def _settle(self, it: Feed, batches: Iterator[Any]) -> str:
+        """Train until the number of workers is chosen, or for so long."""
+        assert isinstance(it, FileFeed)
+        began = time.monotonic()
+        while it.decision is None and time.monotonic() - began < self._scale.settle_seconds:
+            self.step(*next(batches))
+        if it.decision is not None:
+            return f"{it.decision.value} chosen after {time.monotonic() - began:.0f} s: {it.decision.reason}"
+        it.resize(int(it.stats()["workers"]))  # a change in the middle of the measurement would be in its figure
+        return f"not settled after {time.monotonic() - began:.0f} s"
+
+    def _from_cache(self) -> Rate:
+        folder = self._place / "cache"
+        report = build(folder, self._files.paths, settings=CacheSettings(quality="fast"))
+        rate = self._fed(cache=folder)
+        return replace(rate, note=f"{report.made} photos, {report.bytes / 1e9:.2f} GB, built in {report.seconds:.1f} s")
+
+    def _tuned_loader(self, workers: int) -> Rate:
+        scale = self._scale
+        with loading(
+            self._photos(), batch=scale.batch, workers=workers, device=scale.device, half=scale.gpu
+        ) as batches:
+            rate = measure(
+                batches, self.step, device=scale.device, warm=workers, steps=scale.steps, seconds=scale.seconds,
+                workers=workers,
+            )  # fmt: skip
+        self.step.check()
+        return replace(rate, note=way())
+
+    def _plain_loader(self) -> Rate:
+        scale = self._scale
+        step = Step(resnet50()[0] if scale.gpu else small_classifier(), scale.device, half=False, compiled=False)
+        batch = min(_PLAIN_BATCH, scale.batch)
+        with loading(self._photos(), batch=batch, workers=0, device=scale.device) as batches:
+            return measure(
+                batches, step, device=scale.device, warm=2, steps=_PLAIN_STEPS, seconds=scale.seconds, workers=0
+            )
+
+    def _photos(self) -> Photos:
+        labels = self._files.labels
+        assert labels is not None
+        return Photos(self._files.paths, [int(label) for label in labels], self._scale.crop)
