@@ -361,6 +361,26 @@ def test_automatic_workers_say_whether_they_settled(photos, tmp_path):
     assert rate.workers >= 1
 
 
+def test_a_gpu_s_plan_has_every_case_and_leaves_out_cores_that_are_not_there(photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "Step", lambda *_, **__: None)  # the model itself would have to be on a GPU
+    files = ImageFiles(photos[0])
+
+    def plans(cores, quick):
+        scale = scale_for(gpu=True, quick=quick, count=6144)
+        return {p.key: p for p in training.Training(files, tmp_path, scale, cores=cores)._plans(quick=quick)}
+
+    whole = plans(16, quick=False)
+    wanted = ["fast", "exact", "auto", "cache", "cores_8", "cores_4", "loader_tuned", "loader_plain"]
+    assert list(whole) == wanted
+    for key, share in training.TARGETS.items():
+        assert whole[key].targets == (Target(figure="share", at_least=share),)
+    assert not whole["loader_tuned"].targets
+    assert whole["loader_tuned"].title == "DataLoader, hand-tuned, 16 workers"
+    assert not any(plan.unavailable for plan in whole.values())
+    assert plans(6, quick=False)["cores_8"].unavailable == "6 cores are usable: none to take away"
+    assert {"auto", "loader_tuned"}.isdisjoint(plans(16, quick=True))
+
+
 # --- all of it ------------------------------------------------------------------------------------------------------
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: this would take minutes")
@@ -378,6 +398,7 @@ def test_without_a_gpu_everything_runs_small_and_one_sentence_says_so(tmp_path):
     assert by_key["fast"].share == pytest.approx(
         by_key["fast"].rate.samples_per_second / by_key["fast"].limit_per_second
     )
+    assert by_key["fast"].rate.bottleneck in ("step", "decoding", "reading", "feed")
     assert by_key["cache"].rate.note.startswith("16 photos")
     assert by_key["windows_feed_plain"].times_loader is not None
     assert not [case for case in found.cases if case.targets], "targets are a GPU's"

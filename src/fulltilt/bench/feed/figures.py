@@ -22,6 +22,8 @@ class Rate:
     """CPU time per second of this process and all that it started."""
     workers: int | None = None
     """Decoders or loader workers at the end."""
+    bottleneck: str | None = None
+    """Who is slowest, in the feed's own words."""
     note: str | None = None
     """What has to be known to read the figures."""
 

@@ -55,15 +55,15 @@ def measure(
     waited = _waits(feed) - waited
     elapsed = clock.seconds()
     cpu, cpu_seconds = tree_cpu_seconds() - cpu, time.perf_counter() - cpu_began
-    if feed is not None:
-        workers = feed.stats().get("workers", workers)
+    stats = {} if feed is None else feed.stats()
     return Rate(
         samples_per_second=samples / elapsed,
         steps=taken,
         seconds=elapsed,
         wait_share=None if feed is None else waited / host_seconds,
         cpu_cores=cpu / cpu_seconds,
-        workers=workers,
+        workers=stats.get("workers", workers),
+        bottleneck=stats.get("bottleneck"),
     )
 
 

@@ -43,7 +43,8 @@ def measure(*, count: int, folder: Path | None, quick: bool, only: Sequence[str]
     began = time.monotonic()
     gpu = torch.cuda.is_available()
     scale = scale_for(gpu=gpu, quick=quick, count=count)
-    needed = bytes_needed(scale.photos, scale.photo_size, scale.photo_bytes)
+    photos = bool({"ladder", "train"} & set(only))
+    needed = bytes_needed(scale.photos, scale.photo_size, scale.photo_bytes) if photos else 0
     with workplace(folder, needed_bytes=needed) as place:
         cases = _cases(place, scale, quick=quick, only=only, say=say)
         where = str(place.parent)
