@@ -11,7 +11,6 @@ import json
 import mmap
 import os
 import select
-import signal
 import sys
 from typing import Any
 
@@ -174,7 +173,6 @@ def _read(path: str) -> bytes:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer; it closes the pipe
     with contextlib.suppress(BrokenPipeError):  # the trainer is gone
         Decoder(json.loads(sys.argv[1])).run()
 

@@ -153,6 +153,7 @@ class Pool:
             [sys.executable, "-m", "fulltilt.feed.decoder", json.dumps(options)],
             pass_fds=inherited,
             stdin=subprocess.DEVNULL,
+            process_group=0,  # Ctrl-C at the terminal is for the trainer, which closes the pipe
             env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )
         self._workers[worker] = process
