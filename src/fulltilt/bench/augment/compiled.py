@@ -22,9 +22,10 @@ import time
 from dataclasses import asdict, dataclass
 
 from fulltilt.bench.augment.figures import Peer, Timing
-from fulltilt.bench.augment.peers import calling, composed_apply, float_inputs, kornia_apply, said
+from fulltilt.bench.augment.peers import calling, composed_apply, float_inputs, kornia_apply
 from fulltilt.bench.augment.task import Task
 from fulltilt.bench.augment.timing import time_on_cpu, time_on_gpu
+from fulltilt.bench.ground import said
 from fulltilt.machine.software import is_installed
 
 _BUILDERS = {"torch": composed_apply, "kornia": kornia_apply}

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fulltilt.bench.ground import all_met
+
 FIGURES = {
     "gpu_ms": "GPU ms",
     "wall_ms": "wall ms",
@@ -98,10 +100,7 @@ class Case:
     @property
     def met(self) -> bool | None:
         """All targets; None where there are none, or one could not be measured and the rest were met."""
-        answers = [bound.holds(self.found(bound)) for bound in self.bounds]
-        if False in answers:
-            return False
-        return True if answers and None not in answers else None
+        return all_met(bound.holds(self.found(bound)) for bound in self.bounds)
 
     def shortfalls(self) -> list[str]:
         """A line per target that was missed or not measured."""

@@ -15,7 +15,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from fulltilt.bench.augment.figures import Peer, Timing
-from fulltilt.bench.augment.peers import said
 from fulltilt.bench.augment.task import (
     BRIGHTNESS,
     CLASSES,
@@ -26,6 +25,7 @@ from fulltilt.bench.augment.task import (
     STD,
     Task,
 )
+from fulltilt.bench.ground import said
 from fulltilt.machine.software import is_installed
 
 WORKERS = (4, 8, 16)

@@ -29,6 +29,7 @@ from fulltilt.bench.augment.task import (
     sets_needed,
 )
 from fulltilt.bench.augment.timing import Call, time_on_cpu, time_on_gpu
+from fulltilt.bench.ground import said
 from fulltilt.machine.software import is_installed
 
 Apply = Callable[[Tensor, Tensor | None], Any]
@@ -79,12 +80,6 @@ def float_inputs(task: Task) -> list[tuple[Tensor, Tensor | None]]:
     count = sets_needed(task.pixels * 12, task.device)
     planes = (task.batch, 3, task.size, task.size)
     return [(random_bytes(*planes, device=task.device).float().div_(255), _labels(task)) for _ in range(count)]
-
-
-def said(error: BaseException) -> str:
-    """An exception in one short line."""
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}"[:160].rstrip(": ")
 
 
 def _labels(task: Task) -> Tensor | None:

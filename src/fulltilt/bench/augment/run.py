@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import torch
 
@@ -15,12 +14,13 @@ from fulltilt.bench.augment.check import check_call
 from fulltilt.bench.augment.compiled import WANTED, Compiling
 from fulltilt.bench.augment.figures import AugmentBench, Case, Check, Peer, Timing
 from fulltilt.bench.augment.loader import WORKERS, measure_loader
-from fulltilt.bench.augment.peers import contenders, float_inputs, measure_peer, said
+from fulltilt.bench.augment.peers import contenders, float_inputs, measure_peer
 from fulltilt.bench.augment.task import Task
 from fulltilt.bench.augment.timing import copy_tb_per_s, graph_ms, time_on_cpu, time_on_gpu
+from fulltilt.bench.ground import machine_facts, said
 from fulltilt.machine.cores import read_cores
-from fulltilt.machine.gpus import read_gpus
-from fulltilt.machine.software import read_versions, version_of
+
+_PACKAGES = {"kornia": "kornia", "torchvision": "torchvision", "triton_augment": "triton_augment"}
 
 Say = Callable[[str], None]
 
@@ -58,7 +58,7 @@ def _on_gpu(task: Task, *, quick: bool, say: Say) -> AugmentBench:
         torch.cuda.empty_cache()
     peers = _peers(task, quick=quick, say=say) + compiled + loaders
     return AugmentBench(
-        machine=_machine(),
+        machine=machine_facts(_PACKAGES),
         date=_now(),
         task=_task(task),
         copy_tb_per_s=rate,
@@ -73,7 +73,7 @@ def _without_gpu(*, batch: int, size: int, masks: bool, quick: bool, say: Say) -
     plan = replace(plans(task, quick=True)[0], bounds=())
     ours = Case(key=plan.key, title=plan.title, timing=time_on_cpu(get_ready(plan, device="cpu")))
     return AugmentBench(
-        machine=_machine(),
+        machine=machine_facts(_PACKAGES),
         date=_now(),
         task=_task(task),
         cases=(ours,),
@@ -144,21 +144,6 @@ def _with_ratios(case: Case, peers: tuple[Peer, ...]) -> Case:
 
 def _task(task: Task) -> str:
     return f"{task.title}: flip, rotation, brightness, contrast, normalise; ours uint8 N×H×W×C to bf16 channels_last"
-
-
-def _machine() -> dict[str, Any]:
-    gpus = read_gpus()
-    versions = read_versions(driver=gpus.driver, driver_cuda=gpus.driver_cuda)
-    return {
-        "gpus": [gpu.name for gpu in gpus.gpus],
-        "driver": versions.driver,
-        "cores": read_cores().usable,
-        "python": versions.python,
-        "fulltilt": versions.fulltilt,
-        "torch": versions.torch,
-        "triton": versions.triton,
-        **{name: version_of(name) for name in ("kornia", "torchvision", "triton_augment")},
-    }
 
 
 def _now() -> str:

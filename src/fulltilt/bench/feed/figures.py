@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from fulltilt.bench.ground import all_met
+
 Figure = Literal["samples_per_second", "share", "times_loader"]
 
 
@@ -77,10 +79,7 @@ class Case:
     @property
     def met(self) -> bool | None:
         """All targets; None where there are none, or one could not be measured and the rest were met."""
-        answers = [target.holds(self.found(target)) for target in self.targets]
-        if False in answers:
-            return False
-        return True if answers and None not in answers else None
+        return all_met(target.holds(self.found(target)) for target in self.targets)
 
     def shortfalls(self) -> list[str]:
         """A line per target that was missed or not measured."""
@@ -153,12 +152,6 @@ def in_words(figure: Figure, value: float) -> str:
             return f"{value:.3g} × DataLoader"
         case _:
             return f"{value:,.0f} samples/s"
-
-
-def said(error: BaseException) -> str:
-    """An exception in one short line."""
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}"[:200].rstrip(": ")
 
 
 def _plain(value: Any) -> Any:

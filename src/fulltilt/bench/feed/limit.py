@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from fulltilt.bench.feed.figures import Case, Rate, Target, said
+from fulltilt.bench.feed.figures import Case, Rate, Target
 from fulltilt.bench.feed.measure import measure
 from fulltilt.bench.feed.models import GraphedStep, Step
 from fulltilt.bench.feed.scale import Scale
+from fulltilt.bench.ground import said
 
 Say = Callable[[str], None]
 

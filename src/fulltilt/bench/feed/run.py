@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from fulltilt.bench.feed.figures import Case, FeedBench, said
+from fulltilt.bench.feed.figures import Case, FeedBench
 from fulltilt.bench.feed.ladder import measure_ladder
 from fulltilt.bench.feed.limit import Say
 from fulltilt.bench.feed.material import bytes_needed, make_in_parallel, workplace
@@ -19,11 +18,12 @@ from fulltilt.bench.feed.scale import Scale, scale_for
 from fulltilt.bench.feed.training import Training
 from fulltilt.bench.feed.unet import measure_unet
 from fulltilt.bench.feed.windows import measure_windows
+from fulltilt.bench.ground import machine_facts, said
 from fulltilt.errors import InputError
 from fulltilt.feed import ImageFiles
 from fulltilt.machine.cores import read_cores
-from fulltilt.machine.gpus import read_gpus
-from fulltilt.machine.software import read_versions, version_of
+
+_PACKAGES = {"torchvision": "torchvision", "simplejpeg": "simplejpeg", "PIL": "pillow"}
 
 NO_GPU = "The targets need an NVIDIA GPU that torch can use: small photos and tiny models were run on the CPU."
 PARTS = ("ladder", "train", "unet", "windows")
@@ -49,7 +49,7 @@ def measure(*, count: int, folder: Path | None, quick: bool, only: Sequence[str]
         cases = _cases(place, scale, quick=quick, only=only, say=say)
         where = str(place.parent)
     return FeedBench(
-        machine=_machine(),
+        machine=machine_facts(_PACKAGES),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         material=_material(scale, where),
         cases=tuple(cases),
@@ -97,19 +97,3 @@ def _part(part: str, run: Callable[[], list[Case]]) -> list[Case]:
 def _material(scale: Scale, where: str) -> str:
     width, height = scale.photo_size
     return f"{scale.photos} JPEG of about {width}×{height}, {scale.photo_bytes // 1000} KB, in {where}"
-
-
-def _machine() -> dict[str, Any]:
-    gpus = read_gpus()
-    versions = read_versions(driver=gpus.driver, driver_cuda=gpus.driver_cuda)
-    return {
-        "gpus": [gpu.name for gpu in gpus.gpus],
-        "driver": versions.driver,
-        "cores": read_cores().usable,
-        "python": versions.python,
-        "fulltilt": versions.fulltilt,
-        "torch": versions.torch,
-        "triton": versions.triton,
-        **{name: version_of(name) for name in ("torchvision", "simplejpeg")},
-        "pillow": version_of("PIL", "pillow"),
-    }
