@@ -19,6 +19,7 @@ from fulltilt.augment import MinimalGPUAugmentation
 from fulltilt.errors import InputError
 from fulltilt.feed import feed
 from fulltilt.feed.structure import map_tensors
+from fulltilt.machine.cores import Cores
 
 
 class Squares(Dataset):
@@ -137,6 +138,13 @@ def test_an_iterable_is_gone_through_in_its_own_order_and_resumed_by_counting():
         assert [batch.tolist() for batch in again] == [[4, 5, 6, 7], [8, 9]]
 
 
+def test_an_iterable_is_not_repeated_by_every_worker(monkeypatch):
+    many = Cores(count=8, usable=8, bound_by="count", reason="so it is")
+    monkeypatch.setattr("fulltilt.feed.build.read_cores", lambda: many)
+    with feed(Count(10), batch_size=4, device="cpu") as it:
+        assert sorted(number for batch in it for number in batch.tolist()) == list(range(10))
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_error_in_the_data_set_comes_out_where_its_batch_would(workers):
     with feed(Squares(20, broken=9), batch_size=4, device="cpu", num_workers=workers) as it:
@@ -208,6 +216,10 @@ def test_a_function_is_given_the_whole_batch():
         (DataLoader(Squares(3)), {"batch_size": 2}, "DataLoader has its own"),
         (DataLoader(Squares(3)), {"shuffle": True}, "DataLoader has its own"),
         (Squares(3), {}, "batch_size is missing"),
+        (Count(3), {"batch_size": 1, "shuffle": True}, "comes in its own order"),
+        (Squares(3), {"batch_size": 1, "on_error": "skip", "quality": "fast"}, "on_error, quality: only ImageFiles"),
+        (torch.zeros(3), {"batch_size": 1, "size": 8}, "size: only ImageFiles"),
+        (DataLoader(Squares(3)), {"in_order": False}, "in_order: only ImageFiles"),
     ],
 )
 def test_wishes_that_can_not_be_met_are_named(source, wish, message):

