@@ -18,7 +18,15 @@ WAITING = 0.02
 """A loop that waits for less than this share of its time is not held up by its feed."""
 MARGIN = 0.02
 """Rates closer than this are the same."""
-TRIALS = 8
+TRIALS = 10
+FIRST_TRIALS = 3
+"""Measurements of the first number at most: it is heard again until two in a row agree, for training may be warming up."""
+BEYOND_CORES = 4
+"""Workers that wait for files or a network may be more than the cores: as many as fill them, at most so many times as many."""
+LEAP = 4.0
+"""The largest step upward, as a factor."""
+FINE_UP, FINE_DOWN = 1.12, 1.3
+"""Numbers no further apart than this factor are not told apart by another trial: upward speed is at stake, downward thrift."""
 SETTLE_SECONDS = 1.0
 MEASURE_SECONDS = 3.0
 MEASURE_BATCHES = 12
@@ -33,15 +41,23 @@ class Trial:
     """Samples a second, seen from the training loop."""
     wait_share: float
     """Share of the time that the loop waited for a batch."""
+    cores_used: float | None = None
+    """CPU time per second of all workers together."""
 
 
 class Tuner:
     """Looks for the smallest number of workers that trains as fast as any."""
 
-    def __init__(self, start: int, most: int) -> None:
-        self.workers = min(max(start, 1), most)
-        self._most = most
+    def __init__(self, start: int, most: int, *, beyond: int | None = None, least: int = 1) -> None:
+        """
+        Args:
+            most: as many as there are cores for workers that compute all the time.
+            beyond: as many as are tried where they wait for something else; counts only if `observe` hears of cores.
+        """
+        self._most, self._beyond, self._least = most, max(most, beyond or most), least
+        self.workers = min(max(start, least), most)
         self.trials: list[Trial] = []
+        self._first: list[float] = []
         self.decision: Decision[int] | None = None
         """The choice, once it is made."""
 
@@ -49,10 +65,12 @@ class Tuner:
     def settled(self) -> bool:
         return self.decision is not None
 
-    def observe(self, rate: float, wait_share: float) -> int:
+    def observe(self, rate: float, wait_share: float, cores_used: float | None = None) -> int:
         """Hear what the present number gave; the number to go on with."""
-        if self.decision is None:
-            self.trials.append(Trial(workers=self.workers, rate=rate, wait_share=wait_share))
+        if self.decision is None and self._is_steady(rate):
+            self.trials.append(
+                Trial(workers=self.workers, rate=rate, wait_share=wait_share, cores_used=cores_used),
+            )
             chosen = self._chosen()
             following = self._following(chosen) if len(self.trials) < TRIALS else None
             if following is None:
@@ -61,17 +79,37 @@ class Tuner:
                 self.workers = following
         return self.workers
 
+    def _is_steady(self, rate: float) -> bool:
+        """Whether the first number's rate has stopped changing; of what it is later compared with, it is the measure."""
+        if self.trials:
+            return True
+        self._first.append(rate)
+        agree = len(self._first) > 1 and abs(rate - self._first[-2]) <= MARGIN * max(rate, self._first[-2])
+        return agree or len(self._first) == FIRST_TRIALS
+
     def _chosen(self) -> Trial:
         best = max(trial.rate for trial in self.trials)
         return min((t for t in self.trials if t.rate >= best * (1.0 - MARGIN)), key=lambda trial: trial.workers)
 
     def _following(self, chosen: Trial) -> int | None:
-        tried = {trial.workers for trial in self.trials}
-        higher = min(max(chosen.workers + 1, math.ceil(chosen.workers * 1.5)), self._most)
-        lower = max(min(chosen.workers - 1, int(chosen.workers * 0.75)), 1)
-        if chosen.wait_share > WAITING and higher not in tried:
-            return higher
-        return lower if lower not in tried else None
+        """Upward while the loop waits, then downward; the gap to what was tried on either side is halved until small."""
+        below = max((t.workers for t in self.trials if t.workers < chosen.workers), default=None)
+        above = min((t.workers for t in self.trials if t.workers > chosen.workers), default=None)
+        if chosen.wait_share > WAITING:
+            if above is None and chosen.workers < (ceiling := self._ceiling(chosen)):
+                return min(_upward(chosen), ceiling)
+            if above is not None and (middle := _between(chosen.workers, above, FINE_UP)) is not None:
+                return middle
+        if below is not None:
+            return _between(below, chosen.workers, FINE_DOWN)
+        return max(chosen.workers // 2, self._least) if chosen.workers > self._least else None
+
+    def _ceiling(self, chosen: Trial) -> int:
+        """As many as would fill the cores, going by what the present ones take of them."""
+        if chosen.cores_used is None or not chosen.workers:
+            return self._most
+        full = math.ceil(self._most * chosen.workers / max(chosen.cores_used, 1e-3))
+        return min(max(full, self._most), self._beyond)
 
     def _decide(self, chosen: Trial) -> Decision[int]:
         others = ", ".join(f"{t.workers}: {t.rate:,.0f}/s waiting {t.wait_share:.0%}" for t in self.trials)
@@ -85,6 +123,19 @@ class Tuner:
         )
 
 
+def _upward(trial: Trial) -> int:
+    """As many as the loop would need if each brought as much as now: so much that it no longer waits."""
+    factor = min(max(1.0 / max(1.0 - trial.wait_share, 1e-3), 1.25), LEAP)
+    return max(trial.workers + 1, math.ceil(trial.workers * factor))
+
+
+def _between(low: int, high: int, fine: float) -> int | None:
+    """A number that halves the ratio of two others; None where they are close enough."""
+    if high - low <= 1 or high <= low * fine:
+        return None
+    return min(max(round(math.sqrt(max(low, 0.5) * high)), low + 1), high - 1)
+
+
 class Window:
     """Collects one measurement at a time: lets a change settle, then waits for enough of it."""
 
@@ -92,12 +143,18 @@ class Window:
         self._clock = clock
         self.restart()
 
-    def restart(self) -> None:
-        """Something was changed."""
+    def restart(self, *, batches: int = MEASURE_BATCHES) -> None:
+        """Something was changed; a measurement takes so many batches at least, for many workers deliver in bursts."""
         self._changed = self._clock()
+        self._wanted = max(batches, MEASURE_BATCHES)
         self._since: float | None = None
         self._batches = self._samples = 0
         self._waited = 0.0
+
+    @property
+    def counting(self) -> bool:
+        """The change has settled: what comes is measured."""
+        return self._since is not None
 
     def add(self, samples: int, waited: float) -> tuple[float, float] | None:
         """Count a batch; the rate and the share of waiting, when enough has been seen."""
@@ -108,7 +165,7 @@ class Window:
             return None
         self._batches, self._samples, self._waited = self._batches + 1, self._samples + samples, self._waited + waited
         elapsed = now - self._since
-        if elapsed < MEASURE_SECONDS or self._batches < MEASURE_BATCHES:
+        if elapsed < MEASURE_SECONDS or self._batches < self._wanted:
             return None
         measured = self._samples / elapsed, self._waited / elapsed
         self.restart()
