@@ -1,0 +1,183 @@
+"""What a training run is made of, as YAML: the sections `data`, `model`, `training`, `gpu_augmentation`, `metrics`,
+`logging`. Reading, overriding and checking a file is config_file.py's; making things of it is build.py's.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+Auto = Literal["auto"]
+Whole = Annotated[int, Field(ge=1)]
+WholeOrZero = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+Size = Whole | tuple[Whole, Whole]
+AugmentationPreset = Literal["default", "minimal", "strong", "progressive"]
+
+OPTIMIZERS = ("adamw", "adam", "sgd", "rmsprop")
+SCHEDULERS = ("cosine", "step", "onecycle", "linear", "plateau")
+LOSSES = ("cross_entropy", "bce_with_logits", "mse", "l1", "smooth_l1")
+MODELS = ("mlp", "small_cnn", "small_unet")
+
+
+class Section(BaseModel):
+    """Keys and types are taken at their word: nothing unknown, no text where a number belongs."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _lists_are_tuples(cls, value: Any) -> Any:
+        """YAML has lists only."""
+        return tuple(value) if isinstance(value, list) else value
+
+
+class DataConfig(Section):
+    """Where samples come from and how they are made into batches."""
+
+    source: str | None = None
+    """A folder of images (one subfolder per class), a CSV (path, label, mask), or package.module:callable."""
+    args: dict[str, Any] = {}
+    """Keywords for the callable."""
+    masks: str | None = None
+    """A folder with a mask of the same name for each image."""
+    val_source: str | None = None
+    """What to validate on; as `source`."""
+    val_args: dict[str, Any] = {}
+    val_masks: str | None = None
+    val_share: Share | None = None
+    """Without `val_source`: this share of the samples is set aside, the same ones for the same seed."""
+    batch_size: Whole | Auto = 32
+    val_batch_size: Whole | None = None
+    """None: as `batch_size`."""
+    num_workers: WholeOrZero | Auto = "auto"
+    prefetch: Whole | Auto = "auto"
+    size: Size | None = None
+    """Height and width of images from files."""
+    channels: Literal[1, 3] = 3
+    shuffle: bool = True
+    drop_last: bool = False
+    cache: str | None = None
+    """A folder made by `fulltilt cache build`."""
+    quality: Literal["exact", "fast"] = "exact"
+    on_error: Literal["raise", "skip"] = "raise"
+
+
+class ModelConfig(Section):
+    """The model."""
+
+    name: str = "small_cnn"
+    """A built-in (mlp, small_cnn, small_unet) or package.module:factory."""
+    args: dict[str, Any] = {}
+
+
+class TrainingConfig(Section):
+    """The loop and its step."""
+
+    epochs: Whole = 10
+    max_steps: Whole | None = None
+    """End after so many steps, whatever the epochs."""
+    lr: Positive = 1e-3
+    optimizer: str = "adamw"
+    """adamw, adam, sgd, rmsprop or package.module:callable, which is called with the parameters, lr and the args."""
+    optimizer_args: dict[str, Any] = {}
+    scheduler: str | None = None
+    """cosine, step, onecycle, linear, plateau or package.module:callable, which is called with the optimizer."""
+    scheduler_args: dict[str, Any] = {}
+    scheduler_interval: Literal["epoch", "step"] | None = None
+    """When the scheduler steps; None: each step for onecycle, each epoch for the others."""
+    loss: str | None = None
+    """cross_entropy, bce_with_logits, mse, l1, smooth_l1 or package.module:callable; None: what fits the target."""
+    device: str = "auto"
+    use_amp: bool | None = None
+    """The guides' switch: true is precision auto, false is fp32."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    compile: bool | Auto = "auto"
+    channels_last: bool | Auto = "auto"
+    cuda_graph: bool | Auto = "auto"
+    fused: bool | Auto = "auto"
+    accumulate: Whole = 1
+    """Batches to one optimizer step."""
+    clip_norm: Positive | None = None
+    ema_decay: Share | None = None
+    eval_interval: Whole = 5
+    """Validate every so many epochs, and after the last."""
+    checkpoint_interval: Whole = 5
+    """Save every so many epochs, and after the last."""
+    checkpoint_every_steps: Whole | None = None
+    """Also save every so many steps."""
+    keep_last: Whole = 3
+    keep_best: WholeOrZero = 1
+    monitor: str = "val_loss"
+    """The figure that says which checkpoint is best."""
+    monitor_mode: Literal["min", "max"] | None = None
+    """None: min for losses and errors, max for the rest."""
+    nan_policy: Literal["raise", "skip", "rollback"] = "raise"
+    use_gpu_augmentation: bool | None = None
+    """None: on where the section `gpu_augmentation` says something."""
+    train_metrics: bool = True
+    """Metrics of the training batches, too, not of validation alone."""
+    seed: WholeOrZero | None = None
+    """None: random numbers go on from where they are; the data are then shuffled with seed 0."""
+    output: str | None = None
+    """Folder for checkpoints and logs; None: nothing is written (the command takes runs/ and the file's name)."""
+
+
+class AugmentationConfig(BaseModel):
+    """`preset`, and any keyword of `GPUAugmentation`, which checks them."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    preset: AugmentationPreset = "default"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keywords."""
+        given = self.model_extra or {}
+        return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+
+
+class MetricConfig(Section):
+    """One torchmetrics metric."""
+
+    name: str
+    """package.module:Class; a bare name is looked for in torchmetrics.classification and torchmetrics."""
+    args: dict[str, Any] = {}
+
+
+class LoggingConfig(Section):
+    """What is said, and where."""
+
+    progress: bool | Auto = "auto"
+    """The bar; auto: where stderr is a terminal."""
+    perf_interval: Whole = 100
+    """Batches between two [perf] lines."""
+    jsonl: bool = True
+    """log.jsonl in the output folder."""
+    tensorboard: bool | Auto = "auto"
+    """auto: where it is installed and there is an output folder."""
+
+
+class Config(Section):
+    """The whole file."""
+
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    gpu_augmentation: AugmentationConfig | None = None
+    metrics: dict[str, MetricConfig] = {}
+    logging: LoggingConfig = LoggingConfig()
+
+    @field_validator("data", "model", "training", "logging", "metrics", mode="before")
+    @classmethod
+    def _nothing_is_empty(cls, value: Any) -> Any:
+        """A section with nothing but comments in it."""
+        return {} if value is None else value
+
+    @property
+    def augments(self) -> bool:
+        """Whether training images are augmented on the device."""
+        wanted = self.training.use_gpu_augmentation
+        return self.gpu_augmentation is not None if wanted is None else wanted

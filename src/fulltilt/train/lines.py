@@ -1,0 +1,73 @@
+"""Figures as lines of text. What could not be measured is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"))
+
+
+def perf_line(batch: int, stats: Mapping[str, float], *, loss: float | None = None) -> str:
+    """[perf] batch 100: GPU 78.5%, GPU 0.045 s, CPU 0.012 s, …"""
+    parts = [
+        *_part(stats, "gpu_utilization", lambda share: f"GPU {share:.1f}%"),
+        *_part(stats, "avg_gpu_time", lambda seconds: f"GPU {_time(seconds)}"),
+        *_part(stats, "avg_cpu_time", lambda seconds: f"CPU {_time(seconds)}"),
+        *_part(stats, "data_wait_seconds", lambda seconds: f"wait {_time(seconds)}"),
+        *_part(stats, "samples_per_second", lambda rate: f"{rate:,.0f} samples/s"),
+    ]
+    if loss is not None:
+        parts.append(f"loss {loss:.4g}")
+    return f"[perf] batch {batch}: {', '.join(parts)}"
+
+
+def epoch_line(record: Mapping[str, Any], epochs: int) -> str:
+    """The epoch's results in one line."""
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in record.items() if _is_result(name, value))
+    rate = record.get("samples_per_second")
+    pace = "" if rate is None else f", {rate:,.0f} samples/s"
+    return f"epoch {record['epoch']}/{epochs}: {figures} ({record['seconds']:.1f} s{pace})"
+
+
+def epoch_detail(stats: Mapping[str, float]) -> str:
+    """How the epoch's time was spent; empty when nothing was measured."""
+    parts = [
+        *_part(stats, "gpu_utilization", lambda share: f"GPU busy {share:.1f}%"),
+        *_part(stats, "avg_gpu_time", lambda seconds: f"GPU {_time(seconds)}/step"),
+        *_part(stats, "avg_cpu_time", lambda seconds: f"CPU {_time(seconds)}/step"),
+        *_part(stats, "cpu_ratio", lambda share: f"CPU share {100 * share:.0f}%"),
+        *_part(stats, "data_wait_seconds", lambda seconds: f"data wait {_time(seconds)}/step"),
+        *_part(stats, "copy_seconds", lambda seconds: f"copy {_time(seconds)}/step"),
+        *_part(stats, "step_p50", lambda seconds: f"step p50 {_time(seconds)}"),
+        *_part(stats, "step_p99", lambda seconds: f"p99 {_time(seconds)}"),
+        *_part(stats, "gpu_memory_bytes", lambda count: f"GPU memory {_bytes(count)}"),
+    ]
+    return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """0:07, 12:34, 3:05:09."""
+    whole = max(0, round(seconds))
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def _part(stats: Mapping[str, float], name: str, text: Any) -> list[str]:
+    return [text(stats[name])] if stats.get(name) is not None else []
+
+
+def _is_result(name: str, value: Any) -> bool:
+    return isinstance(value, float) and name.startswith(("train_", "val_"))
+
+
+def _time(seconds: float) -> str:
+    """Milliseconds in three digits, but steps of a quarter millisecond must not read 0.000 s."""
+    return f"{seconds:.3f} s" if seconds >= 0.01 else f"{1000 * seconds:.3f} ms"
+
+
+def _bytes(count: float) -> str:
+    for size, unit in _UNITS:
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} B"

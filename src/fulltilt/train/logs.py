@@ -1,0 +1,79 @@
+"""Where records go: JSON lines, TensorBoard. A record is flat: names to numbers and text."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from fulltilt.errors import UnavailableError
+
+
+class Log(Protocol):
+    """Takes records."""
+
+    def write(self, kind: str, record: Mapping[str, Any], *, step: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class JsonLines:
+    """One record a line, each on disk's way as soon as it is written; a resumed run goes on at the end."""
+
+    def __init__(self, path: Path) -> None:
+        self._end_broken_line(path)
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+
+    def write(self, kind: str, record: Mapping[str, Any], *, step: int) -> None:
+        line = {"kind": kind, "time": round(time.time(), 3), "step": step, **record}
+        self._file.write(json.dumps({name: _finite(value) for name, value in line.items()}, ensure_ascii=False) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+    @staticmethod
+    def _end_broken_line(path: Path) -> None:
+        """A run that was killed while writing left half a line: what follows must not be joined to it."""
+        if path.exists() and path.stat().st_size:
+            with path.open("rb+") as file:
+                file.seek(-1, 2)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")
+
+
+class TensorBoard:
+    """Scalars for TensorBoard."""
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+
+    def write(self, kind: str, record: Mapping[str, Any], *, step: int) -> None:
+        for name, value in record.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                self._writer.add_scalar(f"{kind}/{name}", value, step)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        self._writer.close()  # type: ignore[no-untyped-call]
+
+
+def open_logs(folder: Path | None, *, jsonl: bool, tensorboard: bool | Literal["auto"]) -> list[Log]:
+    """The logs that are wanted and can be had."""
+    installed = find_spec("tensorboard") is not None
+    if tensorboard is True and not installed:
+        raise UnavailableError("logging.tensorboard: true, but TensorBoard is not installed; pip install tensorboard")
+    if folder is None:
+        return []
+    logs: list[Log] = [JsonLines(folder / "log.jsonl")] if jsonl else []
+    if tensorboard and installed:
+        logs.append(TensorBoard(folder / "tensorboard"))
+    return logs
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
