@@ -20,13 +20,13 @@ MARGIN = 0.02
 """Rates closer than this are the same."""
 TRIALS = 10
 FIRST_TRIALS = 3
-"""Measurements of the first number at most: it is heard again until two in a row agree, for training may be warming up."""
+"""Measurements of the first number at most: until two in a row agree, for training may be warming up."""
 BEYOND_CORES = 4
-"""Workers that wait for files or a network may be more than the cores: as many as fill them, at most so many times as many."""
+"""Workers that wait for files or a network may be more than the cores: as many as fill them, up to so many times."""
 LEAP = 4.0
 """The largest step upward, as a factor."""
-FINE_UP, FINE_DOWN = 1.12, 1.3
-"""Numbers no further apart than this factor are not told apart by another trial: upward speed is at stake, downward thrift."""
+FINE = 1.12
+"""Between numbers no further apart than this factor nothing is tried."""
 SETTLE_SECONDS = 1.0
 MEASURE_SECONDS = 3.0
 MEASURE_BATCHES = 12
@@ -80,7 +80,7 @@ class Tuner:
         return self.workers
 
     def _is_steady(self, rate: float) -> bool:
-        """Whether the first number's rate has stopped changing; of what it is later compared with, it is the measure."""
+        """Whether the first number's rate has stopped changing: the others are compared with it."""
         if self.trials:
             return True
         self._first.append(rate)
@@ -92,16 +92,16 @@ class Tuner:
         return min((t for t in self.trials if t.rate >= best * (1.0 - MARGIN)), key=lambda trial: trial.workers)
 
     def _following(self, chosen: Trial) -> int | None:
-        """Upward while the loop waits, then downward; the gap to what was tried on either side is halved until small."""
+        """Upward while the loop waits, then downward; the gaps to what was tried on either side are halved."""
         below = max((t.workers for t in self.trials if t.workers < chosen.workers), default=None)
         above = min((t.workers for t in self.trials if t.workers > chosen.workers), default=None)
         if chosen.wait_share > WAITING:
             if above is None and chosen.workers < (ceiling := self._ceiling(chosen)):
                 return min(_upward(chosen), ceiling)
-            if above is not None and (middle := _between(chosen.workers, above, FINE_UP)) is not None:
+            if above is not None and (middle := _between(chosen.workers, above)) is not None:
                 return middle
         if below is not None:
-            return _between(below, chosen.workers, FINE_DOWN)
+            return _between(below, chosen.workers)
         return max(chosen.workers // 2, self._least) if chosen.workers > self._least else None
 
     def _ceiling(self, chosen: Trial) -> int:
@@ -129,9 +129,9 @@ def _upward(trial: Trial) -> int:
     return max(trial.workers + 1, math.ceil(trial.workers * factor))
 
 
-def _between(low: int, high: int, fine: float) -> int | None:
+def _between(low: int, high: int) -> int | None:
     """A number that halves the ratio of two others; None where they are close enough."""
-    if high - low <= 1 or high <= low * fine:
+    if high - low <= 1 or high <= low * FINE:
         return None
     return min(max(round(math.sqrt(max(low, 0.5) * high)), low + 1), high - 1)
 
