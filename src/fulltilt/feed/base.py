@@ -11,7 +11,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from fulltilt.errors import InputError
-from fulltilt.feed.order import Order, Step
+from fulltilt.feed.order import Indices, Order, Step
 
 Tensors = tuple[Tensor, ...]
 
@@ -26,6 +26,8 @@ class Feed(ABC):
         self._epoch = 0
         self._clock = Clock()
         self._closed = False
+        self.augmentation: Any = None
+        """What batches go through on their way; for image files also what only makes them one size."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Any]:
@@ -80,6 +82,8 @@ class OrderedFeed(Feed):
         """The last epoch was gone through to its end: its successor is under way."""
         self._resumes = False
         """The position was loaded: the next loop goes on from it."""
+        self.indices: Indices | None = None
+        """The samples of the batch that was given out last, by their numbers in the source."""
 
     def __len__(self) -> int:
         return self.order.steps()
@@ -98,6 +102,7 @@ class OrderedFeed(Feed):
                 self._epoch, self._position, self._follows = self._epoch + 1, 0, True
                 self._ended(step.epoch)
             self._clock.gave(len(step.indices))
+            self.indices = step.indices
             yield batch
             if step.last:
                 return

@@ -52,6 +52,7 @@ class FileFeed(OrderedFeed):
         cache: str | None,
     ) -> None:
         super().__init__(order)
+        self.augmentation = augment
         self._tuner = Tuner(workers, most_workers) if tune else None
         self._window = Window(time.monotonic)
         self._source, self._skip_errors, self._ahead = source, skip_errors, ahead

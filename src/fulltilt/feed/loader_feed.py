@@ -47,7 +47,7 @@ class DatasetFeed(OrderedFeed):
             prefetch_factor=depth if workers else None,
             persistent_workers=workers > 0,
         )
-        self._augment = Augmenter(augment)
+        self.augmentation, self._augment = augment, Augmenter(augment)
         self._mover = Mover(device, depth=2, ahead=ahead)
         self._finalizer = weakref.finalize(self, Mover.stop, self._mover)
 
@@ -93,6 +93,7 @@ class LoaderFeed(Feed):
         self, loader: DataLoader[Any], *, device: torch.device, ahead: int, augment: Augment | None = None
     ) -> None:
         super().__init__()
+        self.augmentation = augment
         self._loader, self._augment = loader, Augmenter(augment)
         self._batches = 0
         self._resumes = False

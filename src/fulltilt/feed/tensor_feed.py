@@ -35,6 +35,7 @@ class TensorFeed(OrderedFeed):
         resident: bool | None = None,
     ) -> None:
         super().__init__(order)
+        self.augmentation = augment
         self._device, self._ahead, self._augment = device, ahead, Augmenter(augment)
         self.resident = fits(tensors, device) if resident is None else resident
         """The whole source is on the device."""
