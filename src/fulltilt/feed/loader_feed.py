@@ -66,7 +66,7 @@ class DatasetFeed(OrderedFeed):
         batch = self._mover.next()
         self._clock.waited(time.perf_counter() - started)
         step = self._steps.given.popleft()
-        return step, self._augment(batch, step.epoch)
+        return step, self._augment(batch, step.epoch, torch.from_numpy(step.indices))
 
 
 class _Steps:

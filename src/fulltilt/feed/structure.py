@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from fulltilt.augment import GPUAugmentation
 from fulltilt.errors import InputError
 
+Part = TypeVar("Part")
 
-def map_tensors(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
+
+def map_tensors(change: Callable[[Tensor], Any], batch: Any) -> Any:
     """The same structure with every tensor changed; what is neither tensor nor container stays as it is."""
-    if isinstance(batch, Tensor):
+    return map_parts(Tensor, change, batch)
+
+
+def map_parts(kind: type[Part], change: Callable[[Part], Any], batch: Any) -> Any:
+    """The same structure with everything of a kind changed."""
+    if isinstance(batch, kind):
         return change(batch)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(map_tensors(change, part) for part in batch))
+        return type(batch)(*(map_parts(kind, change, part) for part in batch))
     if isinstance(batch, tuple | list):
-        return type(batch)(map_tensors(change, part) for part in batch)
+        return type(batch)(map_parts(kind, change, part) for part in batch)
     if isinstance(batch, Mapping):
-        changed = {key: map_tensors(change, part) for key, part in batch.items()}
+        changed = {key: map_parts(kind, change, part) for key, part in batch.items()}
         return changed if type(batch) is dict else type(batch)(changed)  # type: ignore[call-arg]
     return batch
 
@@ -45,27 +52,32 @@ class Augmenter:
         self._set_epoch: Callable[[int], None] | None = getattr(augment, "set_epoch", None)
         self._epoch = -1
 
-    def __call__(self, batch: Any, epoch: int) -> Any:
+    def __call__(self, batch: Any, epoch: int, index: Tensor | None = None) -> Any:
         """The batch, augmented: images and, where the second part has their size, masks.
 
-        Anything but a GPUAugmentation is given the whole batch and returns it.
+        A GPUAugmentation is told the samples' numbers, where they are known: so an epoch that is resumed, or shared
+        out otherwise, is augmented alike. Anything else is given the whole batch and returns it.
         """
         if self._augment is None:
             return batch
         if epoch != self._epoch and self._set_epoch is not None:
             self._epoch = epoch
             self._set_epoch(epoch)
-        if not isinstance(self._augment, GPUAugmentation) or isinstance(batch, Tensor):
+        if not isinstance(self._augment, GPUAugmentation):
             return self._augment(batch)
+        if isinstance(batch, Tensor):
+            return self._augment(batch, index=index)
         if not isinstance(batch, tuple | list) or not batch or not isinstance(batch[0], Tensor):
             raise InputError(
                 f"a GPUAugmentation takes batches that begin with their images, found {type(batch).__name__}; "
                 "pass a function of the batch instead, such as lambda batch: {**batch, 'image': aug(batch['image'])}"
             )
         images, *rest = batch
+        if index is not None and len(index) != len(images):
+            index = None  # a collate function has left samples out: which ones is not known
         sides = {tuple(images.shape[-2:]), tuple(images.shape[-3:-1])}
         if rest and isinstance(rest[0], Tensor) and rest[0].dim() >= 3 and tuple(rest[0].shape[-2:]) in sides:
-            images, rest[0] = self._augment(images, rest[0])
+            images, rest[0] = self._augment(images, rest[0], index=index)
         else:
-            images = self._augment(images)
+            images = self._augment(images, index=index)
         return (images, *rest) if isinstance(batch, tuple) else [images, *rest]

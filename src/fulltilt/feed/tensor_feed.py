@@ -52,12 +52,13 @@ class TensorFeed(OrderedFeed):
         if self._ring is None:
             step = next(self._steps)
             index = torch.from_numpy(step.indices).to(self._device, non_blocking=True)
-            return step, self._augment(tuple(tensor.index_select(0, index) for tensor in self._tensors), step.epoch)
+            batch = tuple(tensor.index_select(0, index) for tensor in self._tensors)
+            return step, self._augment(batch, step.epoch, index)
         while len(self._staged) <= self._ahead:
             step = next(self._steps)
             self._staged.append((step, *self._ring.put(step)))
         step, batch, ready = self._staged.popleft()
-        return step, self._augment(self._ring.take(batch, ready), step.epoch)
+        return step, self._augment(self._ring.take(batch, ready), step.epoch, torch.from_numpy(step.indices))
 
 
 class _Ring:
