@@ -47,10 +47,14 @@ def samples_in(batch: Any) -> int:
 class Augmenter:
     """Applies `augment` to batches, and tells it of each new epoch if it wants to know."""
 
-    def __init__(self, augment: Callable[..., Any] | None) -> None:
+    def __init__(self, augment: Callable[..., Any] | None, *, epoch: int = -1) -> None:
+        """
+        Args:
+            epoch: the one that it has been told of already.
+        """
         self._augment = augment
         self._set_epoch: Callable[[int], None] | None = getattr(augment, "set_epoch", None)
-        self._epoch = -1
+        self._epoch = epoch
 
     def __call__(self, batch: Any, epoch: int, index: Tensor | None = None) -> Any:
         """The batch, augmented: images and, where the second part has their size, masks.
