@@ -13,7 +13,8 @@ from tests.decode.support import exif, picture, saved
 
 from fulltilt.decode import decode, probe
 from fulltilt.decode.backends import NvImageCodecBackend, TorchvisionBackend
-from fulltilt.decode.gpu import GpuDecoder, available, cpu_reason, select, turn
+from fulltilt.decode.gpu import GpuDecoder, available, select, turn
+from fulltilt.decode.jpeg import cpu_reason
 from fulltilt.errors import DecodeError, InputError, UnavailableError
 
 CPU = torch.device("cpu")
@@ -29,6 +30,7 @@ class Fake:
         self.given: list[list[bytes]] = []
 
     def decode(self, files, sizes):
+        files = [file.numpy().tobytes() for file in files]
         self.given.append(files)
         if self.breaks:
             raise RuntimeError("Error while decoding JPEG images: nvjpeg status 2\nmore")
@@ -198,7 +200,7 @@ def test_torchvision_is_called_as_it_documents(monkeypatch):
 
 @pytest.mark.parametrize("fails", ["none", "marked", "left out"])
 def test_nvimagecodec_is_called_as_it_documents(monkeypatch, fails):
-    """A stand-in with the documented signature: bytes in, H×W×C images with DLPack out, None where one failed."""
+    """A stand-in with the documented signature: arrays in, H×W×C images with DLPack out, None where one failed."""
     bad = saved(picture(40, 30))
 
     class Decoder:
@@ -208,6 +210,7 @@ def test_nvimagecodec_is_called_as_it_documents(monkeypatch, fails):
         def decode(self, srcs, params=None, cuda_stream=0):
             assert not params.apply_exif_orientation
             assert cuda_stream == 77
+            srcs = [data.tobytes() for data in srcs]  # NumPy arrays
             made = [torch.from_numpy(simplejpeg.decode_jpeg(data)) for data in srcs]
             if fails == "left out":
                 return [m for m, data in zip(made, srcs, strict=True) if data != bad]

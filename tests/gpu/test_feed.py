@@ -18,10 +18,10 @@ def folder(tmp_path_factory):
     return folder
 
 
-def batches(folder, device, epochs=2):
+def batches(folder, device, epochs=2, **more):
     augment = GPUAugmentation(0.5, 15, 0.2, 0.2, size=64, channels_last=True)
     source = ImageFiles(folder)
-    with feed(source, batch_size=32, device=device, shuffle=True, augment=augment, num_workers=3) as it:
+    with feed(source, batch_size=32, device=device, shuffle=True, augment=augment, num_workers=3, **more) as it:
         return [images.cpu() for _ in range(epochs) for (images,) in it]
 
 
@@ -33,10 +33,23 @@ def test_batches_are_those_of_the_cpu(folder):
         assert (a - b).abs().max() <= 1 / 255
 
 
-def test_values_stay_right_under_pressure(folder):
+@pytest.mark.parametrize("share", [0.4, 1.0])
+def test_batches_of_which_the_gpu_decodes_a_part(folder, share):
+    """Within the GPU decoder's stated tolerance of the CPU's fast path."""
+    reference = batches(folder, "cpu", quality="fast")
+    ours = batches(folder, "cuda", quality="fast", gpu_share=share)
+    plain = batches(folder, "cuda", quality="fast", gpu_share=0)
+    for a, b, c in zip(ours, reference, plain, strict=True):
+        assert (a - b).abs().mean() <= 2.5 / 255
+        assert ((a - c).abs().flatten(1).amax(1) > 0).float().mean() >= share - 0.1  # the GPU's pixels, really
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_values_stay_right_under_pressure(folder, share):
     """The step's stream is slow and memory is churned: what the side stream wrote must still be there."""
     augment = GPUAugmentation(0.0, 0, 0, 0, size=32, channels_last=True, dtype=torch.uint8).eval()
-    with feed(ImageFiles(folder), batch_size=30, device="cuda", augment=augment, num_workers=3) as it:
+    wanted = {"batch_size": 30, "device": "cuda", "augment": augment, "num_workers": 3, "gpu_share": share}
+    with feed(ImageFiles(folder), **wanted) as it:
         first = [images.sum(dtype=torch.int64) for (images,) in it]
         sums = []
         for _ in range(60):

@@ -17,10 +17,10 @@ class Backend(Protocol):
     name: str
     layout: Layout
 
-    def decode(self, files: list[bytes], sizes: list[tuple[int, int]]) -> list[Tensor | None]:
-        """Files of `sizes` (height, width, as stored) on the current stream; None where one could not be decoded.
+    def decode(self, files: list[Tensor], sizes: list[tuple[int, int]]) -> list[Tensor | None]:
+        """Files (their bytes, in host memory) of `sizes` (height, width, as stored); None where one was not decoded.
 
-        RuntimeError: none of them was.
+        On the current stream. From pinned memory they are copied without waiting. RuntimeError: none was decoded.
         """
         ...
 
@@ -38,11 +38,8 @@ class TorchvisionBackend:
         self._mode = ImageReadMode.RGB if channels == 3 else ImageReadMode.GRAY
         self._decode = decode_jpeg
 
-    def decode(self, files: list[bytes], sizes: list[tuple[int, int]]) -> list[Tensor | None]:
-        import torch
-
-        encoded = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files]
-        made: list[Tensor] = self._decode(encoded, mode=self._mode, device=self._device)
+    def decode(self, files: list[Tensor], sizes: list[tuple[int, int]]) -> list[Tensor | None]:
+        made: list[Tensor] = self._decode(files, mode=self._mode, device=self._device)
         return [image if tuple(image.shape[-2:]) == size else None for image, size in zip(made, sizes, strict=True)]
 
 
@@ -67,13 +64,15 @@ class NvImageCodecBackend:
         self._held: list[Any] = []
         """The last batch, until its copy is sure to be done: the decoder's stream is waited for before the next."""
 
-    def decode(self, files: list[bytes], sizes: list[tuple[int, int]]) -> list[Tensor | None]:
+    def decode(self, files: list[Tensor], sizes: list[tuple[int, int]]) -> list[Tensor | None]:
         import torch
         from torch.utils.dlpack import from_dlpack
 
         self._held = []
         stream = torch.cuda.current_stream(self._device)
-        images = self._decoder.decode(files, params=self._params, cuda_stream=stream.cuda_stream)
+        images = self._decoder.decode(
+            [file.numpy() for file in files], params=self._params, cuda_stream=stream.cuda_stream
+        )
         if len(images) != len(files):  # some versions leave failed ones out, and don't say which
             raise RuntimeError(f"nvImageCodec decoded {len(images)} of {len(files)} images")
         lengths = [height * width * self._channels for height, width in sizes]

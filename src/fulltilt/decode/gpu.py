@@ -20,7 +20,7 @@ import simplejpeg  # type: ignore[import-untyped]
 
 from fulltilt.decode.backends import Backend, Layout, NvImageCodecBackend, TorchvisionBackend
 from fulltilt.decode.header import Header, as_view
-from fulltilt.decode.jpeg import is_whole
+from fulltilt.decode.jpeg import cpu_reason
 from fulltilt.decode.orientation import flips, stored, swaps_sides
 from fulltilt.decode.recognise import probe
 from fulltilt.decode.still import decode as decode_on_cpu
@@ -56,7 +56,7 @@ def select(device: torch.device, channels: int, makers: Sequence[MakeBackend] | 
         name = getattr(make, "name", "the backend")
         try:
             backend = make(device, channels)
-            (made,) = backend.decode([trial], [(16, 16)])
+            (made,) = backend.decode([as_tensor(trial)], [(16, 16)])
             found = None if made is None else int(made.float().mean().round())
         except Exception as error:  # third-party binaries fail in their own ways; each is told
             reasons.append(f"{name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
@@ -68,20 +68,6 @@ def select(device: torch.device, channels: int, makers: Sequence[MakeBackend] | 
         f"no JPEG decoding on {device} ({'; '.join(reasons)}). Install a torchvision built for CUDA, or "
         "nvidia-nvimgcodec-cu13[nvjpeg]; the CPU decodes meanwhile"
     )
-
-
-def cpu_reason(header: Header, view: memoryview) -> str | None:
-    """Why an image is left to the CPU, or None if the GPU may have it."""
-    if header.format != "jpeg":
-        return header.format
-    if header.progressive:
-        return "progressive"
-    if header.mode == "CMYK":
-        return "CMYK"
-    if header.plain_rgb:
-        return "plain RGB"
-    # The engines don't report a missing end; the CPU's decoder does.
-    return None if is_whole(view, header) else "truncated"
 
 
 class GpuDecoder:
@@ -129,37 +115,49 @@ class GpuDecoder:
             else:
                 self.counts[reason] += 1
         with self._own_stream() as caller:
-            for index, tensor in zip(chosen, self._on_gpu([files[i] for i in chosen], headers, chosen), strict=True):
+            known = [found for i in chosen if (found := headers[i]) is not None]
+            on_gpu = self.decode_known(
+                [as_tensor(files[i]) for i in chosen],
+                [(found.height, found.width) for found in known],
+                [found.orientation for found in known],
+            )
+            for index, tensor in zip(chosen, on_gpu, strict=True):
                 made[index] = tensor
-            for index, known in enumerate(headers):
-                if made[index] is None and known is not None:
-                    made[index] = self._on_cpu(files[index], known)
+            for index, left in enumerate(headers):
+                if made[index] is None and left is not None:
+                    made[index] = self._on_cpu(files[index], left)
             if caller is not None:
                 for one in made:
                     if not isinstance(one, DecodeError | None):
                         one.record_stream(caller)  # freed while the caller's stream reads it, it must not be reused
         return [one for one in made if one is not None]
 
-    def _on_gpu(self, files: list[bytes], headers: list[Header | None], chosen: list[int]) -> list[Tensor | None]:
+    def decode_known(
+        self, files: list[Tensor], sizes: list[tuple[int, int]], orientations: list[int]
+    ) -> list[Tensor | None]:
+        """JPEGs that are known to be fit for the GPU, of these upright sizes, on the current stream.
+
+        None in the place of one that was refused after all.
+        """
         import torch
 
         if not files:
             return []
-        known = [header for index in chosen if (header := headers[index]) is not None]
-        sizes = [stored(header.height, header.width, header.orientation) for header in known]
+        as_stored = [stored(*size, orientation) for size, orientation in zip(sizes, orientations, strict=True)]
         try:
-            tensors = self.backend.decode(files, sizes)
+            tensors = self.backend.decode(files, as_stored)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             # One bad file can refuse a whole batch; the CPU finds out which, and says what is wrong with it.
             self.counts[f"batch refused: {str(error).splitlines()[0]}"] += len(files)
             return [None] * len(files)
-        self.counts["gpu"] += sum(tensor is not None for tensor in tensors)
-        self.counts["refused"] += sum(tensor is None for tensor in tensors)
+        refused = sum(tensor is None for tensor in tensors)
+        self.counts["gpu"] += len(tensors) - refused
+        self.counts["refused"] += refused
         return [
-            None if tensor is None else turn(tensor, header.orientation, self.layout)
-            for tensor, header in zip(tensors, known, strict=True)
+            None if tensor is None else turn(tensor, orientation, self.layout)
+            for tensor, orientation in zip(tensors, orientations, strict=True)
         ]
 
     def _on_cpu(self, data: bytes, header: Header) -> Tensor | DecodeError:
@@ -186,6 +184,12 @@ class GpuDecoder:
         with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
             yield caller
         caller.wait_stream(self._stream)
+
+
+def as_tensor(data: bytes) -> Tensor:
+    import torch
+
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def turn(image: Tensor, orientation: int, layout: Layout) -> Tensor:

@@ -118,3 +118,17 @@ def _print_inks(inks: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
     else:
         out[..., :3] = colours
         out[..., 3:] = 255
+
+
+def cpu_reason(header: Header, view: memoryview) -> str | None:
+    """Why an image is left to the CPU, or None if the GPU may have it."""
+    if header.format != "jpeg":
+        return header.format
+    if header.progressive:
+        return "progressive"
+    if header.mode == "CMYK":
+        return "CMYK"
+    if header.plain_rgb:
+        return "plain RGB"
+    # The engines don't report a missing end; the CPU's decoder does.
+    return None if is_whole(view, header) else "truncated"

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from fulltilt.cache import Cache
 from fulltilt.cache.make import make
 from fulltilt.decode import Quality, decode_into, decode_mask_into, probe
+from fulltilt.decode.header import Header
+from fulltilt.decode.jpeg import cpu_reason
 from fulltilt.errors import FulltiltError
 from fulltilt.feed.catalog import Catalog
 from fulltilt.feed.slot import Slot, Status
@@ -114,7 +116,12 @@ class Decoder:
         image = self._catalog.image(number)
         mask = self._catalog.mask(number) if self._catalog.has_masks else None
         if self._cache is None:
-            return self._decoded(slot, position, _read(image), None if mask is None else _read(mask))
+            data, labels = _read(image), None if mask is None else _read(mask)
+            if slot.status[position] == Status.WAITING_AS_FILE:
+                header = probe(data)
+                if cpu_reason(header, memoryview(data)) is None:
+                    return self._as_file(slot, position, data, header, labels)
+            return self._decoded(slot, position, data, labels)
         entry = self._cache.find(self._cache.key(image, mask))
         if entry is not None:
             return self._copied(slot, position, self._cache.pixels(entry), self._cache.mask(entry))
@@ -125,7 +132,7 @@ class Decoder:
     def _decoded(self, slot: Slot, position: int, image: bytes, mask: bytes | None) -> Status:
         header = probe(image)
         size = header.height, header.width
-        room = self._room(slot, position, size, masked=mask is not None)
+        room = self._room(slot, position, size, size[0] * size[1] * self._channels, masked=mask is not None)
         if room is None:
             return Status.NO_ROOM
         pixels, labels = room
@@ -134,9 +141,22 @@ class Decoder:
             decode_mask_into(mask, labels, size, dtype=np.uint8)
         return Status.DONE
 
+    def _as_file(self, slot: Slot, position: int, image: bytes, header: Header, mask: bytes | None) -> Status:
+        """The file itself, for the GPU to decode; its mask is decoded here."""
+        size = header.height, header.width
+        room = self._room(slot, position, size, len(image), masked=mask is not None)
+        if room is None:
+            return Status.NO_ROOM
+        file, labels = room
+        file[...] = np.frombuffer(image, np.uint8)
+        if mask is not None:
+            decode_mask_into(mask, labels, size, dtype=np.uint8)
+        slot.length[position], slot.turn[position] = len(image), header.orientation
+        return Status.DONE
+
     def _copied(self, slot: Slot, position: int, image: Bytes, mask: Bytes | None) -> Status:
         height, width, _ = image.shape
-        room = self._room(slot, position, (height, width), masked=mask is not None)
+        room = self._room(slot, position, (height, width), image.size, masked=mask is not None)
         if room is None:
             return Status.NO_ROOM
         pixels, labels = room
@@ -145,16 +165,18 @@ class Decoder:
             labels.reshape(mask.shape)[...] = mask
         return Status.DONE
 
-    def _room(self, slot: Slot, position: int, size: tuple[int, int], *, masked: bool) -> tuple[Bytes, Bytes] | None:
-        """Memory for a sample's pixels and labels in the slot, written down in its tables."""
-        plane = size[0] * size[1]
-        pixels = plane * self._channels
+    def _room(
+        self, slot: Slot, position: int, size: tuple[int, int], image_bytes: int, *, masked: bool
+    ) -> tuple[Bytes, Bytes] | None:
+        """Memory for a sample's image and labels in the slot, written down in its tables."""
+        labels_bytes = size[0] * size[1] * masked
         slot.size[position] = size
-        start = slot.reserve(pixels + plane * masked)
+        start = slot.reserve(image_bytes + labels_bytes)
         if start is None:
             return None
-        slot.offset[position], slot.mask_offset[position] = start, start + pixels
-        return slot.data[start : start + pixels], slot.data[start + pixels : start + pixels + plane * masked]
+        middle, end = start + image_bytes, start + image_bytes + labels_bytes
+        slot.offset[position], slot.mask_offset[position] = start, middle
+        return slot.data[start:middle], slot.data[middle:end]
 
     def _report(self, task: Task, first: int, count: int, text: str = "") -> None:
         send_report(self._reports, Report(self._worker, task.slot, task.round, first, count, text))

@@ -14,12 +14,15 @@ import psutil
 import torch
 
 from fulltilt.augment import GPUAugmentation
-from fulltilt.errors import SampleError
+from fulltilt.decode.gpu import GpuDecoder
+from fulltilt.errors import SampleError, UnavailableError
 from fulltilt.feed.base import OrderedFeed, Tensors
 from fulltilt.feed.catalog import Catalog
 from fulltilt.feed.files import ImageFiles
+from fulltilt.feed.gpu_side import GpuSide
 from fulltilt.feed.order import Order, Step
 from fulltilt.feed.reader import Filled, Reader
+from fulltilt.feed.share import ShareTuner
 from fulltilt.feed.stage import CudaPin, Stage, Staged
 from fulltilt.feed.tuner import WAITING, Tuner, Window
 from fulltilt.machine.decision import Decision
@@ -50,9 +53,17 @@ class FileFeed(OrderedFeed):
         skip_errors: bool,
         tune: bool,
         cache: str | None,
+        gpu_share: float | None,
     ) -> None:
+        """
+        Args:
+            gpu_share: the part of each batch that the GPU decodes; None looks for it.
+        """
         super().__init__(order)
         self.augmentation = augment
+        self._device, self._channels = device, channels
+        self._share_tuner = ShareTuner() if gpu_share is None else None
+        self._side: GpuSide | None = None
         self._tuner = Tuner(workers, most_workers) if tune else None
         self._window = Window(time.monotonic)
         self._source, self._skip_errors, self._ahead = source, skip_errors, ahead
@@ -80,6 +91,8 @@ class FileFeed(OrderedFeed):
             labels=source.labels,
             release=self._reader.give_back,
         )
+        if gpu_share:
+            self._set_share(gpu_share)
         # Also when nobody calls close(): at the interpreter's end, and when the feed is forgotten.
         self._finalizer = weakref.finalize(self, _close, self._reader, self._stage)
 
@@ -92,7 +105,12 @@ class FileFeed(OrderedFeed):
         """Rates seen from the loop, how busy the decoders are, and what holds the loop up, if something does."""
         figures = super().stats()
         busy = _busy(self._reader.pool.pids)
-        found = {**figures, "workers": self._reader.pool.wanted, "decoder_busy_share": busy}
+        found = {
+            **figures,
+            "workers": self._reader.pool.wanted,
+            "decoder_busy_share": busy,
+            "gpu_share": self._reader.share,
+        }
         if "wait_share" in figures:
             found["bottleneck"] = bottleneck(figures["wait_share"], busy)
         return found
@@ -102,9 +120,14 @@ class FileFeed(OrderedFeed):
         """The number of decoders that was chosen, once trying has ended; None while it goes on or when it was given."""
         return None if self._tuner is None else self._tuner.decision
 
+    @property
+    def share_decision(self) -> Decision[float] | None:
+        """The GPU's share of decoding that was chosen; None while it is looked for or when it was given."""
+        return None if self._share_tuner is None else self._share_tuner.decision
+
     def resize(self, workers: int) -> None:
-        """Go on with another number of decoder processes, chosen by hand."""
-        self._tuner = None
+        """Go on with another number of decoder processes, chosen by hand, and the GPU's share as it is."""
+        self._tuner = self._share_tuner = None
         self._reader.pool.resize(workers)
 
     def close(self) -> None:
@@ -119,6 +142,7 @@ class FileFeed(OrderedFeed):
 
     def _next(self) -> tuple[Step, Tensors]:
         """Stage what is full, as far ahead as is wanted; wait only when nothing is staged."""
+        self._stage.keep_step()
         self._stage.recycle()
         waited = 0.0
         while len(self._staged) <= self._ahead:
@@ -129,19 +153,47 @@ class FileFeed(OrderedFeed):
                 break
             self._staged.append(self._stage.put(filled))
         staged = self._staged.popleft()
+        if not self._stage.is_idle():  # the device had work all the while: the loop waited, training did not
+            waited = 0.0
         self._clock.waited(waited)
-        self._tune(len(staged.index), waited)
+        self._tune(staged.samples, waited)
         self._check(staged.filled)
         return staged.filled.step, self._stage.take(staged)
 
     def _tune(self, samples: int, waited: float) -> None:
-        tuner = self._tuner
-        measured = None if tuner is None or tuner.settled else self._window.add(samples, waited)
-        if tuner is None or measured is None:
+        """First the GPU's share, for that decides how much is left to the decoders; then their number."""
+        if self._side is not None and self._side.trouble is not None and self._reader.share:
+            log.warning("%s: the CPU decodes all from now on", self._side.trouble)
+            self._share_tuner, self._reader.share = None, 0.0
+        share, tuner = self._share_tuner, self._tuner
+        wanted = share is not None or (tuner is not None and not tuner.settled)
+        measured = self._window.add(samples, waited) if wanted else None
+        if measured is None:
             return
-        self._reader.pool.resize(tuner.observe(*measured))
-        if tuner.decision is not None:
-            log.info("%d decoders: %s", tuner.decision.value, tuner.decision.reason)
+        if share is not None:
+            was = share.decision
+            self._set_share(share.observe(*measured))
+            if share.decision is None:
+                return
+            if share.decision is not was:
+                log.info("%.0f %% decoded by the GPU: %s", 100 * share.decision.value, share.decision.reason)
+        if tuner is not None and not tuner.settled:
+            self._reader.pool.resize(tuner.observe(*measured))
+            if tuner.decision is not None:
+                log.info("%d decoders: %s", tuner.decision.value, tuner.decision.reason)
+
+    def _set_share(self, share: float) -> None:
+        """From the next batch on that is begun; where the GPU can't decode, none of it."""
+        if self._side is None and share > 0:
+            try:
+                decoder = GpuDecoder(self._device, channels=self._channels)
+            except UnavailableError as error:
+                log.info("%s", error)
+                self._share_tuner = None
+                return
+            self._side = GpuSide(decoder, done=self._reader.finished, broken=self._reader.broken)
+            self._reader.side = self._side
+        self._reader.share = share
 
     def _ended(self, epoch: int) -> None:
         if self._skipped:

@@ -264,7 +264,7 @@ class Pool:
             done = Report(-1, task.slot, task.round, at, 1)
             if slot.status[at] in (Status.DONE, Status.NO_ROOM):
                 full += self._account(done)
-            elif slot.status[at] == Status.WAITING and at not in filling.failures:
+            elif slot.status[at] in (Status.WAITING, Status.WAITING_AS_FILE) and at not in filling.failures:
                 if self._deaths[int(slot.index[at])] < _DEATHS_PER_SAMPLE:
                     self._send(Task(task.slot, task.round, at, 1))
                 else:

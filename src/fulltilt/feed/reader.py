@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from fulltilt.feed.order import Step
 from fulltilt.feed.pool import Pool
 from fulltilt.feed.slot import Slot, Status
 from fulltilt.machine.memory import read_memory
+
+if TYPE_CHECKING:
+    from fulltilt.feed.gpu_side import Decoded
 
 _PROBED = 64
 _SPARE = 1.25
@@ -35,6 +38,8 @@ class Filled:
     step: Step
     failures: dict[int, str] = field(default_factory=dict)
     """Position → what went wrong."""
+    decoded: Decoded | None = None
+    """What the GPU has made of the slot's files."""
     full: bool = False
     dropped: bool = False
     """Nobody wants it any more."""
@@ -45,6 +50,13 @@ class Pin(Protocol):
 
     def pin(self, slot: Slot) -> None: ...
     def unpin(self, slot: Slot) -> None: ...
+
+
+class Side(Protocol):
+    """Who decodes a slot's files before it is given out: the GPU."""
+
+    def submit(self, filled: Filled) -> None: ...
+    def close(self) -> None: ...
 
 
 class Reader:
@@ -77,6 +89,9 @@ class Reader:
         self._steps: Iterator[Step] = iter(())
         self._changed = threading.Condition()
         self._error: BaseException | None = None
+        self.side: Side | None = None
+        self.share = 0.0
+        """The part of each batch from now on that is left to the side."""
         if pin is not None:
             for slot in self.slots:
                 pin.pin(slot)
@@ -89,7 +104,7 @@ class Reader:
             channels=channels,
             cache=cache,
             done=self._slot_done,
-            broken=self._pool_broken,
+            broken=self.broken,
         )
 
     def start(self, steps: Iterator[Step]) -> None:
@@ -111,14 +126,17 @@ class Reader:
                 filled = Filled(slot=self.slots[number], number=number, step=step)
                 self._filling[number] = filled
                 self._queue.append(filled)
-                filled.slot.begin(step.indices)
                 count = len(step.indices)
+                filled.slot.begin(step.indices, files=0 if self.side is None else round(self.share * count))
                 # Small parts even out slow files; a few per process and batch are enough.
                 part = max(1, min(8, count // (2 * self.pool.wanted)))
                 self._ask(number, [(first, min(part, count - first)) for first in range(0, count, part)])
 
     def take(self, *, wait: bool = True) -> Filled | None:
-        """The next full slot (any full one, where order doesn't matter); None when there is none, or none yet."""
+        """The next full slot (any full one, where order doesn't matter); None when it is not to be waited for.
+
+        There may be nothing to wait for yet but slots of an epoch that was broken off, which are filled anew then.
+        """
         with self._changed:
             while True:
                 if self._error is not None:
@@ -128,7 +146,7 @@ class Reader:
                     if filled.full:
                         self._queue.remove(filled)
                         return filled
-                if not among or not wait:
+                if not wait:
                     return None
                 self._changed.wait()
 
@@ -141,6 +159,8 @@ class Reader:
     def close(self) -> None:
         """Stop the decoders and free the slots."""
         self.pool.close()
+        if self.side is not None:
+            self.side.close()
         for slot in self.slots:
             if self._pin is not None:
                 self._pin.unpin(slot)
@@ -165,12 +185,26 @@ class Reader:
                 self._ask(number, [(int(position), 1) for position in short])
                 return
             del self._filling[number]
+        if self.side is not None and filled.slot.length[: len(filled.step.indices)].any():
+            self.side.submit(filled)
+        else:
+            self.finished(filled)
+
+    def finished(self, filled: Filled) -> None:
+        """A slot holds all that it ever will: it can be taken. Called from the pool's thread or the side's."""
+        with self._changed:
             filled.full = True
             if filled.dropped:
-                self._free.append(number)
+                self._free.append(filled.number)
             self._changed.notify_all()
         if filled.dropped:
             self.fill()
+
+    def broken(self, error: BaseException) -> None:
+        """Nothing more will come: whoever takes, hears why."""
+        with self._changed:
+            self._error = error if isinstance(error, FulltiltError) else FulltiltError(f"the feed stopped: {error!r}")
+            self._changed.notify_all()
 
     def _grow(self, slot: Slot, capacity: int) -> None:
         if self._pin is not None:
@@ -178,11 +212,6 @@ class Reader:
         slot.grow(max(capacity, int(slot.capacity * 1.25)))
         if self._pin is not None:
             self._pin.pin(slot)
-
-    def _pool_broken(self, error: BaseException) -> None:
-        with self._changed:
-            self._error = error if isinstance(error, FulltiltError) else FulltiltError(f"the feed stopped: {error!r}")
-            self._changed.notify_all()
 
 
 def fitting_slots(wanted: int, slot_bytes: int, available_bytes: int) -> int:

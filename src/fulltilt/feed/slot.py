@@ -1,6 +1,6 @@
 """A slot: the memory of one batch, written by decoder processes and read by the trainer.
 
-    ┌ used, capacity │ index │ offset │ mask offset │ size │ status │ … ┬ images and masks, one behind the other ────┐
+    ┌ used, capacity │ index, offset, mask offset, size, length, turn, status of each │ … ┬ images, masks, files ─┐
 
 It is anonymous shared memory (memfd): no name in /dev/shm and none of its size limit, gone with the last process that
 maps it, however that ended. Who wants to write takes room first (`reserve`), under a lock that the kernel takes back
@@ -29,6 +29,8 @@ class Status(IntEnum):
     FAILED = 2
     NO_ROOM = 3
     """The slot was full: the trainer makes it larger and asks again."""
+    WAITING_AS_FILE = 4
+    """Only to be read: the GPU decodes it, if it is a file that the GPU can decode."""
 
 
 class Slot:
@@ -59,7 +61,11 @@ class Slot:
         self.offset: npt.NDArray[np.int64] = np.ndarray((n,), np.int64, m, 16 + 8 * n)
         self.mask_offset: npt.NDArray[np.int64] = np.ndarray((n,), np.int64, m, 16 + 16 * n)
         self.size: npt.NDArray[np.int32] = np.ndarray((n, 2), np.int32, m, 16 + 24 * n)
-        self.status: npt.NDArray[np.int32] = np.ndarray((n,), np.int32, m, 16 + 32 * n)
+        self.length: npt.NDArray[np.int64] = np.ndarray((n,), np.int64, m, 16 + 32 * n)
+        """Bytes of a file that the GPU is to decode; 0 where pixels lie."""
+        self.turn: npt.NDArray[np.int32] = np.ndarray((n,), np.int32, m, 16 + 40 * n)
+        """The EXIF orientation of such a file."""
+        self.status: npt.NDArray[np.int32] = np.ndarray((n,), np.int32, m, 16 + 44 * n)
         self.capacity = int(self._head[1])
         self.data: npt.NDArray[np.uint8] = np.ndarray((self.capacity,), np.uint8, m, self.start)
 
@@ -68,11 +74,14 @@ class Slot:
         """Bytes of the data that are taken."""
         return int(self._head[0])
 
-    def begin(self, indices: npt.NDArray[np.int64]) -> None:
-        """Empty the slot and write down which samples it is to hold."""
+    def begin(self, indices: npt.NDArray[np.int64], *, files: int = 0) -> None:
+        """Empty the slot and write down which samples it is to hold, the last ones as files."""
         self._head[0] = 0
-        self.index[: len(indices)] = indices
-        self.status[: len(indices)] = Status.WAITING
+        n = len(indices)
+        self.index[:n] = indices
+        self.status[: n - files] = Status.WAITING
+        self.status[n - files : n] = Status.WAITING_AS_FILE
+        self.length[:n] = 0
 
     def reserve(self, size: int) -> int | None:
         """Room for `size` bytes, or None when there is not enough."""
@@ -104,14 +113,15 @@ class Slot:
         os.close(self.fd)
 
     def _close_map(self) -> None:
-        del self._head, self.index, self.offset, self.mask_offset, self.size, self.status, self.data
+        del self._head, self.index, self.offset, self.mask_offset, self.size
+        del self.length, self.turn, self.status, self.data
         self.memory.close()
         del self.memory
 
 
 def _start(samples: int) -> int:
     """Where pixels begin: after the tables, on a page of their own."""
-    return -(-(16 + 36 * samples) // mmap.PAGESIZE) * mmap.PAGESIZE
+    return -(-(16 + 48 * samples) // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def _size(fd: int, samples: int, capacity: int) -> None:

@@ -55,7 +55,7 @@ class Training:
         if self._scale.gpu:
             if not quick:
                 plans.insert(2, self._plan("auto", "feed, fast, automatic workers", num_workers="auto"))
-            plans += [self._with_fewer(8), self._with_fewer(4)]
+            plans += [plan for cores in (8, 4) for plan in self._with_fewer(cores, quick=quick)]
         if self._scale.peers:
             workers = min(_LOADER_WORKERS, self._cores)
             plans.append(
@@ -71,18 +71,27 @@ class Training:
     def _plan(self, key: str, title: str, **options: Any) -> Plan:
         return Plan(key=key, title=title, run=lambda: self._fed(**options), targets=self._targets(key))
 
-    def _with_fewer(self, cores: int) -> Plan:
-        plan = self._plan(f"cores_{cores}", f"feed, fast, {cores} cores only", cores=cores, num_workers=cores - 1)
+    def _with_fewer(self, cores: int, *, quick: bool) -> list[Plan]:
+        """As it sets itself, and what the cores and the GPU's engines give alone."""
+        title, each = f"feed, fast, {cores} cores only", {"cores": cores, "num_workers": cores - 1}
+        plans = [self._plan(f"cores_{cores}", title, cores=cores, num_workers="auto")]
+        if not quick:
+            plans += [
+                self._plan(f"cores_{cores}_cpu", f"{title}, none decoded by the GPU", gpu_share=0.0, **each),
+                self._plan(f"cores_{cores}_gpu", f"{title}, all decoded by the GPU", gpu_share=1.0, **each),
+            ]
         if self._cores <= cores:
-            return replace(plan, unavailable=f"{self._cores} cores are usable: none to take away")
-        return plan
+            return [replace(plan, unavailable=f"{self._cores} cores are usable: none to take away") for plan in plans]
+        return plans
 
     def _targets(self, key: str) -> tuple[Target, ...]:
-        return (Target(figure="share", at_least=TARGETS[key]),) if self._scale.gpu else ()
+        return (Target(figure="share", at_least=TARGETS[key]),) if self._scale.gpu and key in TARGETS else ()
 
     @contextmanager
     def _feed(self, **options: Any) -> Iterator[Feed]:
-        wanted = {"num_workers": max(1, self._cores - 1), "quality": "fast", **options}
+        wanted = {"num_workers": max(1, self._cores - 1), "quality": "fast", "gpu_share": 0.0, **options}
+        if wanted["num_workers"] == "auto":
+            wanted["gpu_share"] = "auto"
         with feed(
             self._files, batch_size=self._scale.batch, device=self._scale.device, shuffle=True, drop_last=True,
             augment=augmentation(self._scale), **wanted,
@@ -103,15 +112,18 @@ class Training:
         return replace(rate, note=note)
 
     def _settle(self, it: Feed, batches: Iterator[Any]) -> str:
-        """Train until the number of workers is chosen, or for so long."""
+        """Train until workers and share are chosen, or for so long."""
         assert isinstance(it, FileFeed)
         began = time.monotonic()
         while it.decision is None and time.monotonic() - began < self._scale.settle_seconds:
             self.step(*next(batches))
-        if it.decision is not None:
-            return f"{it.decision.value} chosen after {time.monotonic() - began:.0f} s: {it.decision.reason}"
-        it.resize(int(it.stats()["workers"]))  # a change in the middle of the measurement would be in its figure
-        return f"not settled after {time.monotonic() - began:.0f} s"
+        took, stats = time.monotonic() - began, it.stats()
+        found = [f"{stats['workers']} decoders, {stats['gpu_share']:.0%} by the GPU after {took:.0f} s"]
+        if it.decision is None:
+            found = [f"not settled: {found[0]}"]
+        found += [f"{d.value:g}: {d.reason}" for d in (it.share_decision, it.decision) if d is not None]
+        it.resize(int(stats["workers"]))  # a change in the middle of the measurement would be in its figure
+        return "; ".join(found)
 
     def _from_cache(self) -> Rate:
         folder = self._place / "cache"

@@ -1,0 +1,147 @@
+"""Files left to the GPU, with a stand-in that decodes on the CPU: content, order, masks, and what it refuses."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+import torch
+from PIL import Image
+from tests.decode.support import exif, picture, saved
+
+from fulltilt.decode import decode
+from fulltilt.decode.gpu import GpuDecoder
+from fulltilt.errors import SampleError, UnavailableError
+from fulltilt.feed import ImageFiles, feed, file_feed
+
+
+class StandIn:
+    name = "stand-in"
+    refuse = ()
+    breaks = False
+
+    def __init__(self, layout):
+        self.layout = layout
+        self.files = 0
+
+    def decode(self, files, sizes):
+        if self.breaks:
+            raise RuntimeError("nvjpeg status 2")
+        made = []
+        for file, size in zip(files, sizes, strict=True):
+            data = file.numpy().tobytes()
+            pixels = torch.from_numpy(simplejpeg.decode_jpeg(data))
+            assert tuple(pixels.shape[:2]) == size
+            self.files += 1
+            image = pixels.permute(2, 0, 1).contiguous() if self.layout == "channels_first" else pixels
+            made.append(None if data in self.refuse else image)
+        return made
+
+
+@pytest.fixture(params=["channels_first", "channels_last"])
+def backend(request, monkeypatch):
+    backend = StandIn(request.param)
+    monkeypatch.setattr(
+        file_feed, "GpuDecoder", lambda device, channels: GpuDecoder(device, channels=channels, backend=backend)
+    )
+    return backend
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Plain, turned, progressive and PNG files, of many sizes."""
+    kinds = [
+        lambda k: saved(picture(30 + k, 50 - k, k)),
+        lambda k: saved(picture(40 + k, 30, k), exif=exif(6)),
+        lambda k: saved(picture(30 + k, 50 - k, k), progressive=True),
+        lambda k: saved(picture(30, 20 + k, k), "PNG"),
+    ]
+    for k in range(20):
+        suffix = "png" if k % 4 == 3 else "jpg"
+        (tmp_path / f"{k:02d}.{suffix}").write_bytes(kinds[k % 4](k))
+    return tmp_path
+
+
+def batches(source, share, **more):
+    with file_feed_with(source, share, **more) as it:
+        return [batch for _ in range(2) for batch in it]
+
+
+def file_feed_with(source, share, **more):
+    it = feed(source, **({"batch_size": 8, "size": 24, "device": "cpu", "num_workers": 2, "shuffle": True} | more))
+    if share:
+        it._set_share(share)
+    return it
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_batches_are_those_of_the_cpu_alone(folder, backend, share):
+    source = ImageFiles(folder, labels=np.arange(20))
+    expected, found = batches(source, 0.0), batches(source, share)
+    assert backend.files >= (10 if share == 1 else 3)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_masks_come_along(folder, backend, tmp_path_factory):
+    masks = tmp_path_factory.mktemp("masks")
+    paths = sorted(folder.iterdir())
+    for k, path in enumerate(paths):
+        height, width, _ = decode(path.read_bytes()).shape
+        labels = np.random.default_rng(k).integers(0, 5, (height, width), np.uint8)
+        Image.fromarray(labels).save(masks / f"{path.stem}.png")
+    source = ImageFiles(paths, masks=sorted(masks.iterdir()))
+    for ours, theirs in zip(batches(source, 0.6), batches(source, 0.0), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert backend.files
+
+
+def test_what_the_gpu_refuses_the_cpu_decodes(folder, backend):
+    source = ImageFiles(folder)
+    expected = batches(source, 0.0)
+    backend.refuse = [(folder / "00.jpg").read_bytes(), (folder / "05.jpg").read_bytes()]
+    for ours, theirs in zip(batches(source, 1.0), expected, strict=True):
+        assert torch.equal(ours[0], theirs[0])
+
+
+def test_a_gpu_that_decodes_nothing_is_left_alone(folder, backend, caplog):
+    source = ImageFiles(folder)
+    expected = batches(source, 0.0)
+    backend.breaks = True
+    with file_feed_with(source, 0.5) as it:
+        found = [batch for _ in range(2) for batch in it]
+        assert it.stats()["gpu_share"] == 0
+    assert "the CPU decodes all from now on" in caplog.text
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours[0], theirs[0])
+
+
+def test_a_damaged_file_is_named_by_whoever_decodes_it(folder, backend):
+    damaged = bytearray(saved(picture(60, 40)))
+    damaged[len(damaged) // 3 : len(damaged) // 3 + 200] = b"\xff\xd8" * 100
+    (folder / "00.jpg").write_bytes(damaged)
+    backend.refuse = [bytes(damaged)]
+    with pytest.raises(SampleError, match=r"00\.jpg"):
+        batches(ImageFiles(folder), 1.0, shuffle=False)
+    with file_feed_with(ImageFiles(folder), 1.0, on_error="skip") as it:
+        assert sum(len(images) for (images,) in it) == 19
+        assert "00.jpg" in it.skipped[0]
+
+
+def test_breaking_off_and_closing_with_work_under_way(folder, backend):
+    with file_feed_with(ImageFiles(folder), 1.0, batch_size=2) as it:
+        for _ in range(3):
+            next(iter(it))
+    assert not it._side._thread.is_alive()
+
+
+def test_no_decoder_on_this_device_means_no_share(folder, monkeypatch, caplog):
+    def none(device, channels):
+        raise UnavailableError("no JPEG decoding here")
+
+    monkeypatch.setattr(file_feed, "GpuDecoder", none)
+    caplog.set_level("INFO", "fulltilt.feed")
+    with file_feed_with(ImageFiles(Path(folder)), 0.5) as it:
+        assert len(list(it)) == 3
+        assert it.stats()["gpu_share"] == 0
+    assert "no JPEG decoding here" in caplog.text

@@ -1,0 +1,76 @@
+"""The GPU's share of decoding: the policy against simulated machines."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fulltilt.feed.share import ShareTuner
+
+
+def simulated(share, limit, decoders, cost, engine):
+    """Rate and waiting of a loop: cores decode so many a second, the engines so many, each costing the step time."""
+    rate = 1 / (1 / limit + share * cost)
+    feed = min(decoders / (1 - share) if share < 1 else float("inf"), engine / share if share else float("inf"))
+    return min(rate, feed), max(0.0, 1 - feed / rate)
+
+
+def settled(tuner, **machine):
+    for _ in range(20):
+        tuner.observe(*simulated(tuner.share, **machine))
+        if tuner.decision is not None:
+            return tuner.decision
+    raise AssertionError("it did not settle")
+
+
+machines = st.fixed_dictionaries(
+    {
+        "limit": st.floats(100, 10_000),
+        "decoders": st.floats(100, 20_000),
+        "cost": st.floats(1e-6, 1e-4),
+        "engine": st.floats(500, 20_000),
+    }
+)
+
+
+@given(machines)
+def test_within_a_twentieth_of_the_best_share(machine):
+    decision = settled(ShareTuner(), **machine)
+    best = max(simulated(k / 64, **machine)[0] for k in range(65))
+    assert simulated(decision.value, **machine)[0] >= 0.95 * best
+    assert simulated(decision.value, **machine)[0] >= 0.99 * simulated(0.0, **machine)[0]
+
+
+def test_cores_that_keep_up_are_left_alone_after_one_look():
+    tuner = ShareTuner()
+    assert tuner.observe(1000.0, 0.0) == 0.0
+    assert tuner.decision is not None
+    assert "cores keep up" in tuner.decision.reason
+
+
+def test_few_trials():
+    tuner, machine = ShareTuner(), {"limit": 6800, "decoders": 1900, "cost": 1e-5, "engine": 12_000}
+    decision = settled(tuner, **machine)
+    assert 0.65 <= decision.value <= 0.85
+    assert len(decision.evidence["trials"]) <= 9
+
+
+def test_a_start_that_was_slow_for_other_reasons_is_looked_at_again():
+    """A model that compiles, say: nothing waited for the feed then."""
+    tuner, machine = ShareTuner(), {"limit": 6800, "decoders": 1900, "cost": 1e-5, "engine": 12_000}
+    tuner.observe(100.0, 0.0)
+    assert tuner.decision is not None
+    for _ in range(12):
+        tuner.observe(*simulated(tuner.share, **machine))
+    assert simulated(tuner.share, **machine)[0] >= 0.95 * 6300
+
+
+def test_follows_when_cores_are_taken_away_and_when_they_come_back():
+    tuner, machine = ShareTuner(), {"limit": 6800, "decoders": 7000, "cost": 1e-5, "engine": 12_000}
+    assert settled(tuner, **machine).value == 0
+    fewer = machine | {"decoders": 3000}
+    for _ in range(12):
+        tuner.observe(*simulated(tuner.share, **fewer))
+    assert tuner.decision is not None
+    assert tuner.share >= 0.5
+    for _ in range(400):
+        tuner.observe(*simulated(tuner.share, **machine))
+    assert tuner.share <= 0.25
