@@ -3,9 +3,11 @@
     FulltiltError                 the base: catch this one
     ├── InputError                an argument, file or setting is wrong (also a ValueError); the CLI exits with 2
     │   ├── CacheError            a cache can't be built or read: damage, other settings, no room
+    │   ├── CheckpointError       a checkpoint can't be read: damage, or of another model
     │   ├── DecodeError           an image can't be decoded; carries the kind of cause
     │   ├── RecordingError        a recording can't be read; carries the line number
     │   └── SampleError           a sample of a feed can't be read or decoded
+    ├── LossError                 the loss is NaN or infinite; carries step, epoch and batch
     ├── WorkerError               processes that load or decode have ended and can't be replaced
     └── UnavailableError          this machine lacks a GPU, driver or library; the CLI exits with 3
         └── GpuLostError          a GPU stopped answering; the others can still be read
@@ -36,6 +38,10 @@ class CacheError(InputError):
     """A cache can't be built or read."""
 
 
+class CheckpointError(InputError):
+    """A checkpoint can't be read, or it is of another model."""
+
+
 class DecodeError(InputError):
     """An image's bytes can't become pixels."""
 
@@ -54,6 +60,14 @@ class RecordingError(InputError):
 
 class SampleError(InputError):
     """A sample of a feed can't be read or decoded."""
+
+
+class LossError(FulltiltError):
+    """The loss has become NaN or infinite."""
+
+    def __init__(self, message: str, *, step: int, epoch: int, batch: int) -> None:
+        super().__init__(message)
+        self.step, self.epoch, self.batch = step, epoch, batch
 
 
 class WorkerError(FulltiltError):

@@ -1,0 +1,38 @@
+"""Training's state, kept whatever happens: copied out beside the step, written aside, checked when it is read.
+
+    state ─ tree.py ─► tensors + a tree of plain values ─ layout.py ─► where each tensor lies
+              │                                                          │
+              │        staging.py   one copy out of the step's way ◄─────┘
+              ▼             ▼
+          file.py      one file: written, synced, verified, read     sharded.py  a folder that many ranks write
+              ▼                                                      ▼   (shards.py, ranks.py)
+          folder.py    names, renames, leftovers, which ones are kept (keep.py)
+              ▼
+          store.py     Checkpoints: the thread that writes, and what is loaded
+
+match.py  is it this model's?      rng.py  random states of Python, NumPy, torch and the GPU
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fulltilt.train.checkpoint.match import check_matches as check_matches
+    from fulltilt.train.checkpoint.store import Checkpoints as Checkpoints
+    from fulltilt.train.checkpoint.store import load_checkpoint as load_checkpoint
+
+__all__ = ["Checkpoints", "check_matches", "load_checkpoint"]
+
+_HOMES = {"Checkpoints": "store", "check_matches": "match", "load_checkpoint": "store"}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(
+            f"module 'fulltilt.train.checkpoint' has no attribute {name!r}; it has {', '.join(__all__)}"
+        )
+    from importlib import import_module
+
+    return getattr(import_module(f"fulltilt.train.checkpoint.{home}"), name)

@@ -1,0 +1,58 @@
+"""Is a checkpoint this model's?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from torch import Tensor, nn
+
+from fulltilt.errors import CheckpointError
+
+_SHOWN: Final = 10
+_PREFIXES: Final = {
+    "module.": "DistributedDataParallel or DataParallel",
+    "_orig_mod.": "torch.compile",
+}
+
+
+def check_matches(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """CheckpointError names missing and unexpected keys and other shapes; `state` is a checkpoint's, or its "model"."""
+    inner = state.get("model")
+    saved: Mapping[str, Any] = inner if isinstance(inner, Mapping) else state
+    # What a module keeps beside its tensors (get_extra_state) is its own to judge.
+    own = {key: value for key, value in model.state_dict().items() if isinstance(value, Tensor)}
+    found = {key: value for key, value in saved.items() if isinstance(value, Tensor)}
+    missing = [key for key in own if key not in saved]
+    unexpected = [key for key in found if key not in own]
+    shapes = [
+        f"{key} ({_shape(found[key])} in the checkpoint, {_shape(own[key])} in the model)"
+        for key in own
+        if key in found and found[key].shape != own[key].shape
+    ]
+    if not (missing or unexpected or shapes):
+        return
+    problems = [
+        f"{len(items)} {what}: {_listed(items)}"
+        for what, items in (("missing", missing), ("unexpected", unexpected), ("of another shape", shapes))
+        if items
+    ]
+    raise CheckpointError(f"the checkpoint is of another model; {'; '.join(problems)}; {_remedy(set(own), set(found))}")
+
+
+def _remedy(own: Collection[str], found: Collection[str]) -> str:
+    for prefix, wrapper in _PREFIXES.items():
+        if {key.removeprefix(prefix) for key in found} == own:
+            return f"it was saved from a model wrapped by {wrapper}: its keys begin with {prefix!r}; remove that"
+        if {key.removeprefix(prefix) for key in own} == found:
+            return f"this model is wrapped by {wrapper}: its keys begin with {prefix!r}; load into the one inside"
+    return "build the model as it was, or name another checkpoint"
+
+
+def _shape(tensor: Tensor) -> str:
+    return "×".join(map(str, tensor.shape)) or "a scalar"
+
+
+def _listed(items: list[str]) -> str:
+    rest = len(items) - _SHOWN
+    return ", ".join(items[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

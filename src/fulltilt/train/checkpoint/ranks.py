@@ -1,0 +1,77 @@
+"""What the ranks of a process group tell each other about checkpoints. Without a group there is one rank, alone.
+
+Messages go through a gloo group of their own: the thread that writes must not come between training's collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fulltilt.errors import CheckpointError, FulltiltError
+
+T = TypeVar("T")
+
+
+class Team:
+    """The ranks that save together; every call is made by all of them."""
+
+    def __init__(self, group: Any, rank: int, size: int) -> None:
+        self.group, self.rank, self.size = group, rank, size
+
+    def share(self, value: T) -> list[T]:
+        """Everybody's value, by rank."""
+        if self.size == 1:
+            return [value]
+        import torch.distributed as dist
+
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self.group)
+        return values
+
+    def together(self, work: Callable[[], T]) -> list[T]:
+        """Everybody does its work; when one fails, all raise, and nobody waits for it."""
+        outcome, error = None, None
+        try:
+            outcome = work()
+        except Exception as raised:
+            error = raised
+        reports = self.share((outcome, None if error is None else (isinstance(error, CheckpointError), str(error))))
+        if error is not None:
+            raise error
+        for rank, (_, problem) in enumerate(reports):
+            if problem is not None:
+                raise (CheckpointError if problem[0] else FulltiltError)(f"{problem[1]} (on rank {rank})")
+        return [value for value, _ in reports]  # type: ignore[misc]
+
+    def from_first(self, work: Callable[[], T]) -> T:
+        """What rank 0 finds out, or the error that it meets."""
+        return self.together(work if self.rank == 0 else lambda: None)[0]  # type: ignore[return-value]
+
+
+_made: tuple[Any, Team] | None = None
+
+
+def rank() -> int:
+    """This process's rank; 0 without a process group."""
+    group = _default_group()
+    return 0 if group is None else int(group.rank())
+
+
+def team() -> Team:
+    """All ranks, connected by gloo; made on first use, by all of them."""
+    global _made  # noqa: PLW0603
+    default = _default_group()
+    if default is None or default.size() == 1:
+        return Team(None, 0, 1)
+    if _made is None or _made[0] is not default:
+        import torch.distributed as dist
+
+        _made = (default, Team(dist.new_group(backend="gloo"), default.rank(), default.size()))
+    return _made[1]
+
+
+def _default_group() -> Any:
+    import torch.distributed as dist
+
+    return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None

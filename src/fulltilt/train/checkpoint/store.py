@@ -1,0 +1,261 @@
+"""Checkpoints: saved beside the step, loaded as the last good one.
+
+save ─► copies begin ─► back to training
+            └─► a thread: wait for the copies, write aside, sync, rename, then remove what is superfluous
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self, get_args
+
+from fulltilt.errors import CheckpointError, FulltiltError, InputError
+from fulltilt.train.checkpoint import folder as folders
+from fulltilt.train.checkpoint import ranks, sharded
+from fulltilt.train.checkpoint.file import read_file, read_notes, write_file
+from fulltilt.train.checkpoint.keep import Entry, Mode, best_first, newest_first, superfluous
+from fulltilt.train.checkpoint.staging import Staged, Staging
+from fulltilt.train.checkpoint.tree import flatten, unflatten
+
+log = logging.getLogger("fulltilt.train")
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Checkpoints:
+    """A folder of checkpoints.
+
+    keep_last   how many of the newest stay; keep_best: how many of the best by `metric`, which is never removed
+    mode        whether the metric is better when it is smaller ("min") or larger ("max")
+    background  write in a thread; otherwise `save` returns when the file is on the disk
+    sharded     "auto": where tensors are spread over ranks, each rank saves its part, into a folder; otherwise rank 0
+                writes one file, and the others nothing. True: always a folder
+    own         the state's keys that differ from rank to rank and are kept for each (only in a sharded one)
+
+    In a process group every rank calls `save` and `load`, and all of them see the same folder.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        keep_last: int = 3,
+        keep_best: int = 1,
+        mode: Mode = "min",
+        background: bool = True,
+        sharded: bool | Literal["auto"] = "auto",
+        own: tuple[str, ...] = ("rng",),
+    ) -> None:
+        if keep_last < 1:
+            raise InputError(f"keep_last is {keep_last}; at least 1 must be kept")
+        if keep_best < 0:
+            raise InputError(f"keep_best is {keep_best}; use 0 to keep none for its metric")
+        if mode not in get_args(Mode):
+            raise InputError(f"mode is {mode!r}; use 'min' (smaller is better) or 'max'")
+        if sharded not in (True, False, "auto"):
+            raise InputError(f"sharded is {sharded!r}; use True, False or 'auto'")
+        self.folder = Path(folder).absolute()
+        self._keep_last, self._keep_best, self._mode = keep_last, keep_best, mode
+        self._background, self._sharded, self._own = background, sharded, own
+        self._staging, self._shard_staging = Staging(), Staging()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._metrics: dict[tuple[str, int], float | None] = {}
+        folders.prepare(self.folder)
+
+    def save(self, state: Mapping[str, Any], *, step: int, epoch: int, metric: float | None = None) -> None:
+        """Begin to save; what is changed after the call is not in it. Raises the error of the save before, if any."""
+        self.wait()
+        flat = flatten(state)
+        notes = {"step": int(step), "epoch": int(epoch), "metric": None if metric is None else float(metric)}
+        if self._sharded is True or (self._sharded == "auto" and flat.sharded):
+            part = sharded.part_of(state, flat, self._own, rank=ranks.rank())
+            plain, shards = self._staging.take(part.tensors), self._shard_staging.take(part.shards)
+            team = ranks.team()
+            self._start(lambda: self._write(lambda: sharded.write(self.folder, team, part, plain, shards, notes), step))
+        elif flat.sharded:
+            name = next(iter(flat.sharded))
+            raise InputError(
+                f"{name}: a tensor that is spread over ranks (DTensor); use sharded='auto' or save it whole"
+            )
+        elif ranks.rank() == 0:
+            staged = self._staging.take(flat.tensors)
+            notes["tree"] = flat.tree
+            self._start(lambda: self._write(lambda: self._write_file(staged, notes), step))
+
+    def wait(self) -> None:
+        """Until the last save is on the disk; raises its error."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def close(self) -> None:
+        """Wait, and give the memory back. Another save takes it again."""
+        try:
+            self.wait()
+        finally:
+            self._staging.release()
+            self._shard_staging.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def latest(self) -> Path | None:
+        """The newest; None when there is none."""
+        return next((entry.path for entry in newest_first(folders.entries(self.folder))), None)
+
+    def best(self) -> Path | None:
+        """The one with the best metric; None when none has one."""
+        known, _ = self._measured()
+        return next((entry.path for entry in best_first(known, self._mode)), None)
+
+    def load(
+        self, path: str | os.PathLike[str] | None = None, *, into: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The state of a checkpoint, every byte verified: the newest that isn't damaged, or the given one.
+
+        Tensors come to the CPU. Those that are sharded in `into` (a state like the saved one) are filled there, each
+        rank reading its part; without it they come whole.
+        """
+        self.wait()
+        team = ranks.team()
+        if path is not None:
+            return _load_together(Path(path), team, into)
+        # One rank lists for all of them: the others might see the folder earlier or later.
+        found = team.from_first(lambda: [entry.path for entry in newest_first(folders.entries(self.folder))])
+        if not found:
+            raise CheckpointError(f"there is no checkpoint in {self.folder}; name another folder, or begin anew")
+        for candidate in found:
+            try:
+                return _load_together(candidate, team, into)
+            except CheckpointError as error:
+                log.warning("%s; trying the one before it", error)
+        raise CheckpointError(
+            f"all {len(found)} checkpoints in {self.folder} are damaged; begin anew in another folder"
+        )
+
+    def _start(self, work: Callable[[], None]) -> None:
+        if not self._background:
+            work()
+            self.wait()
+            return
+        # Not a daemon: a program that ends without close() still finishes its last checkpoint.
+        self._thread = threading.Thread(target=work, name="fulltilt-checkpoint")
+        self._thread.start()
+
+    def _write(self, save: Callable[[], Path], step: int) -> None:
+        began = time.perf_counter()
+        try:
+            path = save()
+            log.debug("checkpoint %s written in %.2f s", path.name, time.perf_counter() - began)
+            if ranks.rank() == 0:
+                self._remove_superfluous(path)
+        except OSError as error:
+            self._error = self._explained(error, step)
+        except BaseException as error:
+            self._error = error
+
+    def _write_file(self, staged: Staged, notes: Mapping[str, Any]) -> Path:
+        name = folders.name_of(folders.next_sequence(self.folder), notes["step"])
+        data = staged.wait()
+        with folders.new_file(self.folder, name) as descriptor:
+            write_file(descriptor, staged.layout, notes, data)
+        return self.folder / name
+
+    def _remove_superfluous(self, newest: Path) -> None:
+        known, unknown = self._measured()
+        go = superfluous(known, keep_last=self._keep_last, keep_best=self._keep_best, mode=self._mode)
+        for entry in go:
+            # Two processes may count differently; neither removes what it has just written, nor what it can't read.
+            if entry.path != newest and entry not in unknown:
+                try:
+                    folders.remove(entry.path)
+                except OSError as error:
+                    log.warning("can't remove the old checkpoint %s (%s)", entry.path, error.strerror or error)
+
+    def _measured(self) -> tuple[list[Entry], list[Entry]]:
+        """All entries with their metrics, and those of them whose header can't be read just now."""
+        known, unknown = [], []
+        for entry in folders.entries(self.folder):
+            try:
+                key = (entry.path.name, entry.path.stat().st_mtime_ns)
+                if key not in self._metrics:
+                    self._metrics[key] = _metric(entry.path)
+                metric = self._metrics[key]
+            except FileNotFoundError:
+                continue
+            except OSError:
+                unknown.append(entry)
+                metric = None
+            known.append(Entry(path=entry.path, sequence=entry.sequence, step=entry.step, metric=metric))
+        return known, unknown
+
+    def _explained(self, error: OSError, step: int) -> FulltiltError:
+        reason = error.strerror or str(error)
+        remedy = "see what is wrong with the folder"
+        if error.errno in _FULL:
+            free = shutil.disk_usage(self.folder).free
+            remedy = f"{free / 1e6:,.1f} MB are free: make room, keep fewer (keep_last), or name another folder"
+        explained = FulltiltError(
+            f"can't write the checkpoint of step {step} into {self.folder} ({reason}); "
+            f"earlier ones are untouched; {remedy}"
+        )
+        explained.__cause__ = error
+        return explained
+
+
+def load_checkpoint(path: str | os.PathLike[str], *, into: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The state in a checkpoint, every byte verified; CheckpointError names it when it is damaged."""
+    return _load_together(Path(path), ranks.Team(None, ranks.rank(), 1), into)
+
+
+def _load_together(path: Path, team: ranks.Team, into: Mapping[str, Any] | None) -> dict[str, Any]:
+    """All ranks get their state, or all raise. They share the work of verifying a folder's files."""
+    loaded: dict[str, Any] = {}
+
+    def read() -> None:
+        if path.is_dir():
+            state = sharded.load(path, rank=team.rank, into=into)
+        else:
+            tensors, notes = read_file(path)
+            state = unflatten(notes.get("tree"), tensors)
+        if not isinstance(state, dict):
+            raise CheckpointError("it holds no state")
+        loaded.update(state)
+
+    def named(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except CheckpointError as error:
+            raise CheckpointError(f"the checkpoint {path} can't be used: {error}") from None
+        except OSError as error:
+            raise CheckpointError(f"the checkpoint {path} can't be read ({error.strerror or error})") from None
+
+    if path.is_dir():
+        team.together(lambda: named(lambda: sharded.verify(path, rank=team.rank if team.size > 1 else 0, of=team.size)))
+    team.together(lambda: named(read))
+    return loaded
+
+
+def _metric(path: Path) -> float | None:
+    try:
+        metric = (sharded.read_manifest(path) if path.is_dir() else read_notes(path)).get("metric")
+    except CheckpointError:
+        return None
+    return None if metric is None else float(metric)
