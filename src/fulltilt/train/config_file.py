@@ -68,7 +68,7 @@ class _Loader(yaml.SafeLoader):
     """YAML 1.1 as PyYAML reads it, except that 1e-3 is a number, as everyone means it."""
 
 
-_Loader.add_implicit_resolver(  # type: ignore[no-untyped-call]
+_Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$"),
     list("-+0123456789"),
@@ -79,7 +79,7 @@ def _load(text: str, source: str, problems: list[str]) -> dict[str, Any]:
     try:
         node = yaml.compose(text, Loader=_Loader)
         _note_repeated(node, "", problems)
-        content = yaml.load(text, Loader=_Loader)  # noqa: S506 -- a SafeLoader
+        content = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         where = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}:{error.problem_mark.column + 1}"
         raise InputError(f"{source}{where}: not YAML: {error.problem}") from error
@@ -119,7 +119,7 @@ def _override(content: dict[str, Any], text: str, problems: list[str]) -> None:
         problems.append(f"{path[0]}: not a key{hint}")
         return
     try:
-        parsed = yaml.load(value, Loader=_Loader)  # noqa: S506 -- a SafeLoader
+        parsed = yaml.load(value, Loader=_Loader)
     except yaml.YAMLError:
         parsed = value
     here = content
@@ -297,10 +297,11 @@ def _relations(content: Mapping[str, Any]) -> list[str]:
     if at("data.val_masks") is not None and at("data.val_source") is None:
         problems.append("data.val_masks: needs data.val_source")
     progressive = at("gpu_augmentation.preset") == "progressive"
-    for name in ("switch_epoch", "ramp_epochs", "minimal", "strong"):
-        if at(f"gpu_augmentation.{name}") is not None and not progressive:
-            problems.append(f"gpu_augmentation.{name}: needs preset: progressive")
-    return problems
+    return problems + [
+        f"gpu_augmentation.{name}: needs preset: progressive"
+        for name in ("switch_epoch", "ramp_epochs", "minimal", "strong")
+        if at(f"gpu_augmentation.{name}") is not None and not progressive
+    ]
 
 
 def _is_reference(name: str) -> bool:

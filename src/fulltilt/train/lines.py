@@ -58,7 +58,7 @@ def _part(stats: Mapping[str, float], name: str, text: Any) -> list[str]:
 
 
 def _is_result(name: str, value: Any) -> bool:
-    return isinstance(value, float) and name.startswith(("train_", "val_"))
+    return isinstance(value, float) and name.startswith(("train_", "val_")) and name != "val_seconds"
 
 
 def _time(seconds: float) -> str:

@@ -50,15 +50,15 @@ class TensorBoard:
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(folder))
 
     def write(self, kind: str, record: Mapping[str, Any], *, step: int) -> None:
         for name, value in record.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
-                self._writer.add_scalar(f"{kind}/{name}", value, step)  # type: ignore[no-untyped-call]
+                self._writer.add_scalar(f"{kind}/{name}", value, step)
 
     def close(self) -> None:
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
 
 def open_logs(folder: Path | None, *, jsonl: bool, tensorboard: bool | Literal["auto"]) -> list[Log]:

@@ -26,13 +26,11 @@ Metrics = Metric | MetricCollection | Mapping[str, Metric]
 class MetricsBeside:
     """Metrics of one phase, training or validation."""
 
-    def __init__(self, metrics: Metrics, device: torch.device, *, prefix: str, reused: bool = False) -> None:
+    def __init__(self, metrics: Metrics, device: torch.device, *, prefix: str) -> None:
         """
         Args:
             metrics: are copied: training and validation count apart.
-            reused: the step writes outputs into the same memory each time, as a CUDA graph does.
         """
-        self.reused = reused
         self._prefix = prefix
         self._metrics = {name: metric.clone().to(device) for name, metric in named(metrics).items()}
         self._joined = {name: _counts(metric) for name, metric in self._metrics.items()}
@@ -44,8 +42,6 @@ class MetricsBeside:
 
     def add(self, outputs: Any, target: Any) -> None:
         """Note a batch; now and then, update."""
-        if self.reused and isinstance(outputs, Tensor):
-            outputs = outputs.clone()
         self._gathered.append((outputs, target))
         if isinstance(outputs, Tensor):
             self._bytes += outputs.numel() * outputs.element_size()
@@ -97,7 +93,7 @@ class MetricsBeside:
 def named(metrics: Metrics) -> dict[str, Metric]:
     """Each metric with a name; a collection's are taken apart."""
     if isinstance(metrics, MetricCollection):
-        return {name: metric for name, metric in metrics.items(keep_base=True, copy_state=False)}
+        return dict(metrics.items(keep_base=True, copy_state=False))
     found = {type(metrics).__name__.lower(): metrics} if isinstance(metrics, Metric) else dict(metrics)
     for name, metric in found.items():
         if not isinstance(metric, Metric):

@@ -20,11 +20,16 @@ from torch.optim import Optimizer
 
 GATHERED = 64
 """Losses copied out together: a copy costs the host about as much as launching three kernels."""
+_LARGE = 1 << 20
+"""Bytes. A loss may be a view into memory that holds the outputs, too: so much is not to be kept for it."""
 
 
 @dataclass(slots=True, eq=False)
 class _UnderWay:
+    losses: Tensor
+    """On the device."""
     values: Tensor
+    """On the host, once `arrived` has passed."""
     arrived: torch.cuda.Event | None
     buffers: list[Tensor]
 
@@ -32,24 +37,23 @@ class _UnderWay:
 class LossWatch:
     """Losses in, numbers out, later."""
 
-    def __init__(self, device: torch.device, *, buffers: Iterable[Tensor] = (), reused: bool = False) -> None:
+    def __init__(self, device: torch.device, *, buffers: Iterable[Tensor] = ()) -> None:
         """
         Args:
             buffers: a model's running statistics, to be copied along with the losses (see `last_good`).
-            reused: the step writes each loss into the same memory, as a CUDA graph does.
         """
-        self.reused = reused
         self.last_good: list[Tensor] = []
         """The buffers at a moment up to which every loss was finite."""
         self._cuda = device.type == "cuda"
         self._buffers = list(buffers)
         self._gathered: list[Tensor] = []
         self._under_way: deque[_UnderWay] = deque()
-        self._most = GATHERED if self._cuda else 1
+        self._most = 1
+        self._copies = False
 
     def add(self, loss: Tensor) -> bool:
         """Note a step's loss; True when it is worth looking at `take`."""
-        self._gathered.append(loss.clone() if self.reused else loss)
+        self._gathered.append(loss.clone() if self._copies else loss)
         if len(self._gathered) < self._most:
             return False
         self.send()
@@ -60,16 +64,19 @@ class LossWatch:
         if not self._gathered:
             return
         stacked = torch.stack(self._gathered).float()
+        if self._cuda:  # few at first: a bad start is found early, and so is what a loss keeps alive
+            self._copies = self._gathered[-1].untyped_storage().nbytes() > _LARGE
+            self._most = min(2 * self._most, GATHERED)
         self._gathered.clear()
         buffers = [buffer.detach().clone() for buffer in self._buffers]
         if not self._cuda:
-            self._under_way.append(_UnderWay(stacked, None, buffers))
+            self._under_way.append(_UnderWay(stacked, stacked, None, buffers))
             return
         values = torch.empty(len(stacked), dtype=stacked.dtype, pin_memory=True)
         values.copy_(stacked, non_blocking=True)
         arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
         arrived.record()
-        self._under_way.append(_UnderWay(values, arrived, buffers))
+        self._under_way.append(_UnderWay(stacked, values, arrived, buffers))
 
     def take(self, *, wait: bool = False) -> list[float]:
         """The losses that have arrived since last asked, in the order of their steps; with `wait`, all of them."""
@@ -90,6 +97,11 @@ class LossWatch:
                 self.last_good = first.buffers
         return found
 
+    def pending(self) -> Tensor | None:
+        """The losses that `take` has not given yet, on the device."""
+        self.send()
+        return torch.cat([part.losses for part in self._under_way]) if self._under_way else None
+
     def forget(self) -> None:
         """Drop what is under way: training goes back to before it."""
         self._gathered.clear()
@@ -105,7 +117,6 @@ class UpdateGuard:
 
     def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         self.buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
-        self.waits = any(not _is_fused(optimizer) for optimizer in optimizers)
         self._handles = [handle for optimizer in optimizers for handle in self._watch(optimizer)]
 
     def mend(self, last_good: Sequence[Tensor]) -> None:

@@ -1,6 +1,6 @@
 """The progress bar: an epoch's batches, the pace, the wait, the time left. Redrawn a few times a second at most.
 
-    epoch 3/10 ━━━━━━━━━━━╸━━━━━━━━━━ 412/1000  loss 0.231  6,540 samples/s  GPU 97 %  wait 1 %  ETA 12:34
+epoch 3/10 ━━━━━━━━━━━╸━━━━━━━━━━ 412/1000  loss 0.231  6,540 samples/s  GPU 97 %  wait 1 %  ETA 12:34
 """
 
 from __future__ import annotations
@@ -125,6 +125,14 @@ class Bar:
         self._due = now + REFRESH_SECONDS
         pace = self._meter.mark(now, batches, samples, waited)
         self._progress.update(self._task, completed=batches, figures=figures(pace, loss=loss, left=left, stats=stats))
+        self._progress.refresh()
+
+    def advance(self, batches: int) -> None:
+        """So many batches of something that has no figures; drawn when it is time to."""
+        if self._progress is None or self._task is None or time.perf_counter() < self._due:
+            return
+        self._due = time.perf_counter() + REFRESH_SECONDS
+        self._progress.update(self._task, completed=batches)
         self._progress.refresh()
 
 

@@ -1,0 +1,69 @@
+"""Augmentation inside the loop: in training as set, in validation only what is not random (size, scale, dtype)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from fulltilt.augment import GPUAugmentation
+from fulltilt.feed.base import Feed, OrderedFeed
+from fulltilt.feed.structure import Augmenter
+
+Augmentation = Callable[..., Any]
+
+
+class LoopAugmentation:
+    """An augmentation that the loop applies to the batches of one feed."""
+
+    def __init__(self, augmentation: Augmentation, source: Feed, *, training: bool) -> None:
+        self.function = augmentation
+        self._training = training
+        self._ordered = source if isinstance(source, OrderedFeed) else None
+        self._epoch = 0
+        self._augmenter = Augmenter(augmentation, epoch=0)
+
+    def begin(self, epoch: int, state: dict[str, Any] | None = None) -> None:
+        """An epoch begins; with a saved state, in its middle."""
+        if isinstance(self.function, nn.Module):
+            self.function.train(self._training)
+        if not self._training:
+            return
+        self._epoch, self._augmenter = epoch, Augmenter(self.function, epoch=epoch)
+        tell = getattr(self.function, "set_epoch", None)
+        if tell is not None:
+            tell(epoch)
+        if state is not None and isinstance(self.function, nn.Module):
+            self.function.load_state_dict(state)
+
+    def __call__(self, batch: Any) -> Any:
+        index = None
+        if self._ordered is not None and self._ordered.indices is not None:
+            index = torch.from_numpy(self._ordered.indices)
+        return self._augmenter(batch, self._epoch, index)
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Where the draws stand."""
+        return self.function.state_dict() if isinstance(self.function, nn.Module) else None
+
+
+def for_training(augmentation: Augmentation | None, source: Feed) -> LoopAugmentation | None:
+    """None where there is none, or where the feed augments already."""
+    if augmentation is None or augments(source):
+        return None
+    return LoopAugmentation(augmentation, source, training=True)
+
+
+def for_validation(augmentation: Augmentation | None, source: Feed) -> LoopAugmentation | None:
+    """Sizes and scale must be those of training; a GPUAugmentation in `eval()` mode does that and nothing else."""
+    if not isinstance(augmentation, GPUAugmentation) or source.augmentation is not None:
+        return None
+    return LoopAugmentation(augmentation, source, training=False)
+
+
+def augments(source: Feed) -> bool:
+    """Whether a feed augments; one of image files has an augmentation in `eval()` mode only to make them one size."""
+    found = source.augmentation
+    return found is not None and not (isinstance(found, nn.Module) and not found.training)

@@ -1,0 +1,421 @@
+"""`Trainer`: the loop around the step. Its parts: training.py (an epoch), validation.py, saving.py, report.py."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from fulltilt.errors import InputError, LossError
+from fulltilt.train.augmenting import Augmentation, augments, for_training, for_validation
+from fulltilt.train.callbacks import Callback
+from fulltilt.train.checkpoint import Checkpoints, rng
+from fulltilt.train.config import Config, LoggingConfig, TrainingConfig
+from fulltilt.train.config_file import make_config, make_training
+from fulltilt.train.history import History
+from fulltilt.train.losses import Losses, RollBackError
+from fulltilt.train.metrics import Metrics, MetricsBeside
+from fulltilt.train.place import MidEpoch
+from fulltilt.train.report import Report
+from fulltilt.train.saving import Saving
+from fulltilt.train.schedules import Schedules
+from fulltilt.train.signals import StopSignals
+from fulltilt.train.sources import as_feed
+from fulltilt.train.step import HybridPrecisionTrainer
+from fulltilt.train.training import Duties, Position, Training
+from fulltilt.train.validation import Validation
+
+_MOST_ROLLBACKS = 5
+"""After so many, the cause is not some batch."""
+
+
+class Trainer:
+    """Trains a model: `fit`, `validate`, `resume`.
+
+    Loaders may be DataLoaders, fulltilt feeds or any iterable of batches (*inputs, target). Everything but the model
+    and the training data has a default. `config` is the section `training` of a configuration file, as a mapping or a
+    `TrainingConfig`, or the whole file's content.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train_loader: Any,
+        val_loader: Any = None,
+        criterion: Callable[[Any, Any], Tensor] | None = None,
+        optimizer: Optimizer | Sequence[Optimizer] | None = None,
+        scheduler: Any = None,
+        config: TrainingConfig | Config | Mapping[str, Any] | None = None,
+        device: str | torch.device = "auto",
+        *,
+        gpu_augmentation: Augmentation | None = None,
+        metrics: Metrics | None = None,
+        callbacks: Sequence[Callback] = (),
+        target: int | Literal["auto"] = "auto",
+    ) -> None:
+        """
+        Args:
+            criterion: loss of (outputs, target); None: what fits the target.
+            optimizer: one or several; None: AdamW with the configuration's learning rate.
+            scheduler: one or several; `scheduler_interval` says when they step.
+            gpu_augmentation: for training batches; in validation only its size, normalisation and dtype apply.
+            metrics: torchmetrics metrics of (outputs, target), for training and validation.
+            target: which of a batch's values is the target, when "auto" can't tell.
+        """
+        self.config, logging = _settings(config)
+        if self.config.seed is not None:
+            _seed(self.config.seed)
+        self.is_main = _rank() == 0
+        self.history = History()
+        self.callbacks = list(callbacks)
+        output = None if self.config.output is None else Path(self.config.output)
+        if self.config.nan_policy == "rollback" and output is None:
+            raise InputError("nan_policy rollback goes back to a checkpoint: set output, a folder for them")
+        checkpoints = self._open_checkpoints(output)
+
+        optimizer = torch.optim.AdamW(model.parameters(), lr=self.config.lr) if optimizer is None else optimizer
+        schedules = Schedules(scheduler, self.config.scheduler_interval)
+        self.stepper = HybridPrecisionTrainer(
+            model,
+            optimizer,
+            loss=criterion,
+            device=self.config.device if device == "auto" else device,
+            precision="fp32" if self.config.use_amp is False else self.config.precision,
+            compile=self.config.compile,
+            channels_last=self.config.channels_last,
+            cuda_graph=self.config.cuda_graph,
+            fused=self.config.fused,
+            accumulate=self.config.accumulate,
+            clip_norm=self.config.clip_norm,
+            ema_decay=self.config.ema_decay,
+            target=target,
+            expected_steps=self._expected_steps(train_loader),
+        )
+        source = as_feed(train_loader, self.device, name="train_loader")
+        beside = metrics if self.config.train_metrics else None
+        self._augmentation = source.augmentation if augments(source) else gpu_augmentation
+        self._training = Training(
+            self.stepper,
+            source,
+            Losses(model, self.stepper.optimizers, self.device, self.config.nan_policy),
+            augment=for_training(gpu_augmentation, source),
+            metrics=None if beside is None else MetricsBeside(beside, self.device, prefix="train_"),
+            schedules=schedules,
+            target=target,
+        )
+        self._validation: Validation | None = None
+        if val_loader is not None:
+            held_out = as_feed(val_loader, self.device, name="val_loader")
+            self._validation = Validation(
+                self.stepper,
+                held_out,
+                augment=for_validation(gpu_augmentation, held_out),
+                metrics=None if metrics is None else MetricsBeside(metrics, self.device, prefix="val_"),
+                target=target,
+            )
+        self._schedules = schedules
+        self._saving: Saving | None = None
+        if checkpoints is not None:
+            plain = self.config.model_dump(mode="json")
+            self._saving = Saving(checkpoints, self.stepper, source, schedules, config=plain)
+        self._report = Report(logging, output, is_main=self.is_main, epochs=self.config.epochs)
+        self._perf_interval = logging.perf_interval
+        self._position = Position()
+        self._middle: MidEpoch | None = None
+        self._random: Mapping[str, Any] | None = None
+        self._rollbacks = 0
+        self._stop_asked = False
+
+    @property
+    def model(self) -> nn.Module:
+        """The model as it was given."""
+        return self.stepper.model
+
+    @property
+    def device(self) -> torch.device:
+        return self.stepper.device
+
+    @property
+    def epoch(self) -> int:
+        """Epochs completed."""
+        return self._position.epoch
+
+    @property
+    def step(self) -> int:
+        """Training batches stepped with, in all."""
+        return self._position.step
+
+    def stop(self) -> None:
+        """End after this epoch; for callbacks."""
+        self._stop_asked = True
+
+    # --- what users call -----------------------------------------------------------------------------------------
+
+    def fit(self) -> History:
+        """Train until the configured epochs are over, or until SIGTERM or SIGINT (the state is saved first)."""
+        losses, self._stop_asked = self._training.losses, False
+        self.history = History(best=self.history.best)
+        arrived = len(losses.values)
+        with StopSignals() as signals, self._report as report:
+            self._say_start()
+            self.model.train()
+            for callback in self.callbacks:
+                callback.on_start(self)
+            try:
+                self._epochs(signals)
+                if signals.asked is not None:
+                    self.history.stopped_by = signals.asked
+                    where = "" if self._saving is None else f", saved in {self._saving.checkpoints.folder}"
+                    report.say("%s: leaving at step %d%s", signals.asked.name, self.step, where)
+            finally:
+                self.history.steps, self.history.losses = self.step, losses.values[arrived:]
+                self._close(signals)
+        return self.history
+
+    def validate(self) -> dict[str, float]:
+        """Loss and metrics over the validation data, with the averaged weights where there are some."""
+        if self._validation is None:
+            raise InputError("there is nothing to validate on: give the Trainer a val_loader")
+        return self._validation.run(self._report.bar)
+
+    def resume(self, path: str | os.PathLike[str] | None = None) -> int:
+        """Go on from a checkpoint: the given one, or the newest good one in `output`. Returns its step."""
+        if self._saving is None:
+            if path is None:
+                raise InputError("there is nothing to resume from: set output, or give a checkpoint's path")
+            checkpoints = Checkpoints(Path(path).parent)
+            self._restore(Saving(checkpoints, self.stepper, self._training.source, self._schedules, config={}), path)
+        else:
+            self._restore(self._saving, path)
+        return self.step
+
+    # --- epochs --------------------------------------------------------------------------------------------------
+
+    def _epochs(self, signals: StopSignals) -> None:
+        if self.config.nan_policy == "rollback":
+            self._save(None)  # there is always a way back
+        while self.epoch < self.config.epochs and signals.asked is None and not self._stop_asked:
+            if self.config.max_steps is not None and self.step >= self.config.max_steps:
+                break
+            try:
+                self._run_epoch(signals)
+            except RollBackError as bad:
+                self._roll_back(bad)
+        if self._saving is not None:
+            self._saving.checkpoints.wait()
+
+    def _run_epoch(self, signals: StopSignals) -> None:
+        training, position, bar = self._training, self._position, self._report.bar
+        training.begin(self.epoch, self._middle, self._random)
+        self._middle = self._random = None
+        bar.begin(f"epoch {self.epoch + 1}/{self.config.epochs}", training.batches, training.losses.sums.batches)
+        duties = Duties(next_step=self._next_due, do=self._do_due, refresh=self._refresh)
+        complete = training.run(position, signals, duties, bar)
+        if not complete and signals.asked is not None:
+            self._middle = training.middle()
+            self._save(None)
+            return
+        training.losses.look(wait=True)
+        if not complete:
+            self._middle = training.middle()
+        self._end_epoch(complete=complete)
+
+    def _end_epoch(self, *, complete: bool) -> None:
+        """Validate, report, step the schedulers, save."""
+        config, number = self.config, self.epoch + 1
+        last = number >= config.epochs or not complete
+        record = self._record()
+        if self._validation is not None and (number % config.eval_interval == 0 or last):
+            began = time.perf_counter()
+            record |= self.validate()
+            record["val_seconds"] = time.perf_counter() - began
+        monitored = record.get(config.monitor, record["train_loss"] if self._validation is None else None)
+        if complete:
+            self._schedules.epoch_ended(monitored)
+            self._position.epoch += 1
+        self.history.epochs.append(record)
+        self._report.epoch(record, self.stepper.get_performance_stats(), step=self.step)
+        for callback in self.callbacks:
+            callback.on_epoch_end(self, record)
+        improved = self._note_best(monitored)
+        if number % config.checkpoint_interval == 0 or last or self._stop_asked or (improved and config.keep_best):
+            self._save(monitored)
+
+    def _record(self) -> dict[str, Any]:
+        sums = self._training.losses.sums
+        record: dict[str, Any] = {
+            "epoch": self.epoch + 1,
+            "step": self.step,
+            "train_loss": sums.mean_loss,
+            "lr": float(self.stepper.optimizers[0].param_groups[0]["lr"]),
+            "samples": sums.samples,
+            "seconds": sums.seconds,
+            "samples_per_second": sums.samples / max(sums.seconds, 1e-9),
+            "wait_share": sums.waited / max(sums.seconds, 1e-9),
+        }
+        if sums.bad_losses:
+            record["bad_losses"] = sums.bad_losses
+        if self._training.metrics is not None:
+            record |= self._training.metrics.compute()
+        return record
+
+    def _note_best(self, monitored: float | None) -> bool:
+        """Whether the monitored figure is better than ever."""
+        best = self.history.best
+        if monitored is None or math.isnan(monitored):
+            return False
+        if best is not None and (monitored >= best if self._mode == "min" else monitored <= best):
+            return False
+        self.history.best = monitored
+        return True
+
+    # --- between two steps ---------------------------------------------------------------------------------------
+
+    def _next_due(self) -> int:
+        """The next step after which there is something to do."""
+        step, done = self.step, self._training.losses.sums.batches
+        due = [step + self._perf_interval - done % self._perf_interval]
+        if (every := self.config.checkpoint_every_steps) is not None:
+            due.append(step + every - step % every)
+        if self.config.max_steps is not None:
+            due.append(self.config.max_steps)
+        return min(due)
+
+    def _do_due(self) -> bool:
+        """Perf line, checkpoint; True when there are to be no more steps."""
+        done, config = self._training.losses.sums.batches, self.config
+        if done % self._perf_interval == 0:
+            self._training.losses.look()
+            stats = self.stepper.get_performance_stats()
+            loss = self._training.losses.last
+            self._report.perf(stats, epoch=self.epoch + 1, batch=done, step=self.step, loss=loss)
+        over = config.max_steps is not None and self.step >= config.max_steps
+        every = config.checkpoint_every_steps
+        # At an epoch's last batch the feed stands in the next one already: that checkpoint is the epoch's own.
+        if every is not None and self.step % every == 0 and not over and done != self._training.batches:
+            self._middle = self._training.middle()
+            self._save(None)
+            self._middle = None
+        return over
+
+    def _refresh(self) -> None:
+        sums, training = self._training.losses.sums, self._training
+        left = None
+        if training.batches is not None:
+            left = training.batches * (self.config.epochs - self.epoch) - sums.batches
+            if self.config.max_steps is not None:
+                left = min(left, self.config.max_steps - self.step)
+        stats = self.stepper.get_performance_stats if self.device.type == "cuda" else None
+        self._report.refresh(sums.batches, sums.samples, sums.waited, loss=training.losses.last, left=left, stats=stats)
+
+    # --- state ---------------------------------------------------------------------------------------------------
+
+    def _open_checkpoints(self, output: Path | None) -> Checkpoints | None:
+        self._mode = self.config.monitor_mode or _better(self.config.monitor)
+        if output is None:
+            return None
+        keep_last, keep_best = self.config.keep_last, self.config.keep_best
+        return Checkpoints(output / "checkpoints", keep_last=keep_last, keep_best=keep_best, mode=self._mode)
+
+    def _save(self, metric: float | None) -> None:
+        if self._saving is not None:
+            self._saving.save(self._position, self._middle, best=self.history.best, metric=metric)
+
+    def _restore(
+        self, saving: Saving, path: str | os.PathLike[str] | None = None, *, before_step: int | None = None
+    ) -> None:
+        state = saving.load(path, before_step=before_step)
+        self._middle = saving.restore(state, self._position)
+        self.history.best = state["metrics"]["best"]
+        self._random = state["rng"]
+        rng.restore(state["rng"])
+        self._report.say("going on from step %d (epoch %d)", self.step, self.epoch + 1)
+
+    def _roll_back(self, bad: RollBackError) -> None:
+        """To the last checkpoint before the bad batch, which is left out when its turn comes again."""
+        self._rollbacks += 1
+        if self._saving is None or self._rollbacks > _MOST_ROLLBACKS:
+            raise LossError(
+                f"{bad}; {_MOST_ROLLBACKS} rollbacks did not help: lower the learning rate or set clip_norm",
+                step=bad.step,
+                epoch=bad.epoch,
+                batch=bad.batch,
+            ) from None
+        self._report.say("%s; rolling back", bad)
+        self._report.write("rollback", {"epoch": bad.epoch, "batch": bad.batch, "bad_step": bad.step}, step=self.step)
+        self._training.left_out.add((bad.epoch, bad.batch))
+        self._restore(self._saving, before_step=bad.step)
+        self._saving.remove_from(bad.step)
+
+    # --- beginning and end ---------------------------------------------------------------------------------------
+
+    def _say_start(self) -> None:
+        config, report = self.config, self._report
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        per_epoch = "" if self._training.batches is None else f" of {self._training.batches} batches"
+        report.say(
+            "training %s (%s parameters) on %s: %d epochs%s",
+            type(self.model).__name__,
+            f"{parameters:,}",
+            self.device,
+            config.epochs,
+            per_epoch,
+        )
+        if self._augmentation is not None:
+            where = "in the feed" if self._training.augment is None else f"on {self.device}"
+            report.say("augmentation is on, in training only, %s: %s", where, self._augmentation)
+        if self.epoch >= config.epochs:
+            report.say("nothing is left to do: %d of %d epochs are over; raise epochs", self.epoch, config.epochs)
+        report.write("start", {"epoch": self.epoch, "config": config.model_dump(mode="json")}, step=self.step)
+
+    def _close(self, signals: StopSignals) -> None:
+        end = {"stopped_by": None if signals.asked is None else signals.asked.name, **self.history.last}
+        self._report.write("end", end, step=self.step)
+        for callback in self.callbacks:
+            callback.on_end(self)
+
+    def _expected_steps(self, loader: Any) -> int | None:
+        """How many steps a choice of the step has to pay off in."""
+        try:
+            steps = len(loader) * self.config.epochs
+        except TypeError:
+            return self.config.max_steps
+        return steps if self.config.max_steps is None else min(steps, self.config.max_steps)
+
+
+def _settings(config: TrainingConfig | Config | Mapping[str, Any] | None) -> tuple[TrainingConfig, LoggingConfig]:
+    if config is None:
+        return TrainingConfig(), LoggingConfig()
+    if isinstance(config, TrainingConfig):
+        return config, LoggingConfig()
+    if isinstance(config, Mapping):
+        if not set(config) & set(Config.model_fields):
+            return make_training(config), LoggingConfig()
+        config = make_config(config)
+    return config.training, config.logging
+
+
+def _better(monitor: str) -> Literal["min", "max"]:
+    """Losses and errors are better when smaller."""
+    words = ("loss", "error", "mse", "mae", "perplexity", "distance")
+    return "min" if any(word in monitor.lower() for word in words) else "max"
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % (1 << 32))
+    torch.manual_seed(seed)
+
+
+def _rank() -> int:
+    distributed = torch.distributed
+    return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0

@@ -1,0 +1,46 @@
+"""Learning-rate schedulers: which step when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
+
+
+class Schedules:
+    """A run's schedulers, some stepped after every optimizer step, the others after every epoch."""
+
+    def __init__(self, given: Any, interval: Literal["epoch", "step"] | None) -> None:
+        """
+        Args:
+            given: None, one or several.
+            interval: None: whatever is made for steps (OneCycleLR, CyclicLR) each step, the others each epoch.
+        """
+        self.all: list[Any] = [] if given is None else list(given) if isinstance(given, Sequence) else [given]
+        self.per_step = [s for s in self.all if interval == "step" or (interval is None and _is_for_steps(s))]
+        self._per_epoch = [s for s in self.all if s not in self.per_step]
+
+    def epoch_ended(self, monitored: float | None) -> None:
+        """One that waits for a plateau is told the monitored figure, in epochs that have one."""
+        for scheduler in self._per_epoch:
+            if not isinstance(scheduler, ReduceLROnPlateau):
+                scheduler.step()
+            elif monitored is not None:
+                scheduler.step(monitored)
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return [_plain(scheduler.state_dict()) for scheduler in self.all]
+
+    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
+        for scheduler, state in zip(self.all, states, strict=False):
+            scheduler.load_state_dict(state)
+
+
+def _is_for_steps(scheduler: Any) -> bool:
+    return isinstance(scheduler, OneCycleLR | CyclicLR)
+
+
+def _plain(state: dict[str, Any]) -> dict[str, Any]:
+    """Without functions, which a checkpoint does not hold (OneCycleLR keeps one, and makes it again itself)."""
+    return {name: value for name, value in state.items() if not callable(value)}

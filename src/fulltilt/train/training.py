@@ -1,0 +1,172 @@
+"""One epoch of training: batch, augmentation, step, and as little else as can be.
+
+Between two steps the loop notes the loss without reading it and compares three numbers to see whether something is due.
+A step of a small model takes a quarter of a millisecond.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fulltilt.errors import InputError
+from fulltilt.feed.base import Feed, OrderedFeed
+from fulltilt.train.augmenting import LoopAugmentation
+from fulltilt.train.checkpoint import rng
+from fulltilt.train.losses import Losses
+from fulltilt.train.metrics import MetricsBeside
+from fulltilt.train.place import Batch, MidEpoch
+from fulltilt.train.progress import Bar
+from fulltilt.train.roles import target_place
+from fulltilt.train.schedules import Schedules
+from fulltilt.train.signals import StopSignals
+from fulltilt.train.sources import batches, check_batch
+from fulltilt.train.step import HybridPrecisionTrainer
+
+_END = object()
+
+
+@dataclass(slots=True)
+class Position:
+    """How far training has come."""
+
+    epoch: int = 0
+    """Epochs completed."""
+    step: int = 0
+    """Batches stepped with, in all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duties:
+    """What is to be done between two steps, now and then."""
+
+    next_step: Callable[[], int]
+    """The step after which something is due."""
+    do: Callable[[], bool]
+    """Do it; True asks to stop."""
+    refresh: Callable[[], None]
+    """Draw the bar."""
+
+
+class Training:
+    """Epochs of the training feed."""
+
+    def __init__(
+        self,
+        stepper: HybridPrecisionTrainer,
+        source: Feed,
+        losses: Losses,
+        *,
+        augment: LoopAugmentation | None,
+        metrics: MetricsBeside | None,
+        schedules: Schedules,
+        target: int | Literal["auto"],
+    ) -> None:
+        self.source, self.losses, self.augment, self.metrics = source, losses, augment, metrics
+        self.batches = batches(source)
+        """In an epoch, where that is known."""
+        self.left_out: set[tuple[int, int]] = set()
+        """Batches, as (epoch, number), that are passed over: a rollback has found them bad."""
+        self._stepper, self._schedules, self._target = stepper, schedules, target
+        self._random: Mapping[str, Any] | None = None
+        self._resumes = False
+
+    def begin(self, epoch: int, middle: MidEpoch | None, random: Mapping[str, Any] | None) -> None:
+        """
+        Args:
+            middle: where an epoch was left that is gone on with; the feed stands there already.
+            random: states to go on from, after a resume.
+        """
+        self._resumes, self._random = middle is not None, random
+        if middle is None:
+            self.source.set_epoch(epoch)
+        self.losses.begin(middle)
+        if self.augment is not None:
+            self.augment.begin(epoch, None if middle is None else middle.augmentation)
+        if self.metrics is not None:
+            self.metrics.reset()
+            if middle is not None and middle.metrics is not None:
+                self.metrics.load_state_dict(middle.metrics)
+
+    def run(self, position: Position, signals: StopSignals, duties: Duties, bar: Bar) -> bool:
+        """Step until the epoch is over (True), or until a signal or a duty wants to stop (False)."""
+        began = time.perf_counter()
+        sums = self.losses.sums
+        try:
+            complete = self._steps(position, signals, duties, bar)
+        finally:
+            sums.seconds += time.perf_counter() - began
+        if sums.batches == 0:
+            hint = "; an iterator is used up after one epoch: pass what can be iterated again" * (position.epoch > 0)
+            raise InputError(f"train_loader yields nothing in epoch {position.epoch + 1}{hint}")
+        return complete
+
+    def middle(self) -> MidEpoch:
+        """Where the epoch stands, to be saved; nothing is waited for."""
+        return MidEpoch(
+            sums=self.losses.sums,
+            awaited=list(self.losses.awaited),
+            losses=self.losses.watch.pending(),
+            augmentation=None if self.augment is None else self.augment.state_dict(),
+            metrics=None if self.metrics is None else self.metrics.state_dict(),
+        )
+
+    def _steps(self, position: Position, signals: StopSignals, duties: Duties, bar: Bar) -> bool:  # noqa: PLR0912
+        clock, losses, stepper = time.perf_counter, self.losses, self._stepper
+        sums, awaited, watch = losses.sums, losses.awaited, losses.watch
+        train_step, note_wait = stepper.train_step, stepper.note_wait
+        augment, metrics, per_step, left_out = self.augment, self.metrics, self._schedules.per_step, self.left_out
+        epoch, step, place = position.epoch + 1, position.step, -1
+        iterator = iter(self.source)
+        due = duties.next_step()
+        first = True
+        while True:
+            asked = clock()
+            batch: Any = next(iterator, _END)
+            now = clock()
+            if batch is _END:
+                return True
+            sums.batches += 1
+            sums.waited += now - asked
+            note_wait(now - asked)
+            if left_out and (epoch, sums.batches) in left_out:
+                continue
+            if first:
+                check_batch(batch, name="train_loader")
+                self._restore_random()
+            if augment is not None:
+                batch = augment(batch)
+            loss, outputs = train_step(*batch)
+            step += 1
+            position.step = step
+            samples = len(batch[0])
+            sums.samples += samples
+            if first:
+                first, place = False, target_place(tuple(batch), self._target)
+            awaited.append(Batch(step, epoch, sums.batches, samples))
+            if watch.add(loss):
+                losses.look()
+            if metrics is not None:
+                metrics.add(outputs, batch[place])
+            if per_step and stepper.stepped:
+                for scheduler in per_step:
+                    scheduler.step()
+            if step >= due:
+                if duties.do():
+                    return False
+                due = duties.next_step()
+            if now >= bar.due:
+                duties.refresh()
+            if signals.asked is not None and not (self.batches and sums.batches >= self.batches):
+                return False
+
+    def _restore_random(self) -> None:
+        """The first batch after a resume is there: whatever was drawn to get it was not drawn in the saved run.
+
+        Except at an epoch's beginning, where a DataLoader draws its order as it would have.
+        """
+        if self._random is not None and (self._resumes or isinstance(self.source, OrderedFeed)):
+            rng.restore(self._random)
+        self._random = None

@@ -1,0 +1,95 @@
+"""The validation data gone through: loss and metrics, read once at the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fulltilt.errors import InputError
+from fulltilt.feed.base import Feed, OrderedFeed
+from fulltilt.train.augmenting import LoopAugmentation
+from fulltilt.train.metrics import MetricsBeside
+from fulltilt.train.progress import Bar
+from fulltilt.train.roles import target_place
+from fulltilt.train.sources import batches, check_batch
+from fulltilt.train.step import HybridPrecisionTrainer
+
+
+class Validation:
+    """Epochs of the validation feed."""
+
+    def __init__(
+        self,
+        stepper: HybridPrecisionTrainer,
+        source: Feed,
+        *,
+        augment: LoopAugmentation | None,
+        metrics: MetricsBeside | None,
+        target: int | Literal["auto"],
+    ) -> None:
+        self.source, self.batches = source, batches(source)
+        self._stepper, self._augment, self._metrics, self._target = stepper, augment, metrics, target
+
+    def run(self, bar: Bar) -> dict[str, float]:
+        """`val_loss`, the mean over all samples, and every metric."""
+        losses: list[Tensor] = []
+        sizes: list[int] = []
+        if self._augment is not None:
+            self._augment.begin(0)
+        if self._metrics is not None:
+            self._metrics.reset()
+        bar.begin("validation", self.batches)
+        with evaluating(self._stepper.model), self._averaged(), self._random_kept():
+            place = 0
+            for batch in self.source:
+                if not losses:
+                    check_batch(batch, name="val_loader")
+                    place = target_place(tuple(batch), self._target)
+                given = batch if self._augment is None else self._augment(batch)
+                loss, outputs = self._stepper.eval_step(*given)
+                losses.append(loss)
+                sizes.append(len(given[0]))
+                if self._metrics is not None:
+                    self._metrics.add(outputs, given[place])
+                bar.advance(len(losses))
+        if not losses:
+            raise InputError("val_loader yields nothing; an iterator is used up after one epoch")
+        found = torch.stack(losses).float().tolist()
+        mean = math.fsum(loss * size for loss, size in zip(found, sizes, strict=True)) / sum(sizes)
+        return {"val_loss": mean, **({} if self._metrics is None else self._metrics.compute())}
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        ema = getattr(self._stepper, "ema", None)
+        with nullcontext() if ema is None else ema.applied():
+            yield
+
+    @contextmanager
+    def _random_kept(self) -> Iterator[None]:
+        """A feed of ours draws when it starts, which a resumed run does again: training must not notice.
+
+        A DataLoader draws each time it is gone through, and is left to, as in any loop.
+        """
+        state = torch.get_rng_state() if isinstance(self.source, OrderedFeed) else None
+        try:
+            yield
+        finally:
+            if state is not None:
+                torch.set_rng_state(state)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode; afterwards every part as it was, also those that somebody keeps in eval mode."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
