@@ -16,21 +16,21 @@ import torch
 from torch import Tensor
 
 from fulltilt.errors import CheckpointError
-from fulltilt.train.checkpoint.layout import LENGTH_BYTES, Layout, Place, read_header
+from fulltilt.train.checkpoint.layout import LENGTH_BYTES, Layout, Place, read_header, seal
 
 _PIECE_BYTES: Final = 8 << 20
 
 
 def write_file(descriptor: int, layout: Layout, notes: Mapping[str, Any], data: memoryview) -> None:
     """Fill an empty file. The header comes last, as it holds the data's checksum; its length is known before."""
-    header_bytes = len(layout.header(notes, data_crc32=0))
-    crc32, offset = 0, header_bytes
+    header = layout.header(notes)
+    crc32, offset = 0, len(header)
     for begin in range(0, len(data), _PIECE_BYTES):
         piece = data[begin : begin + _PIECE_BYTES]
         crc32 = zlib.crc32(piece, crc32)
         _write(descriptor, piece, offset)
         offset += len(piece)
-    _write(descriptor, memoryview(layout.header(notes, data_crc32=crc32)), 0)
+    _write(descriptor, memoryview(seal(header, crc32)), 0)
 
 
 def read_notes(path: Path) -> dict[str, Any]:
@@ -42,16 +42,16 @@ def read_notes(path: Path) -> dict[str, Any]:
 def read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and notes, every byte checked; CheckpointError says what is wrong with the file."""
     with open(path, "rb", buffering=0) as file:
-        layout, notes = _header(file)
+        layout, notes, expected = _header(file)
         crc32, tensors = 0, {}
         for place in layout.places:
             tensors[place.name], crc32 = _read_tensor(file, place, crc32)
-        if notes.get("data_crc32") != f"{crc32:08x}":
+        if crc32 != expected:
             raise CheckpointError("its data has changed since it was written (checksum)")
         return tensors, notes
 
 
-def _header(file: BinaryIO | Any) -> tuple[Layout, dict[str, Any]]:
+def _header(file: BinaryIO | Any) -> tuple[Layout, dict[str, Any], int]:
     size = os.fstat(file.fileno()).st_size
     if size == 0:
         raise CheckpointError("it is empty")
@@ -61,11 +61,11 @@ def _header(file: BinaryIO | Any) -> tuple[Layout, dict[str, Any]]:
         raise CheckpointError(f"it ends within its header, after {size:,} bytes")
     header = bytearray(length) + bytearray(header_bytes)
     _read(file, memoryview(header)[LENGTH_BYTES:])
-    layout, notes = read_header(bytes(header))
+    layout, notes, data_crc32 = read_header(bytes(header))
     expected = len(header) + layout.data_bytes
     if size != expected:
         raise CheckpointError(f"it has {size:,} bytes; {expected:,} were written")
-    return layout, notes
+    return layout, notes, data_crc32
 
 
 def _read_tensor(file: Any, place: Place, crc32: int) -> tuple[Tensor, int]:

@@ -1,7 +1,7 @@
 """Where each tensor lies in a file, and the header that says so: safetensors, with our notes in its metadata.
 
     8 bytes     length of the header
-    header      JSON: {"__metadata__": {"crc32": "…", "notes": "…"}, name: {"dtype", "shape", "data_offsets"}, …}
+    header      JSON: {"__metadata__": {checksums, notes}, name: {"dtype", "shape", "data_offsets"}, …}
     data        the tensors, contiguous, without gaps: wide types first, so that each is aligned
 
 Pure: bytes of headers in and out, no files.
@@ -25,9 +25,9 @@ from fulltilt.errors import CheckpointError
 FORMAT: Final = 1
 LENGTH_BYTES: Final = 8
 _ALIGNED_TO: Final = 64
-_NO_CRC: Final = "00000000"
-_PREFIX: Final = b'{"__metadata__":{"crc32":"'
-"""Every header begins so. The checksum of the header comes next, at a place that does not move."""
+_BEGINNING: Final = '{{"__metadata__":{{"crc32":"{header:08x}","data_crc32":"{data:08x}",'
+"""Of every header. The checksums have places that do not move: they are filled in when the data is written."""
+_SEALED: Final = slice(LENGTH_BYTES, LENGTH_BYTES + len(_BEGINNING.format(header=0, data=0)))
 
 _NAMES: Final = {
     torch.bool: "BOOL",
@@ -104,27 +104,31 @@ class Layout:
                 notes.setdefault(place.name, {})["strides"] = list(place.strides)
         return notes
 
-    def header(self, notes: Mapping[str, Any], *, data_crc32: int) -> bytes:
-        """Length and header; as long for one checksum as for any other."""
-        ours = {"format": FORMAT, "data_crc32": f"{data_crc32:08x}", "beside": self._beside, **notes}
-        metadata = json.dumps(json.dumps(ours, separators=(",", ":")))
+    def header(self, notes: Mapping[str, Any]) -> bytes:
+        """Length and header, to be sealed."""
+        ours = json.dumps({"format": FORMAT, "beside": self._beside, **notes}, separators=(",", ":"))
         entries = f",{self.entries}" if self.places else ""
-        text = _PREFIX + f'{_NO_CRC}","notes":{metadata}}}{entries}}}'.encode()
+        text = (_BEGINNING.format(header=0, data=0) + f'"notes":{json.dumps(ours)}}}{entries}}}').encode()
         text += b" " * (-(LENGTH_BYTES + len(text)) % _ALIGNED_TO)
-        whole = len(text).to_bytes(LENGTH_BYTES, "little") + text
-        return _with_crc(whole, zlib.crc32(whole))
+        return len(text).to_bytes(LENGTH_BYTES, "little") + text
 
 
-def read_header(whole: bytes) -> tuple[Layout, dict[str, Any]]:
-    """Layout and notes of a header (with its length in front); CheckpointError when it isn't one of ours, unchanged."""
-    begin = LENGTH_BYTES + len(_PREFIX)
-    if whole[LENGTH_BYTES:begin] != _PREFIX:
-        raise CheckpointError("it does not begin as a checkpoint does")
-    stored = whole[begin : begin + len(_NO_CRC)]
-    if _with_crc(whole, zlib.crc32(_with_crc(whole, 0)))[begin : begin + len(_NO_CRC)] != stored:
+def seal(header: bytes, data_crc32: int) -> bytes:
+    """The header with the data's checksum and its own."""
+    own = zlib.crc32(_filled(header, 0, data_crc32))
+    return _filled(header, own, data_crc32)
+
+
+def read_header(header: bytes) -> tuple[Layout, dict[str, Any], int]:
+    """Layout, notes and the data's checksum; CheckpointError when the header isn't one of ours, unchanged."""
+    try:
+        data_crc32 = int(json.loads(header[_SEALED].rstrip(b",") + b"}}")["__metadata__"]["data_crc32"], 16)
+    except (ValueError, KeyError, TypeError):
+        raise CheckpointError("it does not begin as a checkpoint does") from None
+    if seal(header, data_crc32) != header:
         raise CheckpointError("its header has changed since it was written (checksum)")
     try:
-        entries = json.loads(whole[LENGTH_BYTES:])
+        entries = json.loads(header[LENGTH_BYTES:])
         notes = json.loads(entries.pop("__metadata__")["notes"])
         if notes["format"] != FORMAT:
             raise CheckpointError(f"it has format {notes['format']}; this version reads {FORMAT}")
@@ -135,7 +139,7 @@ def read_header(whole: bytes) -> tuple[Layout, dict[str, Any]]:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"its header can't be read ({type(error).__name__}: {error})") from None
-    return layout, notes
+    return layout, notes, data_crc32
 
 
 def _place(name: str, entry: Mapping[str, Any], beside: Mapping[str, Any]) -> Place:
@@ -171,6 +175,5 @@ def _fills_its_memory(tensor: Tensor) -> bool:
     return True
 
 
-def _with_crc(whole: bytes, crc32: int) -> bytes:
-    begin = LENGTH_BYTES + len(_PREFIX)
-    return whole[:begin] + f"{crc32:08x}".encode() + whole[begin + len(_NO_CRC) :]
+def _filled(header: bytes, own: int, data: int) -> bytes:
+    return header[: _SEALED.start] + _BEGINNING.format(header=own, data=data).encode() + header[_SEALED.stop :]

@@ -1,0 +1,95 @@
+"""Training that is killed at random moments, from one warm process: children are forked, so torch is imported once.
+
+python killed.py FOLDER KILLS SEED prints what happened as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from fulltilt.train.checkpoint import Checkpoints, rng
+
+STEPS, EVERY = 120, 2
+
+
+def train(folder: Path, report: Path) -> None:
+    """A plain loop: data, dropout and order come from the random states, so all of them must be put back right."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 256), torch.nn.Dropout(0.3), torch.nn.Linear(256, 1))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
+    leftovers = len(list(folder.glob(".*"))) if folder.exists() else 0
+    with Checkpoints(folder, keep_last=2, keep_best=1) as checkpoints:
+        begin = 0
+        if checkpoints.latest() is not None:
+            state = checkpoints.load()
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            scheduler.load_state_dict(state["scheduler"])
+            rng.restore(state["rng"])
+            begin = state["step"]
+        with open(report, "a") as log:
+            log.write(json.dumps({"begin": begin, "leftovers": leftovers}) + "\n")
+        for step in range(begin + 1, STEPS + 1):
+            inputs = torch.randn(16, 8)
+            loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean() * (1 + random.random())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            if step % EVERY == 0:
+                state = {
+                    "model": model.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "scheduler": scheduler.state_dict(),
+                    "rng": rng.take(),
+                    "step": step,
+                }
+                checkpoints.save(state, step=step, epoch=0, metric=loss.item())
+
+
+def in_child(folder: Path, report: Path) -> int:
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            train(folder, report)
+            status = 0
+        finally:
+            os._exit(status)
+    return child
+
+
+def main(folder: Path, kills: int, seed: int) -> None:
+    torch.set_num_threads(1)  # a pool of threads would not survive the fork
+    draw = random.Random(seed)
+    report = folder / "report"
+    began = time.monotonic()
+    assert os.waitpid(in_child(folder / "whole", folder / "whole-report"), 0)[1] == 0
+    seconds = time.monotonic() - began
+    killed = 0
+    while killed < kills:
+        child = in_child(folder / "killed", report)
+        # Most lives are short, so that there is something left to be killed to the end.
+        time.sleep(seconds * draw.random() ** 2 * 0.25)
+        os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+        if os.WIFSIGNALED(status):
+            killed += 1
+        else:
+            assert status == 0, f"a child failed with {status}"
+            (folder / "killed").rename(folder / f"finished-{killed}")  # it was through: begin anew
+    assert os.waitpid(in_child(folder / "killed", report), 0)[1] == 0
+    print(json.dumps({"killed": killed, "lives": [json.loads(line) for line in report.read_text().splitlines()]}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
