@@ -1,39 +1,72 @@
-"""One training step: forward, loss, backward, clip, step; fast where that pays, and never waiting for the device."""
+"""One training step: fast where that pays, safe everywhere, and never waiting for the device.
+
+    batch ─► roles: inputs, target ─► device ─┬─► a CUDA graph of the whole step
+                                              └─► micro-batches: forward, loss, backward ─► clip, step, average
+
+The first step is run plainly: whatever is wrong with model, batch or loss shows there. Before the second, settings are
+tried on the real model with a real batch, and what pays is kept: each decision, with its reason, is in `plan` and the
+log.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fulltilt.machine.decision import Decision
-from fulltilt.train.roles import default_loss, split
+from fulltilt.errors import InputError
+from fulltilt.train.choose import Auto, Facts, Plan, Wishes, first_settings, plan_untried, settings_of
+from fulltilt.train.clock import StepClock
+from fulltilt.train.device import check_optimizers, device_for, move
+from fulltilt.train.ema import Ema
+from fulltilt.train.engine import Engine, detached
+from fulltilt.train.graphed import GraphedStep, why_not_graphed
+from fulltilt.train.micro import MicroBatches
+from fulltilt.train.optim import why_not_fused
+from fulltilt.train.precision import check_precision, formats_for, widen
+from fulltilt.train.roles import Loss, Objective, target_place
+from fulltilt.train.trials import Trials
 
-Auto = Literal["auto"]
+_log = logging.getLogger("fulltilt.train")
 
 
 class StepResult(NamedTuple):
     """What a step gives back, on the device; reading a value waits for it."""
 
     loss: Tensor
-    """Mean over the effective batch, 0-d, detached."""
+    """Mean over the batch, 0-d, detached."""
     outputs: Any
     """What the model returned, detached."""
 
 
 class HybridPrecisionTrainer:
-    """A training step."""
+    """A training step that chooses its own precision, memory format, optimizer kernels, compilation and CUDA graph.
+
+    Args:
+        optimizer: one, or several that step together. They stay the caller's: schedulers act on them as ever.
+        loss: called as `loss(outputs, target)`; if None, cross entropy for class numbers, BCE with logits for masks.
+        precision: "fp32", "tf32", "bf16", "fp16" (with gradient scaling) or "auto". fp16 never waits for the device
+            with optimizers that have a fused form; others have to ask whether a step overflowed.
+        compile, channels_last, cuda_graph, fused: True, False, or "auto": kept where trials show that it pays.
+        accumulate: batches per optimizer step; the loss is their mean.
+        clip_norm: largest norm of all gradients together.
+        ema_decay: keep averaged weights in `ema`.
+        target: which of the batch's values is the target; "auto" is the last, and of (images, masks, features) the
+            second.
+        expected_steps: length of the run, against which the cost of trials and compiling is weighed; None is long.
+        keep_fp32: names of submodules that compute in fp32 whatever the rest does.
+    """
 
     def __init__(
         self,
         model: nn.Module,
         optimizer: Optimizer | Sequence[Optimizer],
         *,
-        loss: Callable[[Any, Any], Tensor] | None = None,
+        loss: Loss | None = None,
         device: str | torch.device = "auto",
         precision: str = "auto",
         compile: bool | Auto = "auto",
@@ -45,65 +78,180 @@ class HybridPrecisionTrainer:
         ema_decay: float | None = None,
         target: int | Auto = "auto",
         expected_steps: int | None = None,
+        keep_fp32: Sequence[str] = (),
     ) -> None:
+        check_precision(precision)
+        _check(compile=compile, channels_last=channels_last, cuda_graph=cuda_graph, fused=fused)
+        if accumulate < 1:
+            raise InputError(f"accumulate={accumulate} must be at least 1")
+        if clip_norm is not None and not clip_norm > 0:
+            raise InputError(f"clip_norm={clip_norm} must be above 0, or None for no clipping")
         self.model = model
-        self.forward_model: Callable[..., Any] = model
         self.optimizers: list[Optimizer] = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-        self.device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-        self.plan: dict[str, Decision[Any]] = {}
+        objective = Objective(loss)
+        check_optimizers(self.optimizers, model, loss)
+        self.device = device_for(model, device)
+        self._formats = formats_for(precision, self.device, (p.dtype for p in model.parameters()))
+        move(model, self.optimizers, loss, self.device)
+        widen(model, keep_fp32, self.device)
+        self.ema = None if ema_decay is None else Ema(model, ema_decay)
+        self._engine = Engine(model, self.optimizers, objective, self.device, clip_norm=clip_norm, ema=self.ema)
+        self._micro = MicroBatches(self._engine, accumulate=accumulate)
+        self._clock = StepClock(self.device)
+        self._wishes = Wishes(channels_last=channels_last, fused=fused, compile=compile, cuda_graph=cuda_graph)
+        self._target, self._expected_steps = target, expected_steps
+        self._graph: GraphedStep | None = None
+        self._uncaptured = False
+        """The plan has a graph, and there is none yet."""
+        self._first = True
+        self.plan: Plan = {}
         self.stepped = False
-        self._loss, self._target = loss, target
-        self._accumulate, self._clip_norm, self._phase = accumulate, clip_norm, 0
-        self._dtype = torch.bfloat16 if precision == "bf16" else None
-        self.model.to(self.device)
+        self._engine.use(first_settings(self._wishes, self._facts()))
+
+    @property
+    def forward_model(self) -> Callable[..., Any]:
+        """What is called: the model, or a wrapper set here before the first step, such as DistributedDataParallel."""
+        return self._engine.forward_model
+
+    @forward_model.setter
+    def forward_model(self, wrapper: Callable[..., Any]) -> None:
+        if not self._first:
+            raise InputError("forward_model can be set before the first step only")
+        self._engine.forward_model = wrapper
 
     def train_step(self, *batch: Any) -> StepResult:
-        """Forward, loss, backward; optimizers step every `accumulate` calls."""
-        inputs, target = self._split(batch)
-        loss, outputs = self._forward(inputs, target)
-        (loss if self._accumulate == 1 else loss / self._accumulate).backward()  # type: ignore[no-untyped-call]
-        self._phase += 1
-        self.stepped = self._phase == self._accumulate
-        if self.stepped:
-            self._phase = 0
-            if self._clip_norm is not None:
-                nn.utils.clip_grad_norm_(self.model.parameters(), self._clip_norm)
-            for optimizer in self.optimizers:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-        return StepResult(loss.detach(), outputs.detach() if isinstance(outputs, Tensor) else outputs)
+        """Forward, loss, backward; the optimizers step every `accumulate` calls. Waits for nothing."""
+        if not self.plan or self._uncaptured:
+            self._settle(batch)
+        self._clock.begin()
+        graph = self._graph
+        if graph is not None and graph.fits(batch):
+            if not batch[graph.target_place].is_cuda:
+                self._engine.objective.check_host_labels(batch[graph.target_place])
+            result = StepResult(*graph(batch))
+            self.stepped = True
+            self._clock.end(len(batch[0]))
+            return result
+        inputs, target = self._placed(batch)
+        loss, outputs, self.stepped = self._micro.run(inputs, target)
+        self._clock.end(len(target) if isinstance(target, Tensor) and target.dim() else 1)
+        self._first = False
+        return StepResult(loss, outputs)
 
     @torch.no_grad()
     def eval_step(self, *batch: Any) -> StepResult:
-        """Forward and loss, without gradients; eval mode is the caller's."""
+        """Loss and outputs without gradients; whether the model is in eval mode is the caller's choice."""
         inputs, target = self._split(batch)
-        return StepResult(*self._forward(inputs, target))
+        loss, outputs = self._engine.forward(tuple(map(self._engine.place, inputs)), self._engine.place(target))
+        return StepResult(loss, detached(outputs))
 
     def note_wait(self, seconds: float) -> None:
-        """The loop waited so long for this batch."""
+        """The loop had to wait so long for this batch."""
+        self._clock.waited(seconds)
 
     def get_performance_stats(self) -> dict[str, float]:
-        return {}
+        """Figures of the latest steps; one that could not be taken is absent.
+
+        gpu_utilization (percent of the time in which the device had a step to work on), avg_gpu_time, avg_cpu_time (in
+        train_step), cpu_ratio (of the two), data_wait_seconds, copy_seconds, step_p50, step_p99 (from one step to the
+        next), samples_per_second, gpu_memory_bytes (peak).
+        """
+        return self._clock.figures()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers], "phase": self._phase}
+        """Everything but the model's weights, as plain tensors and numbers."""
+        micro = self._micro
+        state: dict[str, Any] = {
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "micro_size": micro.micro.size,
+            "phase": micro.phase,
+        }
+        if micro.phase:  # in the middle of accumulating: what has been added up so far
+            state["grads"] = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
+        if self._engine.scaler is not None:
+            state["scaler"] = self._engine.scaler.state_dict()
+        if self.ema is not None:
+            state["ema"] = self.ema.state_dict()
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if len(state["optimizers"]) != len(self.optimizers):
+            raise InputError(
+                f"the saved state has {len(state['optimizers'])} optimizers, this trainer {len(self.optimizers)}"
+            )
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        self._phase = state["phase"]
+        self._engine.fit_optimizers()
+        self._micro.micro.size, self._micro.phase = state["micro_size"], state["phase"]
+        self._engine.zero_grad()
+        parameters = dict(self.model.named_parameters())
+        for name, grad in state.get("grads", {}).items():
+            parameters[name].grad = torch.empty_like(parameters[name]).copy_(grad)
+        if self._engine.scaler is not None and "scaler" in state:
+            self._engine.scaler.load_state_dict(state["scaler"])
+        if self.ema is not None and "ema" in state:
+            self.ema.load_state_dict(state["ema"])
+        if self._graph is not None:  # it holds the addresses of state that is gone
+            self._graph, self._uncaptured = None, True
+
+    def _placed(self, batch: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+        inputs, target = self._split(batch)
+        from_host = self.device.type != "cpu" and any(isinstance(p, Tensor) and p.device.type == "cpu" for p in batch)
+        if from_host and isinstance(target, Tensor):
+            self._engine.objective.check_host_labels(target)
+        place = self._engine.place
+        inputs, target = tuple(place(part) for part in inputs), place(target)
+        if from_host:
+            self._clock.copied()
+        return inputs, target
 
     def _split(self, batch: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
-        inputs, target = split(batch, self._target)
-        return tuple(self._moved(part) for part in inputs), self._moved(target)
+        place = target_place(batch, self._target)
+        return batch[:place] + batch[place + 1 :], batch[place]
 
-    def _moved(self, part: Any) -> Any:
-        return part.to(self.device, non_blocking=True) if isinstance(part, Tensor) else part
+    def _settle(self, batch: tuple[Any, ...]) -> None:
+        """Before the second step, and again for a graph that was lost: try, decide, log."""
+        if self._micro.phase:
+            return  # gradients that wait for more can't be tried upon
+        if not self.plan:
+            facts = self._facts()
+            plan = plan_untried(self._wishes, facts)
+            if plan is not None:
+                self._take(plan)
+                self._engine.use(settings_of(plan))
+                return
+        if self._first:
+            return
+        placed = tuple(self._engine.place(part) for part in batch)
+        place = target_place(batch, self._target)
+        trials = Trials(self._engine, self._micro.first_piece(placed), place)
+        if not self.plan:
+            self._take(trials.run(self._wishes, facts))
+        self._uncaptured = False
+        if self.plan["cuda_graph"].value:
+            self._graph = trials.capture()
+        self._clock.restart()
 
-    def _forward(self, inputs: tuple[Any, ...], target: Any) -> tuple[Tensor, Any]:
-        context = nullcontext() if self._dtype is None else torch.autocast(self.device.type, self._dtype)
-        with context:
-            outputs = self.forward_model(*inputs)
-            if self._loss is None:
-                self._loss = default_loss(outputs, target)
-            return self._loss(outputs, target), outputs
+    def _facts(self) -> Facts:
+        engine = self._engine
+        modules = self.model.modules()
+        return Facts(
+            gpu=self.device.type == "cuda",
+            formats=self._formats,
+            convolutions=any(isinstance(module, nn.Conv2d | nn.ConvTranspose2d) for module in modules),
+            not_fused=next(filter(None, map(why_not_fused, self.optimizers)), None),
+            fused_already=engine.fused_already,
+            not_graphed=self._micro.why_not_whole() or why_not_graphed(engine),
+            expected_steps=self._expected_steps,
+        )
+
+    def _take(self, plan: Plan) -> None:
+        self.plan = plan
+        for name, decision in plan.items():
+            _log.info("%s: %s (%s)", name, decision.value, decision.reason)
+
+
+def _check(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not True and value is not False and value != "auto":
+            raise InputError(f"{name}={value!r} must be True, False or 'auto'")

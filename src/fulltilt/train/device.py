@@ -1,0 +1,83 @@
+"""Where a model lives, and whether its optimizers are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from fulltilt.errors import InputError, UnavailableError
+from fulltilt.train.optim import like_weights
+
+
+def device_for(model: nn.Module, device: str | torch.device) -> torch.device:
+    """The device to train on. "auto" is where the model is, and a GPU for a model on the CPU where there is one."""
+    found = {parameter.device for parameter in model.parameters()}
+    if len(found) > 1:
+        raise InputError(
+            f"the model's weights are on several devices ({_names(found)}): move it to one with model.to()"
+        )
+    if not found:
+        raise InputError("the model has no weights: there is nothing to train")
+    (home,) = found
+    if home.type == "meta":
+        raise InputError("the model's weights are on the meta device, without values: model.to_empty(device=…) first")
+    wanted = _asked_for(device, home)
+    if home.type != "cpu" and home != wanted:
+        raise InputError(
+            f"the model is on {home}, but device={str(device)!r}: move the model, or leave device at 'auto'"
+        )
+    return wanted
+
+
+def _asked_for(device: str | torch.device, home: torch.device) -> torch.device:
+    if device == "auto":
+        if home.type != "cpu" or not torch.cuda.is_available():
+            return home
+        return torch.device("cuda", torch.cuda.current_device())
+    try:
+        wanted = torch.device(device)
+    except RuntimeError as error:
+        raise InputError(f"device={device!r} is unknown; allowed: 'auto', 'cpu', 'cuda', 'cuda:0', …") from error
+    if wanted.type == "cuda":
+        if not torch.cuda.is_available():
+            raise UnavailableError(f"device={str(device)!r}: torch sees no NVIDIA GPU here; use device='cpu' or 'auto'")
+        wanted = torch.device("cuda", torch.cuda.current_device() if wanted.index is None else wanted.index)
+    return wanted
+
+
+def check_optimizers(optimizers: Sequence[Optimizer], model: nn.Module, loss: Any) -> None:
+    if not optimizers:
+        raise InputError("optimizer is an empty list: give at least one")
+    own = set(model.parameters()) | (set(loss.parameters()) if isinstance(loss, nn.Module) else set())
+    for optimizer in optimizers:
+        if not isinstance(optimizer, Optimizer):
+            raise InputError(
+                f"optimizer must be a torch.optim.Optimizer or a list of them, found {type(optimizer).__name__}"
+            )
+        if type(optimizer).__name__ == "LBFGS":
+            raise InputError(
+                "LBFGS evaluates the loss several times in a step, which this step does not do; use another"
+            )
+        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if not any(parameter in own for parameter in held):
+            raise InputError(
+                f"none of the {len(held)} weights of {type(optimizer).__name__} belongs to this model: make it from "
+                "model.parameters() of the same model object"
+            )
+
+
+def move(model: nn.Module, optimizers: Sequence[Optimizer], loss: Any, device: torch.device) -> None:
+    """Model, the loss's own tensors, and optimizer state to the device; weights stay the same objects."""
+    model.to(device)
+    if isinstance(loss, nn.Module):
+        loss.to(device)
+    for optimizer in optimizers:
+        like_weights(optimizer)
+
+
+def _names(devices: set[torch.device]) -> str:
+    return ", ".join(sorted(map(str, devices)))

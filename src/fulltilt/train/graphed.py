@@ -1,0 +1,171 @@
+"""A whole step as one CUDA graph: for models so small that launching their kernels takes longer than they do.
+
+A graph repeats what was launched while it was captured, with the same addresses and the same numbers. So the batch is
+copied to where the graph reads it, learning rates lie on the device, and whatever else Python could change from step to
+step is looked at before each replay; a step that differs runs without the graph, on the same weights and state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fulltilt.feed.structure import map_tensors
+from fulltilt.train.engine import Engine
+from fulltilt.train.optim import fixed_options, rates, why_not_fused
+from fulltilt.train.roles import split
+
+_WARM_STEPS = 3
+
+
+def why_not_graphed(engine: Engine) -> str | None:
+    """What is known to stand against a graph before one is captured."""
+    if engine.device.type != "cuda":
+        return "CUDA graphs need an NVIDIA GPU"
+    if any(isinstance(rate, Tensor) for rate in rates(engine.optimizers)):
+        return "a learning rate is a tensor already"
+    for optimizer in engine.optimizers:
+        why = why_not_fused(optimizer)
+        if why is not None:
+            return f"{why}, and its step can't be captured otherwise"
+        if _has_hooks(optimizer, ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")):
+            return "the optimizer has step hooks, which a graph would leave out"
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    hooked = [name or "itself" for name, module in engine.model.named_modules() if _has_hooks(module, hooks)]
+    return f"the model has hooks (on {hooked[0]}), which a graph would leave out" if hooked else None
+
+
+def _has_hooks(owner: Any, names: Sequence[str]) -> bool:
+    return any(getattr(owner, name, None) for name in names)
+
+
+class GraphedStep:
+    """A captured step. Making one trains on the batch a few times: take a snapshot before, and restore it after."""
+
+    def __init__(self, engine: Engine, batch: tuple[Any, ...], place: int) -> None:
+        self._engine, self.target_place = engine, place
+        self._static = tuple(part.clone() if isinstance(part, Tensor) else part for part in batch)
+        self._shapes = [(part.shape, part.dtype) if isinstance(part, Tensor) else None for part in batch]
+        self._copies = [(i, part) for i, part in enumerate(self._static) if isinstance(part, Tensor)]
+        self._rates = rates(engine.optimizers)
+        self._device_rates = [torch.tensor(rate, dtype=torch.float32, device=engine.device) for rate in self._rates]
+        self._modules = list(engine.model.modules())
+        self._state = self._python_state()
+        self.graph = torch.cuda.CUDAGraph()
+        inputs, target = split(self._static, place)
+        side = torch.cuda.Stream(engine.device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(engine.device))
+        with self._with_device_rates():
+            with torch.cuda.stream(side):
+                for _ in range(_WARM_STEPS):
+                    engine.whole(inputs, target)
+            torch.cuda.current_stream(engine.device).wait_stream(side)
+            # Threads of a feed go on allocating meanwhile: only what this one does belongs to the capture.
+            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+                self._capture(inputs, target, side)
+
+    def fits(self, batch: tuple[Any, ...]) -> bool:
+        """Whether this batch is of the captured shape and nothing that was baked in has changed."""
+        if len(batch) != len(self._shapes):
+            return False
+        for part, wanted in zip(batch, self._shapes, strict=True):
+            if wanted is None or not isinstance(part, Tensor):
+                return False
+            if part.shape != wanted[0] or part.dtype != wanted[1]:
+                return False
+        return self._python_state() == self._state
+
+    def __call__(self, batch: tuple[Any, ...]) -> tuple[Tensor, Any]:
+        for index, static in self._copies:
+            static.copy_(batch[index], non_blocking=True)
+        now = rates(self._engine.optimizers)
+        if now != self._rates:
+            for rate, static in zip(now, self._device_rates, strict=True):
+                static.fill_(rate)
+            self._rates = now
+        self.graph.replay()
+        return self._results.taken()
+
+    def _capture(self, inputs: tuple[Any, ...], target: Any, side: torch.cuda.Stream) -> None:
+        loss, outputs = self._engine.forward(inputs, target)
+        current = torch.cuda.current_stream(self._engine.device)
+        side.wait_stream(current)
+        with torch.cuda.stream(side):  # a branch of the graph: what is handed out is put together beside the backward
+            self._results = _Results(loss.detach(), outputs)
+        self._engine.backward(loss)
+        self._engine.apply()
+        current.wait_stream(side)
+
+    def _python_state(self) -> list[Any]:
+        """What a graph bakes in and Python may change: options, frozen weights, modes."""
+        return [
+            *fixed_options(self._engine.optimizers),
+            *[parameter.requires_grad for parameter in self._engine.parameters],
+            *[module.training for module in self._modules],
+        ]
+
+    @contextmanager
+    def _with_device_rates(self) -> Iterator[None]:
+        """Learning rates as tensors while the optimizers are captured; numbers again for schedulers and users."""
+        groups = [group for optimizer in self._engine.optimizers for group in optimizer.param_groups]
+        capturable = [group.get("capturable") for group in groups]
+        for group, rate in zip(groups, self._device_rates, strict=True):
+            group["lr"] = rate
+            if "capturable" in group:
+                group["capturable"] = True
+        warned = [_silence(optimizer) for optimizer in self._engine.optimizers]
+        try:
+            yield
+        finally:
+            for group, rate, before in zip(groups, self._rates, capturable, strict=True):
+                group["lr"] = rate
+                if "capturable" in group:
+                    group["capturable"] = before
+            for optimizer, had in zip(self._engine.optimizers, warned, strict=True):
+                optimizer._warned_capturable_if_run_uncaptured = had
+
+
+class _Results:
+    """Loss and outputs in one piece of memory: handed out with one copy, because the next replay overwrites them."""
+
+    def __init__(self, loss: Tensor, outputs: Any) -> None:
+        leaves = [loss]
+
+        def note(tensor: Tensor) -> Tensor:
+            leaves.append(tensor.detach())
+            return tensor
+
+        map_tensors(note, outputs)
+        self._outputs = map_tensors(lambda _: torch.empty(0), outputs)  # its structure alone
+        self._places: list[tuple[int, int, torch.dtype, torch.Size]] = []
+        at = 0
+        for leaf in leaves:
+            size = leaf.numel() * leaf.element_size()
+            self._places.append((at, at + size, leaf.dtype, leaf.shape))
+            at += math.ceil(size / 16) * 16
+        self._flat = torch.empty(at, dtype=torch.uint8, device=loss.device)
+        for leaf, view in zip(leaves, self._views(self._flat), strict=True):
+            view.copy_(leaf)
+
+    def taken(self) -> tuple[Tensor, Any]:
+        views = iter(self._views(self._flat.clone()))
+        loss = next(views)
+        if isinstance(self._outputs, Tensor):
+            return loss, next(views)
+        return loss, map_tensors(lambda _: next(views), self._outputs)
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        return [flat[start:end].view(dtype).view(shape) for start, end, dtype, shape in self._places]
+
+
+def _silence(optimizer: Optimizer) -> bool:
+    """Warming up runs a capturable optimizer uncaptured on purpose; no need to be warned of it."""
+    before = bool(getattr(optimizer, "_warned_capturable_if_run_uncaptured", False))
+    optimizer._warned_capturable_if_run_uncaptured = True
+    return before

@@ -1,0 +1,292 @@
+"""Batches cut into micro-batches: gradients accumulated, and training that survives running out of memory.
+
+    batch, batch, …  (a window: what one optimizer step is made of)
+      └─ micro-batch, micro-batch, …  forward, loss, backward; gradients add up
+    at the window's end: one optimizer step
+
+Out of memory, the micro-batch is halved and the whole window is run again from where it began: no gradients, and the
+buffers and random numbers of then. The optimizers step only after all of it went well, so never twice. Now and then a
+larger micro-batch is tried again, where there is room.
+
+Ranks that reduce gradients can't be called back in the middle of it. So the first steps at each size are run without
+reducing, the ranks tell each other whether all went well, and only then are the gradients reduced.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fulltilt.errors import UnavailableError
+from fulltilt.feed.structure import map_tensors
+from fulltilt.train.engine import Engine, detached
+from fulltilt.train.ranks import Ranks
+from fulltilt.train.snapshot import Rng
+
+_log = logging.getLogger("fulltilt.train")
+
+PATIENCE_STEPS = 100
+"""Steps that must go well before a larger micro-batch is tried; doubled each time that fails."""
+_MOST_PATIENCE = 10_000
+_PROVING_STEPS = 3
+_ROOM = 0.9
+"""Share of the device's memory that a larger micro-batch may be expected to need."""
+
+Batch = tuple[tuple[Any, ...], Any]
+
+
+class MicroSize:
+    """How many samples a micro-batch has: pure policy. None is the whole batch."""
+
+    def __init__(self, patience: int = PATIENCE_STEPS) -> None:
+        self.size: int | None = None
+        self._patience, self._calm, self._trying = patience, 0, False
+
+    def halve(self, samples: int) -> bool:
+        """After running out of memory with batches of `samples`. False when there is nothing left to halve."""
+        now = samples if self.size is None else min(self.size, samples)
+        if now <= 1:
+            return False
+        self.size = (now + 1) // 2
+        if self._trying:
+            self._patience = min(2 * self._patience, _MOST_PATIENCE)
+        self._calm, self._trying = 0, False
+        return True
+
+    def went_well(self) -> bool:
+        """After an optimizer step. True when it is time to try a larger one."""
+        if self.size is None:
+            return False
+        self._calm += 1
+        if self._calm < self._patience:
+            return False
+        self._calm = 0
+        return True
+
+    def grow(self, samples: int) -> None:
+        if self.size is not None:
+            self.size = None if 2 * self.size >= samples else 2 * self.size
+            self._trying = True
+
+
+class MicroBatches:
+    """Runs batches through the engine, cut as small as memory asks for."""
+
+    def __init__(self, engine: Engine, *, accumulate: int = 1, patience: int = PATIENCE_STEPS) -> None:
+        self._engine, self.accumulate = engine, accumulate
+        self.micro = MicroSize(patience)
+        self.ranks = Ranks(engine.device)
+        self.phase = 0
+        """Batches of the window that have been run."""
+        self._window: list[Batch] = []
+        self._start: _Start | None = None
+        self._proving = _PROVING_STEPS
+
+    def run(self, inputs: tuple[Any, ...], target: Any) -> tuple[Tensor, Any, bool]:
+        """Loss and outputs of the batch, and whether the optimizers stepped."""
+        if self.phase == 0:
+            self._window.clear()
+            self._start = _Start(self._engine) if self._start is None else self._start.taken_again()
+        batch: Batch = (inputs, target)
+        self._window.append(batch)
+        loss, outputs = self._until_it_fits()
+        self.phase += 1
+        if self.phase < self.accumulate:
+            return loss, outputs, False
+        if self._proves:
+            self.ranks.reduce(self._engine.parameters)
+            self._proving -= 1
+        self._step()
+        self.phase = 0
+        self._window.clear()
+        if self.micro.went_well():
+            self._grow(_samples(batch))
+        return loss, outputs, True
+
+    def why_not_whole(self) -> str | None:
+        """Why a step is more than one batch through one forward and backward."""
+        if self.accumulate > 1:
+            return "gradients are accumulated over several batches"
+        if self.ranks.several:
+            return "gradients are reduced over several processes"
+        return None if self.micro.size is None else "batches are cut to fit the memory"
+
+    def first_piece(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The part of a batch that is run at once."""
+        if self.micro.size is None:
+            return batch
+        samples = _samples((batch, None))
+        return _cut((batch, None), 0, self.micro.size, samples)[0]
+
+    @property
+    def _proves(self) -> bool:
+        return self._proving > 0 and self.ranks.several and self._engine.wrapped
+
+    def _until_it_fits(self) -> tuple[Tensor, Any]:
+        todo = self._window[-1:]
+        while True:
+            found, problem = self._tried(todo)
+            if self._proves:
+                problem = self.ranks.any_problem(problem)
+            if found is not None and problem is None:
+                return found
+            # Here and not where it was caught: the exception holds the tensors that filled the memory.
+            del found
+            self._shrink(problem or "")
+            todo = list(self._window)
+
+    def _tried(self, batches: list[Batch]) -> tuple[tuple[Tensor, Any] | None, str | None]:
+        try:
+            last = batches[-1]
+            for batch in batches[:-1]:
+                self._batch(batch, last=False)
+            return self._batch(last, last=len(self._window) == self.accumulate), None
+        except torch.OutOfMemoryError as error:
+            return None, _first_line(error)
+        except RuntimeError as error:
+            if "ALLOC_FAILED" not in str(error):  # what cuDNN and cuBLAS say of it
+                raise
+            return None, _first_line(error)
+
+    def _batch(self, batch: Batch, *, last: bool) -> tuple[Tensor, Any]:
+        inputs, target = batch
+        samples = _samples(batch)
+        size = self.micro.size
+        if size is None or size >= samples:
+            return self._piece(inputs, target, float(self.accumulate), reduce=last)
+        losses, outputs = [], []
+        sums = self._engine.objective.sums
+        for start in range(0, samples, size):
+            piece = _cut(batch, start, size, samples)
+            count = min(size, samples - start)
+            divide = self.accumulate * (1.0 if sums else samples / count)
+            loss, output = self._piece(*piece, divide, reduce=last and start + size >= samples)
+            losses.append(loss if sums else loss * (count / samples))
+            outputs.append(output)
+        return torch.stack(losses).sum(), _joined(outputs)
+
+    def _piece(self, inputs: tuple[Any, ...], target: Any, divide: float, *, reduce: bool) -> tuple[Tensor, Any]:
+        engine = self._engine
+        alone = self._proves
+        with self.ranks.quiet(engine.forward_model, not reduce and not alone):
+            loss, outputs = engine.forward(inputs, target, alone=alone)
+            engine.backward(loss, divide)
+        return loss.detach(), detached(outputs)
+
+    def _step(self) -> None:
+        try:
+            self._engine.apply()
+        except torch.OutOfMemoryError as error:
+            raise UnavailableError(
+                f"out of memory in the optimizer's step: {_first_line(error)}. Weights may be half changed, so it is "
+                "not taken again: go on from the last checkpoint, with smaller batches or another optimizer"
+            ) from error
+
+    def _shrink(self, problem: str) -> None:
+        if self.ranks.several and not self._proves:
+            raise UnavailableError(
+                f"out of memory on rank {self.ranks.rank}: {problem}. The other ranks are reducing gradients and can't "
+                "be called back: start again from the last checkpoint with smaller batches"
+            )
+        samples = max(_samples(batch) for batch in self._window)
+        before = self.micro.size or samples
+        if not self.micro.halve(samples):
+            raise UnavailableError(f"out of memory with one sample at a time: {problem}")
+        _log.warning(
+            "out of memory (%s): micro-batches of %d instead of %d from here on; the effective batch stays %d",
+            problem, self.micro.size, before, samples * self.accumulate,
+        )  # fmt: skip
+        self._engine.zero_grad()
+        if self._start is not None:
+            self._start.restore()
+        if self._engine.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._sized(samples)
+
+    def _grow(self, samples: int) -> None:
+        if not self._room():
+            return
+        before = self.micro.size
+        self.micro.grow(samples)
+        _log.info("trying micro-batches of %d instead of %s again", self.micro.size or samples, before)
+        self._sized(samples)
+
+    def _sized(self, samples: int) -> None:
+        """At a new size: ranks prove it anew, and what is compiled is compiled for it."""
+        self._proving = _PROVING_STEPS
+        if self._engine.settings.compile and self._window:
+            inputs, target = _cut(self._window[-1], 0, self.micro.size or samples, samples)
+            self._engine.compile_for(inputs, target)
+
+    def _room(self) -> bool:
+        """Whether twice the activations can be expected to fit. Ranks answer as one."""
+        device = self._engine.device
+        fits = True
+        if device.type == "cuda":
+            peak, held = torch.cuda.max_memory_allocated(device), torch.cuda.memory_allocated(device)
+            free, _ = torch.cuda.mem_get_info(device)
+            ours = free + torch.cuda.memory_reserved(device)
+            torch.cuda.reset_peak_memory_stats(device)
+            fits = held + 2 * (peak - held) <= _ROOM * ours
+        return self.ranks.all_agree(fits)
+
+
+class _Start:
+    """Where a window began: buffers (batch statistics) and random numbers. Weights have not moved since."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._buffers = [buffer for buffer in engine.model.buffers() if buffer.numel()]
+        self._kept = [buffer.detach().clone() for buffer in self._buffers]
+        self._rng = Rng(engine.device)
+
+    @torch.no_grad()
+    def taken_again(self) -> _Start:
+        if self._buffers:
+            torch._foreach_copy_(self._kept, self._buffers)
+        self._rng = Rng(self._engine.device)
+        return self
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        if self._buffers:
+            torch._foreach_copy_(self._buffers, self._kept)
+        self._rng.restore()
+
+
+def _samples(batch: Batch) -> int:
+    inputs, target = batch
+    for part in (target, *inputs):
+        if isinstance(part, Tensor) and part.dim():
+            return len(part)
+    return 1
+
+
+def _cut(batch: Batch, start: int, size: int, samples: int) -> Batch:
+    """Part of a batch; what has no sample dimension goes along whole."""
+
+    def cut(tensor: Tensor) -> Tensor:
+        return tensor[start : start + size] if tensor.dim() and len(tensor) == samples else tensor
+
+    inputs, target = batch
+    return tuple(map_tensors(cut, part) for part in inputs), map_tensors(cut, target)
+
+
+def _joined(outputs: list[Any]) -> Any:
+    """Outputs of micro-batches as those of their batch."""
+    first = outputs[0]
+    if isinstance(first, Tensor):
+        return torch.cat(outputs) if first.dim() else torch.stack(outputs).mean()
+    if isinstance(first, dict):
+        return {key: _joined([output[key] for output in outputs]) for key in first}
+    if isinstance(first, tuple | list):
+        parts = [_joined([output[index] for output in outputs]) for index in range(len(first))]
+        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+    return first
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,75 @@
+"""A user's optimizers, changed in place: moved, fused, laid out like their weights. Their state's values stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+def why_not_fused(optimizer: Optimizer) -> str | None:
+    """None when the optimizer can take its step in one kernel."""
+    name = type(optimizer).__name__
+    if "fused" not in optimizer.defaults:
+        return f"{name} has no fused form"
+    for group in optimizer.param_groups:
+        if group.get("differentiable"):
+            return f"{name} was made with differentiable=True"
+        if not all(torch.is_floating_point(parameter) for parameter in group["params"]):
+            return f"{name} has parameters that are not floating-point"
+    return None
+
+
+class Fusing:
+    """Switches one optimizer between the way it was made and one kernel per step."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._made = [(group.get("fused"), group.get("foreach")) for group in optimizer.param_groups]
+        self.always = bool(self._made) and all(fused for fused, _ in self._made)
+        """It was made fused, and stays so."""
+
+    def set(self, fused: bool) -> None:
+        if self.always or why_not_fused(self._optimizer) is not None:
+            return
+        groups = self._optimizer.param_groups
+        made = self._made + [(None, None)] * (len(groups) - len(self._made))  # groups added since
+        for group, (was_fused, was_foreach) in zip(groups, made, strict=True):
+            group["fused"], group["foreach"] = (True, False) if fused else (was_fused, was_foreach)
+            capturable = bool(group.get("capturable"))
+            for parameter in group["params"]:
+                state = self._optimizer.state.get(parameter)
+                if state and isinstance(state.get("step"), Tensor):
+                    # Fused kernels count on the device, the others on the host, where that needs no kernel.
+                    where = parameter.device if fused or capturable else torch.device("cpu")
+                    state["step"] = state["step"].to(where, torch.float32)
+        # What the optimizer's constructor sets: with it, fp16's overflow check stays on the device.
+        self._optimizer._step_supports_amp_scaling = fused  # type: ignore[attr-defined]
+
+
+def like_weights(optimizer: Optimizer) -> None:
+    """State on the device and in the memory format of its weights: kernels that take both at once need that."""
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            if not isinstance(value, Tensor) or value.shape != parameter.shape or value.dim() == 0:
+                continue
+            if value.device != parameter.device or value.stride() != parameter.stride():
+                state[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def fixed_options(optimizers: list[Optimizer]) -> list[Any]:
+    """All options but the learning rate, to see whether one was changed."""
+    return [
+        value for optimizer in optimizers for group in optimizer.param_groups
+        for key, value in group.items() if key not in _NOT_FIXED
+    ]  # fmt: skip
+
+
+_NOT_FIXED = frozenset({"params", "lr", "initial_lr", "capturable", "param_names"})
+
+
+def rates(optimizers: list[Optimizer]) -> list[Any]:
+    """Learning rates, group by group."""
+    return [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]

@@ -1,0 +1,55 @@
+"""What the processes of a run tell each other about a step. Alone, nothing is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Ranks:
+    """This process among the others."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        there = dist.is_available() and dist.is_initialized()
+        self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if there else (0, 1)
+
+    @property
+    def several(self) -> bool:
+        return self.world > 1
+
+    def largest(self, value: float) -> float:
+        """The largest of all ranks' values. Waits for them."""
+        if not self.several:
+            return value
+        told = torch.tensor(value, dtype=torch.float64, device=self._device)
+        dist.all_reduce(told, dist.ReduceOp.MAX)
+        return float(told)
+
+    def all_agree(self, answer: bool) -> bool:
+        return self.largest(0.0 if answer else 1.0) == 0.0
+
+    def any_problem(self, problem: str | None) -> str | None:
+        """This rank's problem, or that another has one."""
+        return problem if self.all_agree(problem is None) else problem or "on another rank"
+
+    def reduce(self, parameters: Sequence[Tensor]) -> None:
+        """Gradients averaged over the ranks, as the wrapper would have done while they were computed."""
+        for parameter in parameters:
+            if parameter.requires_grad:
+                if parameter.grad is None:  # unused here, maybe not elsewhere
+                    parameter.grad = torch.zeros_like(parameter)
+                parameter.grad /= self.world
+                dist.all_reduce(parameter.grad)
+
+    def quiet(self, forward_model: Callable[..., Any], quiet: bool) -> AbstractContextManager[Any]:
+        """No gradients reduced inside, where a later backward does it for all."""
+        if not quiet or not self.several:
+            return nullcontext()
+        no_sync = getattr(forward_model, "no_sync", None)
+        return nullcontext() if no_sync is None else no_sync()
