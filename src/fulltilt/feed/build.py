@@ -8,18 +8,22 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fulltilt.augment import GPUAugmentation
 from fulltilt.cache import Cache
 from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed
+from fulltilt.feed.dataset_feed import DatasetFeed
 from fulltilt.feed.file_feed import FileFeed
 from fulltilt.feed.files import ImageFiles
-from fulltilt.feed.loader_feed import DatasetFeed, LoaderFeed
+from fulltilt.feed.hosting import Hosting
+from fulltilt.feed.loader_feed import LoaderFeed
 from fulltilt.feed.order import Order
+from fulltilt.feed.prepare import PROBED, free_here, prepare
 from fulltilt.feed.tensor_feed import TensorFeed, as_tensors
 from fulltilt.machine.cores import read_cores
+from fulltilt.machine.decision import Decision
 
 
 def feed(
@@ -32,7 +36,8 @@ def feed(
     drop_last: bool = False,
     augment: Callable[..., Any] | None = None,
     size: int | tuple[int, int] | None = None,
-    num_workers: int | Literal["auto"] = "auto",
+    num_workers: int | Literal["auto"] | None = None,
+    worker_kind: Literal["auto", "processes", "threads"] = "auto",
     prefetch: int | Literal["auto"] = "auto",
     device_prefetch: int = 1,
     in_order: bool = True,
@@ -51,9 +56,12 @@ def feed(
         augment: for image files a `GPUAugmentation` (in `eval()` mode for validation); the feed sets its epoch. For
             the others a `GPUAugmentation` (images come first in a batch, masks second) or a function of the batch.
         size: output size of image files without `augment`.
-        num_workers: decoder or worker processes; "auto" begins with every usable core but one and, for image
-            files, looks for the smallest number that trains as fast; an iterable data set has 1. A data set may have 0.
-        prefetch: batches held in host memory, decoded or being decoded.
+        num_workers: decoders of image files, workers of a data set. "auto" looks for the smallest number that trains as
+            fast as any, beginning with every usable core but one, or with a DataLoader's own number. A data set may
+            have 0. None is "auto", except that a DataLoader is kept as it is and an iterable data set has 1.
+        worker_kind: whether a data set's workers are processes or threads; "auto" takes threads where a short look
+            shows that they will do: the interpreter's lock mostly released, no random numbers that all threads share.
+        prefetch: batches held in host memory, decoded or being decoded; of a data set, for each worker.
         device_prefetch: batches on the device beside the one in use.
         in_order: False gives out whichever batch is ready first.
         on_error: "raise" names the file and the cause; "skip" leaves the sample out, counts it and lists it.
@@ -66,6 +74,7 @@ def feed(
     where = _device(device)
     _check_choice("on_error", on_error, "raise", "skip")
     _check_choice("quality", quality, "exact", "fast")
+    _check_choice("worker_kind", worker_kind, "auto", "processes", "threads")
     if device_prefetch < 0:
         raise InputError(f"device_prefetch={device_prefetch} must be at least 0")
     if not isinstance(source, ImageFiles):
@@ -78,12 +87,19 @@ def feed(
             channels=channels != 3,
             cache=cache is not None,
         )
+    cores = read_cores().usable
+    auto = not isinstance(num_workers, int)
+    _check_choice("num_workers", num_workers if auto else None, None, "auto")
     if isinstance(source, DataLoader):
-        if batch_size is not None or shuffle or drop_last or collate is not None or num_workers != "auto":
+        if batch_size is not None or shuffle or drop_last or collate is not None or not auto:
             raise InputError(
-                "a DataLoader has its own batch_size, shuffle, drop_last, collate and num_workers: leave them out"
+                "a DataLoader has its own batch_size, shuffle, drop_last, collate and num_workers: leave them out "
+                "(num_workers='auto' looks for a better number, beginning with its own)"
             )
-        return LoaderFeed(source, device=where, ahead=device_prefetch, augment=augment)
+        hosting = None if num_workers is None else _hosting(source, cores, worker_kind, prefetch, device_prefetch)
+        return LoaderFeed(source, device=where, ahead=device_prefetch, augment=augment, hosting=hosting)
+    if type(source) is TensorDataset and auto and collate is None:
+        source = source.tensors
     if batch_size is None:
         raise InputError("batch_size is missing: how many samples make a batch?")
     rank, world = _ranks()
@@ -95,8 +111,7 @@ def feed(
         "rank": rank,
         "world": world,
     }
-    cores = read_cores().usable
-    workers = max(1, cores // _local_world() - 1) if num_workers == "auto" else num_workers
+    workers = num_workers if isinstance(num_workers, int) else max(1, cores // _local_world() - 1)
     if isinstance(source, ImageFiles):
         if workers < 1:
             raise InputError(f"num_workers={num_workers} must be at least 1, or 'auto': decoders are processes")
@@ -113,7 +128,7 @@ def feed(
             channels=channels,
             in_order=in_order,
             skip_errors=on_error == "skip",
-            tune=num_workers == "auto",
+            tune=auto,
             cache=_cache(cache, channels, quality),
             gpu_share=_gpu_share(gpu_share, where, channels, fast=quality == "fast" and cache is None),
         )
@@ -121,7 +136,7 @@ def feed(
         if shuffle:
             raise InputError("shuffle=True can't be met: an iterable data set comes in its own order")
         # Each worker goes through the whole of it, unless it shares itself out: more than one is for its owner to ask.
-        workers = 1 if num_workers == "auto" else workers
+        workers = 1 if auto else workers
         loader: DataLoader[Any] = DataLoader(
             source, batch_size=batch_size, drop_last=drop_last, collate_fn=collate, num_workers=workers
         )
@@ -129,12 +144,23 @@ def feed(
     if isinstance(source, Dataset) or (
         hasattr(source, "__getitem__") and hasattr(source, "__len__") and not _in_memory(source)
     ):
+        steps = Order(length=len(source), **order)
         return DatasetFeed(
             source,
-            Order(length=len(source), **order),
+            steps,
             device=where,
-            workers=workers,
-            depth=2 if prefetch == "auto" else max(1, prefetch),
+            hosting=prepare(
+                source,
+                steps.permutation(0)[:PROBED].tolist(),
+                free=free_here(cores, _local_world()),
+                batch_size=batch_size,
+                ahead=device_prefetch,
+                kind=worker_kind,
+                workers=None if auto else workers,
+                depth=None if prefetch == "auto" else max(1, prefetch),
+                collate=collate,
+            ),
+            tune=auto,
             ahead=device_prefetch,
             augment=augment,
             collate=collate,
@@ -147,7 +173,7 @@ def feed(
     )
 
 
-def _check_choice(name: str, found: str, *allowed: str) -> None:
+def _check_choice(name: str, found: object, *allowed: object) -> None:
     if found not in allowed:
         raise InputError(f"{name}={found!r} must be {' or '.join(map(repr, allowed))}")
 
@@ -183,6 +209,27 @@ def _cache(folder: str | os.PathLike[str] | None, channels: int, quality: str) -
             f"this feed asks for channels={channels}, quality={quality!r}: ask for the same, or build another cache"
         )
     return os.path.abspath(folder)
+
+
+def _hosting(
+    loader: DataLoader[Any], cores: int, kind: Literal["auto", "processes", "threads"], prefetch: Any, ahead: int
+) -> Decision[Hosting]:
+    """Who makes a DataLoader's batches, when the number of its workers is to be found."""
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+        raise InputError("num_workers='auto' needs a DataLoader with a map-style data set and batches: leave it out")
+    length = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 1
+    return prepare(
+        loader.dataset,
+        np.unique(np.linspace(0, length - 1, PROBED).astype(int)).tolist(),
+        free=free_here(cores, _local_world()),
+        batch_size=loader.batch_size or 1,
+        ahead=ahead,
+        kind="processes" if kind == "auto" else kind,  # as its owner has it
+        own=loader.num_workers,
+        depth=max(1, prefetch) if prefetch != "auto" else loader.prefetch_factor,
+        collate=loader.collate_fn,
+        context=loader.multiprocessing_context,
+    )
 
 
 def _in_memory(source: Any) -> bool:

@@ -1,97 +1,44 @@
-"""The feeds of somebody's own data set or DataLoader: their samples, torch's workers, our way to the device."""
+"""The feed of an existing DataLoader: its sampler, order and collate, our way to the device."""
 
 from __future__ import annotations
 
-import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from fulltilt.errors import InputError
-from fulltilt.feed.base import Feed, OrderedFeed
+from fulltilt.feed.base import Feed
+from fulltilt.feed.crew import Crew
+from fulltilt.feed.dataset_feed import running, shut
+from fulltilt.feed.hosting import Hosting
+from fulltilt.feed.leg import Work
 from fulltilt.feed.mover import Mover
-from fulltilt.feed.order import Order, Step
+from fulltilt.feed.shelf import Request, batch_seed
 from fulltilt.feed.structure import Augmenter, samples_in
-
-Augment = Callable[..., Any]
-
-
-class DatasetFeed(OrderedFeed):
-    """A map-style data set in our own order, so that it can be resumed anywhere."""
-
-    def __init__(
-        self,
-        dataset: Dataset[Any],
-        order: Order,
-        *,
-        device: torch.device,
-        workers: int,
-        depth: int,
-        ahead: int,
-        augment: Augment | None = None,
-        collate: Callable[[list[Any]], Any] | None = None,
-    ) -> None:
-        super().__init__(order)
-        self._steps = _Steps()
-        self._loader: DataLoader[Any] = DataLoader(
-            dataset,
-            batch_sampler=self._steps,
-            num_workers=workers,
-            collate_fn=collate,
-            prefetch_factor=depth if workers else None,
-            persistent_workers=workers > 0,
-        )
-        self.augmentation, self._augment = augment, Augmenter(augment)
-        self._mover = Mover(device, depth=2, ahead=ahead)
-        self._finalizer = weakref.finalize(self, Mover.stop, self._mover)
-
-    def close(self) -> None:
-        super().close()
-        self._finalizer()
-        self._loader._iterator = None  # its workers end with it
-
-    def _begin(self, steps: Iterator[Step]) -> None:
-        self._mover.stop()
-        self._steps.restart(steps)
-        self._mover.start(iter(self._loader))
-
-    def _next(self) -> tuple[Step, Any]:
-        started = time.perf_counter()
-        batch = self._mover.next()
-        self._clock.waited(time.perf_counter() - started)
-        step = self._steps.given.popleft()
-        return step, self._augment(batch, step.epoch, torch.from_numpy(step.indices))
-
-
-class _Steps:
-    """The order's steps as a batch sampler without an end, so that workers go on from one epoch into the next."""
-
-    def __init__(self) -> None:
-        self._steps: Iterator[Step] = iter(())
-        self.given: deque[Step] = deque()
-        """What the loader has asked for and the loop has not seen yet."""
-
-    def restart(self, steps: Iterator[Step]) -> None:
-        self._steps, self.given = steps, deque()
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for step in self._steps:
-            self.given.append(step)
-            yield step.indices.tolist()
+from fulltilt.machine.decision import Decision
 
 
 class LoaderFeed(Feed):
-    """An existing DataLoader, kept as it is: sampler, collate, workers, and the order that a plain loop would see."""
+    """A DataLoader kept as it is, workers and their random numbers included; or, if asked for, with tuned workers."""
 
     def __init__(
-        self, loader: DataLoader[Any], *, device: torch.device, ahead: int, augment: Augment | None = None
+        self,
+        loader: DataLoader[Any],
+        *,
+        device: torch.device,
+        ahead: int,
+        augment: Callable[..., Any] | None = None,
+        hosting: Decision[Hosting] | None = None,
     ) -> None:
+        """
+        Args:
+            hosting: look for the number of workers, beginning with this; None keeps the loader's own.
+        """
         super().__init__()
         self.augmentation = augment
         self._loader, self._augment = loader, Augmenter(augment)
@@ -99,8 +46,15 @@ class LoaderFeed(Feed):
         self._resumes = False
         self._random: Tensor | None = None
         """The state of the loader's generator when the epoch began: what its order follows from."""
+        self._begins = True
+        """Whether that was a beginning of workers, for which torch draws a seed before the order."""
+        self._begun = False
+        self._crew: Crew | None = None
         self._mover = Mover(device, depth=2, ahead=ahead)
-        self._finalizer = weakref.finalize(self, Mover.stop, self._mover)
+        if hosting is not None:
+            self._crew = Crew(_work(loader, hosting.value), hosting, tune=True, lasting=_lasts(loader))
+        legs = None if self._crew is None else self._crew.legs
+        self._finalizer = weakref.finalize(self, shut, self._mover, legs)
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -113,20 +67,40 @@ class LoaderFeed(Feed):
         else:
             self._epoch, self._batches = self._epoch + (self._batches > 0), 0
             self._random = self._generator_state()
-            iterator = self._first_drawn(iter(self._loader))
-        self._resumes = False
+            self._begins = not (_lasts(self._loader) and self._begun)
+            iterator = self._whole()
+        self._resumes, self._begun = False, True
         self._mover.start(iterator)
         while True:
-            started = time.perf_counter()
             try:
                 batch = self._mover.next()
             except StopIteration:
                 break
-            self._clock.waited(time.perf_counter() - started)
+            waited = self._mover.waited_seconds
+            self._clock.waited(waited)
             self._batches += 1
-            self._clock.gave(samples_in(batch))
+            samples = samples_in(batch)
+            if self._crew is not None:
+                self._crew.saw(samples, waited)
+            self._clock.gave(samples)
             yield self._augment(batch, self._epoch)
         self._epoch, self._batches, self._random = self._epoch + 1, 0, None
+
+    @property
+    def hosting(self) -> Decision[Hosting] | None:
+        """How far ahead and how batches are handed over, and why; None where the loader is kept as it is."""
+        return None if self._crew is None else self._crew.hosting
+
+    @property
+    def decision(self) -> Decision[int] | None:
+        """The number of workers that was chosen, once trying has ended."""
+        return None if self._crew is None else self._crew.decision
+
+    def stats(self) -> dict[str, Any]:
+        figures = super().stats()
+        if self._crew is None:
+            return {**figures, "workers": self._loader.num_workers}
+        return {**figures, **self._crew.figures(figures.get("wait_share"))}
 
     def set_epoch(self, epoch: int) -> None:
         """Go to an epoch's beginning; tells the sampler, if it wants to know."""
@@ -137,38 +111,42 @@ class LoaderFeed(Feed):
                 tell(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self._epoch, "batches": self._batches, "random": self._random}
+        return {"epoch": self._epoch, "batches": self._batches, "random": self._random, "begins": self._begins}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there, in a loader of the same batch size; the samples given out already are not loaded again."""
         self.set_epoch(int(state["epoch"]))
         self._batches, self._random = int(state["batches"]), state["random"]
+        self._begins = bool(state["begins"])
         self._resumes = self._random is not None
 
     def close(self) -> None:
         super().close()
         self._finalizer()
 
-    def _first_drawn(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        """Without workers the sampler draws its order at the first batch: have it do so here, not in the thread."""
-        if self._loader.num_workers or isinstance(self._loader.dataset, IterableDataset):
-            return iterator
-        first = next(iterator, None)
-        return iter(()) if first is None else _chain(first, iterator)
+    def _whole(self) -> Iterator[Any]:
+        """An epoch's batches; what the sampler draws for its order is drawn here, not in the thread that fetches."""
+        if self._crew is not None:
+            seed = self._draw_seed() if self._begins else 0
+            return self._made(_begun(iter(self._batch_sampler())), seed)
+        iterator = iter(self._loader)
+        # Without workers the sampler draws at the first batch.
+        own = self._loader.num_workers or isinstance(self._loader.dataset, IterableDataset)
+        return iterator if own else _begun(iterator)
 
     def _rest(self) -> Iterator[Any]:
         """The epoch's remaining batches: its order drawn again as it was, what has been seen left out."""
         now = self._generator_state()
         self._set_generator_state(self._random)
         try:
-            torch.empty((), dtype=torch.int64).random_(generator=self._loader.generator)  # as iter(loader) does first
+            seed = self._draw_seed() if self._begins else 0
             if isinstance(self._loader.dataset, IterableDataset):
                 return islice(iter(self._loader), self._batches, None)
-            if self._loader.batch_sampler is None:
-                raise InputError("a DataLoader with batch_size=None can't be resumed in the middle of an epoch")
-            left = list(self._loader.batch_sampler)[self._batches :]
+            left = list(self._batch_sampler())[self._batches :]
         finally:
             self._set_generator_state(now)
+        if self._crew is not None:
+            return self._made(iter(left), seed)
         loader = self._loader
         return iter(
             DataLoader(
@@ -184,6 +162,26 @@ class LoaderFeed(Feed):
             )
         )
 
+    def _made(self, batches: Iterator[Any], seed: int) -> Iterator[Any]:
+        """These batches, by workers whose number is being looked for."""
+        assert self._crew is not None
+        seeds = self._loader.worker_init_fn is None  # somebody who sets workers up may seed them, too
+        first = self._batches
+        stream = (
+            Request(list(indices), batch_seed(seed, self._epoch, number) if seeds else None)
+            for number, indices in enumerate(batches, start=first)
+        )
+        return running(self._crew.legs, stream)
+
+    def _batch_sampler(self) -> Any:
+        if self._loader.batch_sampler is None:
+            raise InputError("a DataLoader with batch_size=None can't be resumed in the middle of an epoch")
+        return self._loader.batch_sampler
+
+    def _draw_seed(self) -> int:
+        """As torch does when it starts workers, before the sampler draws."""
+        return int(torch.empty((), dtype=torch.int64).random_(generator=self._loader.generator).item())
+
     def _generator_state(self) -> Tensor:
         generator = self._loader.generator
         return torch.get_rng_state() if generator is None else generator.get_state()
@@ -195,6 +193,26 @@ class LoaderFeed(Feed):
         torch.set_rng_state(state) if generator is None else generator.set_state(state)
 
 
-def _chain(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
+def _work(loader: DataLoader[Any], chosen: Hosting) -> Work:
+    """What the loader's workers do, for workers of ours."""
+    return Work(
+        dataset=loader.dataset,
+        collate=loader.collate_fn,
+        kind=chosen.kind,
+        depth=chosen.depth,
+        transport=chosen.transport,
+        varies=True,
+        worker_init=loader.worker_init_fn,
+        context=loader.multiprocessing_context,
+        timeout_seconds=loader.timeout,
+    )
+
+
+def _lasts(loader: DataLoader[Any]) -> bool:
+    """Whether its workers live from epoch to epoch, and so see the data set as it was at the first."""
+    return bool(loader.persistent_workers)
+
+
+def _begun(iterator: Iterator[Any]) -> Iterator[Any]:
+    """The same, with its first item taken here."""
+    return chain(list(islice(iterator, 1)), iterator)

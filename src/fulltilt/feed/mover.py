@@ -31,6 +31,8 @@ class Mover:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._staged: deque[tuple[Any, torch.cuda.Event | None]] = deque()
         self._fetcher: _Fetcher | None = None
+        self.waited_seconds = 0.0
+        """How long training had nothing to go on with before the last batch; 0 if the device had work all the while."""
 
     def start(self, iterator: Iterator[Any]) -> None:
         """Begin with an iterator; what was under way is dropped."""
@@ -48,6 +50,8 @@ class Mover:
         """The next batch on the device; StopIteration at the end, and whatever error the iterator raised."""
         if self._fetcher is None:
             raise StopIteration
+        launched = self._launched()
+        started = time.perf_counter()
         while len(self._staged) <= self._ahead:
             item = self._fetcher.get(wait=not self._staged)
             if item is None:
@@ -55,6 +59,8 @@ class Mover:
             self._staged.append(self._moved(item.batch))
         if not self._staged:
             raise StopIteration
+        idle = launched is None or launched.query()  # type: ignore[no-untyped-call]
+        self.waited_seconds = time.perf_counter() - started if idle else 0.0
         batch, ready = self._staged.popleft()
         if ready is None:
             return batch
@@ -67,6 +73,14 @@ class Mover:
             return tensor
 
         return map_tensors(keep, batch)
+
+    def _launched(self) -> torch.cuda.Event | None:
+        """All that the step has given the device so far."""
+        if self._stream is None:
+            return None
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
 
     def _moved(self, batch: Any) -> tuple[Any, torch.cuda.Event | None]:
         if self._stream is None:

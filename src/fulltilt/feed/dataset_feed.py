@@ -1,0 +1,108 @@
+"""The feed of a map-style data set: its samples and collate, our order, workers whose number can change."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from fulltilt.feed.base import OrderedFeed
+from fulltilt.feed.crew import Crew
+from fulltilt.feed.hosting import Hosting
+from fulltilt.feed.leg import Work
+from fulltilt.feed.legs import Legs
+from fulltilt.feed.mover import Mover
+from fulltilt.feed.order import Order, Step
+from fulltilt.feed.shelf import Request, batch_seed
+from fulltilt.feed.structure import Augmenter
+from fulltilt.machine.decision import Decision
+
+
+class DatasetFeed(OrderedFeed):
+    """A map-style data set in our own order, so that it can be resumed anywhere."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        order: Order,
+        *,
+        device: torch.device,
+        hosting: Decision[Hosting],
+        tune: bool,
+        ahead: int,
+        augment: Callable[..., Any] | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        super().__init__(order)
+        chosen = hosting.value
+        work = Work(
+            dataset=dataset,
+            collate=collate,
+            kind=chosen.kind,
+            depth=chosen.depth,
+            transport=chosen.transport,
+            varies=tune,
+        )
+        self._crew = Crew(work, hosting, tune=tune)
+        self._given: deque[Step] = deque()
+        """Steps that workers have been asked for and the loop has not seen yet."""
+        self.augmentation, self._augment = augment, Augmenter(augment)
+        self._mover = Mover(device, depth=2, ahead=ahead)
+        self._finalizer = weakref.finalize(self, shut, self._mover, self._crew.legs)
+
+    @property
+    def hosting(self) -> Decision[Hosting]:
+        """Processes or threads, how far ahead, how batches are handed over, and why."""
+        return self._crew.hosting
+
+    @property
+    def decision(self) -> Decision[int] | None:
+        """The number of workers that was chosen, once trying has ended; None while it goes on or when it was given."""
+        return self._crew.decision
+
+    def resize(self, workers: int) -> None:
+        """Go on with another number of workers, chosen by hand."""
+        self._crew.resize(workers)
+
+    def stats(self) -> dict[str, Any]:
+        """Rates seen from the loop, the workers and how busy they are, and what holds the loop up."""
+        figures = super().stats()
+        return {**figures, **self._crew.figures(figures.get("wait_share"))}
+
+    def close(self) -> None:
+        super().close()
+        self._finalizer()
+
+    def _begin(self, steps: Iterator[Step]) -> None:
+        self._mover.stop()
+        self._given = deque()
+        self._mover.start(running(self._crew.legs, _requests(steps, self._given, self.order)))
+
+    def _next(self) -> tuple[Step, Any]:
+        batch = self._mover.next()
+        waited = self._mover.waited_seconds
+        self._clock.waited(waited)
+        step = self._given.popleft()
+        self._crew.saw(len(step.indices), waited)
+        return step, self._augment(batch, step.epoch, torch.from_numpy(step.indices))
+
+
+def running(legs: Legs, stream: Iterator[Request]) -> Iterator[Any]:
+    """The legs from a stream's beginning: whoever takes the first batch starts the workers."""
+    yield from legs.begin(stream)
+
+
+def shut(mover: Mover, legs: Legs | None) -> None:
+    """First the thread that uses the legs, then they."""
+    mover.stop()
+    if legs is not None:
+        legs.close()
+
+
+def _requests(steps: Iterator[Step], given: deque[Step], order: Order) -> Iterator[Request]:
+    for step in steps:
+        given.append(step)
+        yield Request(step.indices.tolist(), batch_seed(order.seed, step.epoch, step.position, order.rank))

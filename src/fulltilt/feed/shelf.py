@@ -1,0 +1,98 @@
+"""A data set as its workers see it: whole batches by request, random numbers that follow from the request alone.
+
+Torch seeds a worker once, so what it draws depends on which batches it happens to get: another number of workers, other
+random numbers. A request carries a seed of its own, and a batch is the same whoever makes it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+_ORPHAN_SECONDS = 1.0
+"""How often a worker looks whether its trainer is still there."""
+
+_SEEDS = 0x5EED
+"""Keeps the seeds of batches apart from the words that make permutations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A batch to be made."""
+
+    indices: list[Any]
+    seed: int | None = None
+    """For Python's, NumPy's and torch's random numbers; None leaves them as they are."""
+
+    def __str__(self) -> str:
+        few = ", ".join(map(str, self.indices[:8]))
+        return f"{few} and {len(self.indices) - 8} more" if len(self.indices) > 8 else few
+
+
+class Shelf:
+    """Fetches what a request names. A DataLoader takes it for a data set and a request for a list of indices."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.dataset[index]
+
+    def __getitems__(self, request: Request) -> Any:
+        if request.seed is not None:
+            _seed(request.seed)
+        return fetch(self.dataset, request.indices)
+
+
+def batch_seed(seed: int, epoch: int, number: int, rank: int = 0) -> int:
+    """A seed for one batch of an epoch, by its number or place in it."""
+    words = np.random.Philox(key=[seed & (1 << 64) - 1, _SEEDS], counter=[number, epoch, rank, 0])
+    return int(words.random_raw()) >> 1
+
+
+def fetch(dataset: Any, indices: list[Any]) -> Any:
+    """The samples, all at once where the data set can do so: as a DataLoader fetches them."""
+    together = getattr(dataset, "__getitems__", None)
+    return together(indices) if together else [dataset[index] for index in indices]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInit:
+    """What a worker process does before its first batch: ours, then its owner's."""
+
+    own: Callable[[int], None] | None = None
+
+    def __call__(self, worker: int) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's, which ends its workers
+        threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+        info: Any = torch.utils.data.get_worker_info()
+        if isinstance(info.dataset, Shelf):
+            # What an owner's worker_init_fn expects to find; torch's own setter refuses.
+            object.__setattr__(info, "dataset", info.dataset.dataset)
+        if self.own is not None:
+            self.own(worker)
+
+
+def _leave_with(parent: int) -> None:
+    """End this process when its parent has ended, however: a worker that waits on a full pipe would never see it."""
+    while os.getppid() == parent:
+        time.sleep(_ORPHAN_SECONDS)
+    os._exit(1)
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFF_FFFF)
+    torch.default_generator.manual_seed(seed)
