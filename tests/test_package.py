@@ -10,9 +10,11 @@ import fulltilt
 PUBLIC = {
     "FulltiltError",
     "GPUAugmentation",
+    "HybridPrecisionTrainer",
     "MinimalGPUAugmentation",
     "ProgressiveAugmentation",
     "StrongGPUAugmentation",
+    "Trainer",
     "__version__",
 }
 

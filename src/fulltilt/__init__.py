@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from fulltilt.augment import ProgressiveAugmentation as ProgressiveAugmentation
     from fulltilt.augment import StrongGPUAugmentation as StrongGPUAugmentation
     from fulltilt.errors import FulltiltError as FulltiltError
+    from fulltilt.train import HybridPrecisionTrainer as HybridPrecisionTrainer
+    from fulltilt.train import Trainer as Trainer
 
 __version__ = "0.1.0"
 
@@ -21,17 +23,21 @@ __version__ = "0.1.0"
 _HOMES = {
     "FulltiltError": "fulltilt.errors",
     "GPUAugmentation": "fulltilt.augment",
+    "HybridPrecisionTrainer": "fulltilt.train",
     "MinimalGPUAugmentation": "fulltilt.augment",
     "ProgressiveAugmentation": "fulltilt.augment",
     "StrongGPUAugmentation": "fulltilt.augment",
+    "Trainer": "fulltilt.train",
 }
 
 __all__ = [
     "FulltiltError",
     "GPUAugmentation",
+    "HybridPrecisionTrainer",
     "MinimalGPUAugmentation",
     "ProgressiveAugmentation",
     "StrongGPUAugmentation",
+    "Trainer",
     "__version__",
 ]
 

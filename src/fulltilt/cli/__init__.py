@@ -17,6 +17,7 @@ from fulltilt.cli.bench import bench
 from fulltilt.cli.cache import cache
 from fulltilt.cli.env import env
 from fulltilt.cli.monitor import monitor
+from fulltilt.cli.train import train
 from fulltilt.errors import FulltiltError
 
 app = typer.Typer(
@@ -46,6 +47,7 @@ def _root(
 
 app.command()(env)
 app.command()(monitor)
+app.command()(train)
 app.add_typer(augment, name="augment")
 app.add_typer(bench, name="bench")
 app.add_typer(cache, name="cache")

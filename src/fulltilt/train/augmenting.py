@@ -67,3 +67,10 @@ def augments(source: Feed) -> bool:
     """Whether a feed augments; one of image files has an augmentation in `eval()` mode only to make them one size."""
     found = source.augmentation
     return found is not None and not (isinstance(found, nn.Module) and not found.training)
+
+
+def describe(augmentation: Augmentation) -> str:
+    """In one line."""
+    if isinstance(augmentation, GPUAugmentation):
+        return f"{type(augmentation).__name__}({augmentation.extra_repr()})"
+    return getattr(augmentation, "__name__", type(augmentation).__name__)

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from fulltilt.errors import InputError
 from fulltilt.train.config import LOSSES, MODELS, OPTIMIZERS, SCHEDULERS, AugmentationConfig, Config, TrainingConfig
+from fulltilt.train.references import is_reference
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "model.name": MODELS,
@@ -278,7 +279,7 @@ def _relations(content: Mapping[str, Any]) -> list[str]:
 
     for path, known in _CHOICES.items():
         name = at(path)
-        if isinstance(name, str) and name not in known and not _is_reference(name):
+        if isinstance(name, str) and name not in known and not is_reference(name):
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f" (did you mean {near[0]}?)" if near else ""
             problems.append(f"{path}: found {name!r}{hint}; allowed: {', '.join(known)} or package.module:callable")
@@ -302,8 +303,3 @@ def _relations(content: Mapping[str, Any]) -> list[str]:
         for name in ("switch_epoch", "ramp_epochs", "minimal", "strong")
         if at(f"gpu_augmentation.{name}") is not None and not progressive
     ]
-
-
-def _is_reference(name: str) -> bool:
-    module, colon, attribute = name.partition(":")
-    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")))

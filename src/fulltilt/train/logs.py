@@ -29,7 +29,7 @@ class JsonLines:
 
     def write(self, kind: str, record: Mapping[str, Any], *, step: int) -> None:
         line = {"kind": kind, "time": round(time.time(), 3), "step": step, **record}
-        self._file.write(json.dumps({name: _finite(value) for name, value in line.items()}, ensure_ascii=False) + "\n")
+        self._file.write(json_line(line) + "\n")
 
     def close(self) -> None:
         self._file.close()
@@ -74,6 +74,12 @@ def open_logs(folder: Path | None, *, jsonl: bool, tensorboard: bool | Literal["
     return logs
 
 
+def json_line(record: Mapping[str, Any]) -> str:
+    """JSON has no NaN: what is not finite is written as text."""
+    return json.dumps(_finite(record), ensure_ascii=False, allow_nan=False)
+
+
 def _finite(value: Any) -> Any:
-    """JSON has no NaN."""
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fulltilt.errors import InputError, LossError
-from fulltilt.train.augmenting import Augmentation, augments, for_training, for_validation
+from fulltilt.train.augmenting import Augmentation, augments, describe, for_training, for_validation
 from fulltilt.train.callbacks import Callback
 from fulltilt.train.checkpoint import Checkpoints, rng
 from fulltilt.train.config import Config, LoggingConfig, TrainingConfig
@@ -28,6 +26,7 @@ from fulltilt.train.place import MidEpoch
 from fulltilt.train.report import Report
 from fulltilt.train.saving import Saving
 from fulltilt.train.schedules import Schedules
+from fulltilt.train.seeding import seed_everything
 from fulltilt.train.signals import StopSignals
 from fulltilt.train.sources import as_feed
 from fulltilt.train.step import HybridPrecisionTrainer
@@ -73,7 +72,7 @@ class Trainer:
         """
         self.config, logging = _settings(config)
         if self.config.seed is not None:
-            _seed(self.config.seed)
+            seed_everything(self.config.seed)
         self.is_main = _rank() == 0
         self.history = History()
         self.callbacks = list(callbacks)
@@ -372,7 +371,7 @@ class Trainer:
         )
         if self._augmentation is not None:
             where = "in the feed" if self._training.augment is None else f"on {self.device}"
-            report.say("augmentation is on, in training only, %s: %s", where, self._augmentation)
+            report.say("augmentation is on, in training only, %s: %s", where, describe(self._augmentation))
         if self.epoch >= config.epochs:
             report.say("nothing is left to do: %d of %d epochs are over; raise epochs", self.epoch, config.epochs)
         report.write("start", {"epoch": self.epoch, "config": config.model_dump(mode="json")}, step=self.step)
@@ -408,12 +407,6 @@ def _better(monitor: str) -> Literal["min", "max"]:
     """Losses and errors are better when smaller."""
     words = ("loss", "error", "mse", "mae", "perplexity", "distance")
     return "min" if any(word in monitor.lower() for word in words) else "max"
-
-
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed % (1 << 32))
-    torch.manual_seed(seed)
 
 
 def _rank() -> int:

@@ -1,0 +1,106 @@
+"""`fulltilt train`: train what a configuration file describes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fulltilt.errors import InputError
+
+if TYPE_CHECKING:
+    from fulltilt.train.config import Config
+    from fulltilt.train.history import History
+
+_SIGNAL = 128
+"""A run that a signal ended, after it was saved, exits with this plus the signal's number, as shells count."""
+
+
+def train(
+    config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="The YAML file.", show_default=False)] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as training.lr=0.01.", show_default=False)
+    ] = None,
+    *,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest good checkpoint of the output folder, if any.")
+    ] = False,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print the complete configuration that would be used, and leave.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, in one line.")] = False,
+) -> None:
+    """Train what a configuration file describes.
+
+    SIGTERM and Ctrl-C save and leave, with status 143 and 130; --resume goes on from there, with the same losses.
+    """
+    from fulltilt.train.config_file import dump_config, parse_config, read_config
+
+    if config is None:
+        if not print_config:
+            raise InputError("CONFIG is missing: name a YAML file; `fulltilt train --print-config` shows its keys")
+        print(dump_config(parse_config("")), end="")
+        return
+    settings = _with_output(read_config(config, overrides or []), config)
+    if print_config:
+        print(dump_config(settings), end="")
+        return
+    history, is_main = _trained(settings, resume=resume)
+    if is_main:
+        _print(settings, history, as_json=as_json)
+    if history.stopped_by is not None:
+        raise typer.Exit(_SIGNAL + history.stopped_by)
+
+
+def _with_output(settings: Config, path: Path) -> Config:
+    """Without a word about it, a run's files go to runs/ and the configuration's name."""
+    if settings.training.output is not None:
+        return settings
+    training = settings.training.model_copy(update={"output": str(Path("runs") / path.stem)})
+    return settings.model_copy(update={"training": training})
+
+
+def _trained(settings: Config, *, resume: bool) -> tuple[History, bool]:
+    from fulltilt.machine.files import write_whole
+    from fulltilt.train.build import make_trainer
+    from fulltilt.train.config_file import dump_config
+
+    assert settings.training.output is not None
+    output = Path(settings.training.output)
+    saved = list((output / "checkpoints").glob("checkpoint-*"))
+    if saved and not resume:
+        raise InputError(
+            f"{output} holds {len(saved)} checkpoints of an earlier run: add --resume to go on from them, "
+            "or name another folder with training.output=…"
+        )
+    trainer = make_trainer(settings)
+    if trainer.is_main:
+        write_whole(output / "config.yaml", dump_config(settings))
+    if saved:
+        step = trainer.resume()
+        if trainer.is_main:
+            print(f"fulltilt: going on from step {step} (epoch {trainer.epoch + 1})", file=sys.stderr, flush=True)
+    return trainer.fit(), trainer.is_main
+
+
+def _print(settings: Config, history: History, *, as_json: bool) -> None:
+    from fulltilt.train.logs import json_line
+
+    training, stopped = settings.training, history.stopped_by
+    if as_json:
+        result = {
+            "steps": history.steps,
+            "epochs": len(history.epochs),
+            "monitor": training.monitor,
+            "best": history.best,
+            "stopped_by": None if stopped is None else stopped.name,
+            "output": training.output,
+            "last": history.last,
+        }
+        print(json_line(result))
+        return
+    best = "" if history.best is None else f", best {training.monitor} {history.best:.4g}"
+    word = "finished" if stopped is None else "stopped"
+    print(f"{word} after {history.steps} steps{best}; checkpoints and log in {training.output}")

@@ -1,0 +1,131 @@
+"""From a configuration to a Trainer: model, optimizer, scheduler, loss, metrics."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.optim import Optimizer, lr_scheduler
+
+from fulltilt.errors import InputError
+from fulltilt.train import models
+from fulltilt.train.config import Config, MetricConfig, TrainingConfig
+from fulltilt.train.data import make_feeds
+from fulltilt.train.device import device_for
+from fulltilt.train.loop import Trainer
+from fulltilt.train.references import called, found
+from fulltilt.train.seeding import seed_everything
+from fulltilt.train.sources import batches
+
+_MODELS: dict[str, Callable[..., nn.Module]] = {
+    "mlp": models.Mlp,
+    "small_cnn": models.SmallCnn,
+    "small_unet": models.SmallUnet,
+}
+_OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+    "rmsprop": torch.optim.RMSprop,
+}
+_LOSSES: dict[str, Callable[..., torch.Tensor]] = {
+    "cross_entropy": functional.cross_entropy,
+    "bce_with_logits": functional.binary_cross_entropy_with_logits,
+    "mse": functional.mse_loss,
+    "l1": functional.l1_loss,
+    "smooth_l1": functional.smooth_l1_loss,
+}
+
+
+def make_trainer(config: Config) -> Trainer:
+    """Everything that the configuration names, put together. Errors name the key that they come from."""
+    training = config.training
+    if training.seed is not None:
+        seed_everything(training.seed)
+    model = make_model(config)
+    device = device_for(model, training.device)
+    train, val, augmentation = make_feeds(config, device)
+    optimizer = make_optimizer(model, training)
+    scheduler = make_scheduler(optimizer, training, batches(train))
+    metrics = {name: _metric(f"metrics.{name}", metric) for name, metric in config.metrics.items()}
+    criterion = None if training.loss is None else _LOSSES.get(training.loss) or found("training.loss", training.loss)
+    return Trainer(
+        model,
+        train,
+        val,
+        criterion,
+        optimizer,
+        scheduler,
+        config,
+        device,
+        gpu_augmentation=augmentation,
+        metrics=metrics or None,
+    )
+
+
+def make_model(config: Config) -> nn.Module:
+    name, args = config.model.name, config.model.args
+    model = called("model", _MODELS.get(name) or found("model.name", name), args)
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model.name: {name} returned {type(model).__name__}; expected a torch.nn.Module")
+    return model
+
+
+def make_optimizer(model: nn.Module, training: TrainingConfig) -> Optimizer:
+    name = training.optimizer
+    make = _OPTIMIZERS.get(name) or found("training.optimizer", name)
+    args = {"lr": training.lr, **training.optimizer_args}
+    return called("training.optimizer", make, args, list(model.parameters()))  # type: ignore[no-any-return]
+
+
+def make_scheduler(optimizer: Optimizer, training: TrainingConfig, batches_per_epoch: int | None) -> Any:
+    """The scheduler, its length taken from the run's where nothing else is said."""
+    name, args = training.scheduler, dict(training.scheduler_args)
+    if name is None:
+        return None
+    per_step = training.scheduler_interval == "step" or (training.scheduler_interval is None and name == "onecycle")
+    length = training.epochs
+    if per_step:
+        steps = training.max_steps
+        if batches_per_epoch is not None:
+            whole = -(-batches_per_epoch * training.epochs // training.accumulate)
+            steps = whole if steps is None else min(steps, whole)
+        if steps is None and name in ("cosine", "onecycle", "linear"):
+            raise InputError(
+                f"training.scheduler: {name} needs the number of steps, which the data don't tell: max_steps"
+            )
+        length = steps or 0
+    lengths: dict[str, dict[str, Any]] = {
+        "cosine": {"T_max": length},
+        "step": {"step_size": max(1, length // 3)},
+        "onecycle": {"max_lr": training.lr, "total_steps": length + 1},
+        "linear": {"start_factor": 1.0, "end_factor": 0.01, "total_iters": length},
+    }
+    kinds: dict[str, Any] = {
+        "cosine": lr_scheduler.CosineAnnealingLR,
+        "step": lr_scheduler.StepLR,
+        "onecycle": lr_scheduler.OneCycleLR,
+        "linear": lr_scheduler.LinearLR,
+        "plateau": lr_scheduler.ReduceLROnPlateau,
+    }
+    make = kinds.get(name) or found("training.scheduler", name)
+    return called("training.scheduler", make, lengths.get(name, {}) | args, optimizer)
+
+
+def _metric(path: str, config: MetricConfig) -> Any:
+    if ":" in config.name:
+        return called(path, found(f"{path}.name", config.name), config.args)
+    for module in ("torchmetrics.classification", "torchmetrics"):
+        kind = getattr(importlib.import_module(module), config.name, None)
+        if kind is not None:
+            return called(path, kind, config.args)
+    import torchmetrics
+
+    near = difflib.get_close_matches(config.name, [*torchmetrics.classification.__all__, *torchmetrics.__all__], n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise InputError(f"{path}.name: torchmetrics has no {config.name!r}{hint} Others are named package.module:Class")

@@ -1,0 +1,145 @@
+"""From the section `data` to feeds: image files, or whatever a callable returns."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+
+from fulltilt.augment import (
+    GPUAugmentation,
+    MinimalGPUAugmentation,
+    ProgressiveAugmentation,
+    StrongGPUAugmentation,
+)
+from fulltilt.errors import InputError
+from fulltilt.feed import Feed, ImageFiles, feed
+from fulltilt.feed.order import Order
+from fulltilt.train.config import AugmentationConfig, Config, DataConfig
+from fulltilt.train.references import called, found, is_reference
+from fulltilt.train.sources import as_feed
+
+log = logging.getLogger("fulltilt.train")
+
+_AUGMENTATIONS: dict[str, Callable[..., GPUAugmentation]] = {
+    "default": GPUAugmentation,
+    "minimal": MinimalGPUAugmentation,
+    "strong": StrongGPUAugmentation,
+    "progressive": ProgressiveAugmentation,
+}
+
+
+def make_feeds(config: Config, device: torch.device) -> tuple[Feed, Feed | None, GPUAugmentation | None]:
+    """Feeds for training and validation, and the augmentation that is left to the loop.
+
+    Image files are augmented in their feed, in the same pass that makes them one size and normalises them.
+    """
+    data, seed = config.data, config.training.seed or 0
+    if data.source is None:
+        raise InputError("data.source: missing; give a folder of images, a .csv file or package.module:callable")
+    train = _source("data.source", data.source, data.args, data.masks)
+    val = None
+    if data.val_source is not None:
+        val = _source("data.val_source", data.val_source, data.val_args, data.val_masks)
+    elif data.val_share is not None:
+        train, val = set_aside(train, data.val_share, seed)
+    in_feed = isinstance(train, ImageFiles)
+    augment = make_augmentation(config, seed) if in_feed or config.augments else None
+    if augment is not None:
+        augment.train(config.augments)
+    training = _feed(train, data, device, augment, seed=seed, training=True)
+    if val is None:
+        return training, None, None if in_feed else augment
+    scaling = make_augmentation(config, seed).eval() if isinstance(val, ImageFiles) else None
+    return training, _feed(val, data, device, scaling, seed=seed, training=False), None if in_feed else augment
+
+
+def make_augmentation(config: Config, seed: int) -> GPUAugmentation:
+    """The preset with its options; images from files come out in the size that `data` asks for."""
+    wanted = config.gpu_augmentation or AugmentationConfig()
+    options = {"seed": seed, **wanted.options}
+    if config.data.size is not None and not {"size", "random_crop"} & set(options):
+        options["size"] = config.data.size
+    return called("gpu_augmentation", _AUGMENTATIONS[wanted.preset], options)  # type: ignore[no-any-return]
+
+
+def set_aside(source: Any, share: float, seed: int) -> tuple[Any, Any]:
+    """A share of the samples for validation: the same ones for the same seed."""
+    parts = source if isinstance(source, tuple | list) else None
+    if isinstance(source, DataLoader | Feed | IterableDataset) or not (parts or hasattr(source, "__len__")):
+        kind = type(source).__name__
+        raise InputError(f"data.val_share: samples of a {kind} can't be set aside; give data.val_source")
+    length = len(parts[0]) if parts else len(source)
+    held = round(length * share)
+    if not 0 < held < length:
+        raise InputError(f"data.val_share: {share:g} of {length} samples is {held}; both parts must have some")
+    order = Order(length=length, batch_size=1, shuffle=True, seed=seed).permutation(0)
+    return _part(source, np.sort(order[held:])), _part(source, np.sort(order[:held]))
+
+
+def _part(source: Any, chosen: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
+    if isinstance(source, ImageFiles):
+        part = ImageFiles([source.paths[i] for i in chosen])
+        part.labels = None if source.labels is None else source.labels[chosen]
+        part.masks = None if source.masks is None else [source.masks[i] for i in chosen]
+        part.classes = source.classes
+        return part
+    if isinstance(source, tuple | list):
+        return tuple(_part(each, chosen) for each in source)
+    if isinstance(source, Tensor):
+        return source[torch.from_numpy(chosen)]
+    return source[chosen] if isinstance(source, np.ndarray) else Subset(source, chosen.tolist())
+
+
+def _source(path: str, name: str, args: dict[str, Any], masks: str | None) -> Any:
+    if is_reference(name):
+        if masks is not None:
+            raise InputError(f"{path}: masks belong to folders of images; {name} has to give its own")
+        return called(path, found(path, name), args)
+    if args:
+        raise InputError(f"{path}: {name} is read as a folder or .csv file, which takes no args ({', '.join(args)})")
+    try:
+        return ImageFiles(name, masks=masks)
+    except (InputError, OSError) as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _feed(
+    source: Any, data: DataConfig, device: torch.device, augment: GPUAugmentation | None, *, seed: int, training: bool
+) -> Feed:
+    name = "data.source" if training else "data.val_source"
+    if isinstance(source, Feed | DataLoader) or not _has_samples(source):
+        return as_feed(source, device, name=name)
+    assert data.batch_size != "auto"  # refused when the file was read
+    options: dict[str, Any] = {
+        "batch_size": data.batch_size if training else data.val_batch_size or data.batch_size,
+        "device": device,
+        "shuffle": data.shuffle and training and not isinstance(source, IterableDataset),
+        "seed": seed,
+        "drop_last": data.drop_last and training,
+        "num_workers": data.num_workers,
+        "prefetch": data.prefetch,
+    }
+    if isinstance(source, ImageFiles):
+        if data.num_workers == 0:
+            log.info("data.num_workers: 0 is taken as 1: image files are decoded in a process of their own")
+            options["num_workers"] = 1
+        options |= {"augment": augment, "quality": data.quality, "channels": data.channels, "on_error": data.on_error}
+        options["cache"] = data.cache
+    elif training and (ignored := [key for key in ("cache", "quality") if key in data.model_fields_set]):
+        raise InputError(f"data.{', data.'.join(ignored)}: only for image files; {data.source} gives its own samples")
+    return called(name, feed, options, source)  # type: ignore[no-any-return]
+
+
+def _has_samples(source: Any) -> bool:
+    """Whether a feed can put its samples into batches; anything else gives batches itself."""
+    if isinstance(source, Dataset | ImageFiles | Tensor | np.ndarray):
+        return True
+    if isinstance(source, Sequence):
+        return len(source) > 0 and all(isinstance(part, Tensor | np.ndarray) for part in source)
+    return hasattr(source, "__getitem__") and hasattr(source, "__len__")
