@@ -14,7 +14,7 @@ from fulltilt.errors import InputError
 from fulltilt.feed.structure import map_tensors
 from fulltilt.train.choose import Settings
 from fulltilt.train.ema import Ema
-from fulltilt.train.optim import Fusing, like_weights
+from fulltilt.train.optim import Fusing, like_weights, ready_for_skipping
 from fulltilt.train.precision import autocast_for, make_scaler, set_fp32_maths
 from fulltilt.train.roles import Objective
 
@@ -66,7 +66,7 @@ class Engine:
         """Bring the optimizers' state to the settings; also after it was loaded."""
         for optimizer, fusing in zip(self.optimizers, self._fusings, strict=True):
             like_weights(optimizer)
-            fusing.set(self.settings.fused)
+            fusing.set(self.settings.fused and (self.scaler is None or ready_for_skipping(optimizer)))
         if self.ema is not None:
             self.ema.follow_layout()
 

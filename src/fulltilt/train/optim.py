@@ -49,6 +49,23 @@ class Fusing:
         self._optimizer._step_supports_amp_scaling = fused  # type: ignore[attr-defined]
 
 
+def ready_for_skipping(optimizer: Optimizer) -> bool:
+    """See that the first step may be skipped for overflow; False where it may not, and must not be fused.
+
+    Fused SGD makes its momentum without values and fills it in the first step: skipped, that step leaves it unfilled
+    and the next one adds up garbage. Zeros do as well, unless there is dampening, which the first step leaves out.
+    """
+    for group in optimizer.param_groups:
+        if not isinstance(optimizer, torch.optim.SGD) or not group["momentum"]:
+            continue
+        if group["dampening"]:
+            return False
+        for parameter in group["params"]:
+            if parameter.requires_grad and optimizer.state[parameter].get("momentum_buffer") is None:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return True
+
+
 def like_weights(optimizer: Optimizer) -> None:
     """State on the device and in the memory format of its weights: kernels that take both at once need that."""
     for parameter, state in optimizer.state.items():

@@ -1,0 +1,242 @@
+"""Running out of memory: effective batch and losses stay, no step is taken twice, and what shrank grows back."""
+
+from __future__ import annotations
+
+import copy
+import logging
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from fulltilt.errors import UnavailableError
+from fulltilt.train import HybridPrecisionTrainer
+from fulltilt.train.micro import MicroSize
+
+
+class Small(nn.Module):
+    """Room for so many samples at once; more is an OutOfMemoryError, in the forward or amid the backward."""
+
+    def __init__(self, room, *, fails_in="forward"):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 16, dtype=torch.float64), nn.Linear(16, 3, dtype=torch.float64)
+        self.room, self.fails_in = room, fails_in
+        self.sizes = []
+
+    def forward(self, x):
+        self.sizes.append(len(x))
+        hidden = torch.tanh(self.first(x))
+        if len(x) > self.room:
+            if self.fails_in == "forward":
+                raise torch.OutOfMemoryError("tried to allocate 3 GiB")
+            hidden.register_hook(_out_of_memory)  # the last layer's gradients are there by then
+        return self.last(hidden)
+
+
+def _out_of_memory(_):
+    raise torch.OutOfMemoryError("tried to allocate 3 GiB")
+
+
+class Counting(torch.optim.SGD):
+    steps = 0
+
+    def step(self, closure=None):
+        self.steps += 1
+        return super().step(closure)
+
+
+def train(room, batches, *, fails_in="forward", accumulate=1, patience=1000, model=None):
+    torch.manual_seed(0)
+    model = model or Small(room, fails_in=fails_in)
+    optimizer = Counting(model.parameters(), lr=0.1, momentum=0.9)
+    trainer = HybridPrecisionTrainer(model, optimizer, device="cpu", accumulate=accumulate)
+    trainer._micro.micro = MicroSize(patience)
+    losses = [trainer.train_step(*batch).loss for batch in batches]
+    return torch.stack(losses), model, optimizer, trainer
+
+
+def batches_of(count, size=16):
+    draw = torch.Generator().manual_seed(3)
+    return [
+        (torch.randn(size, 6, generator=draw, dtype=torch.float64), torch.randint(0, 3, (size,), generator=draw))
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("fails_in", ["forward", "backward"])
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_losses_weights_and_number_of_steps_are_those_of_enough_memory(fails_in, accumulate, caplog):
+    batches = batches_of(24)
+    expected, theirs, their_optimizer, _ = train(16, batches, accumulate=accumulate)
+    with caplog.at_level(logging.WARNING, "fulltilt.train"):
+        losses, ours, optimizer, trainer = train(5, batches, fails_in=fails_in, accumulate=accumulate)
+    torch.testing.assert_close(losses, expected, rtol=1e-12, atol=1e-12)
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
+    assert optimizer.steps == their_optimizer.steps == 24 // accumulate
+    assert trainer._micro.micro.size == 4
+    assert [record.message.split(": ", 1)[1] for record in caplog.records] == [
+        f"micro-batches of 8 instead of 16 from here on; the effective batch stays {16 * accumulate}",
+        f"micro-batches of 4 instead of 8 from here on; the effective batch stays {16 * accumulate}",
+    ]
+
+
+def test_out_of_memory_in_the_middle_of_accumulating_starts_the_window_again():
+    batches = batches_of(8)
+    expected, theirs, _, _ = train(16, batches, accumulate=4)
+    model = Small(16)
+    torch.manual_seed(0)
+    fresh = Small(16)
+    model.load_state_dict(fresh.state_dict())
+    optimizer = Counting(model.parameters(), lr=0.1, momentum=0.9)
+    trainer = HybridPrecisionTrainer(model, optimizer, device="cpu", accumulate=4)
+    losses = []
+    for index, batch in enumerate(batches):
+        if index == 6:  # two batches of this window have left their gradients
+            model.room, model.fails_in = 8, "backward"
+        losses.append(trainer.train_step(*batch).loss)
+    torch.testing.assert_close(torch.stack(losses), expected, rtol=1e-12, atol=1e-12)
+    for a, b in zip(model.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
+    assert optimizer.steps == 2
+
+
+def test_batch_statistics_and_random_numbers_are_not_drawn_twice():
+    """The failed attempt has moved both; what counts is where the batch began."""
+
+    class Noisy(Small):
+        def __init__(self, room):
+            super().__init__(room, fails_in="backward")
+            self.norm = nn.BatchNorm1d(6, dtype=torch.float64)
+            self.seen = []
+
+        def forward(self, x):
+            x = self.norm(x)
+            self.seen.append((len(x), torch.rand(())))
+            return super().forward(x)
+
+    torch.manual_seed(0)
+    model = Noisy(8)
+    batch = batches_of(1)[0]
+    trainer = HybridPrecisionTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), device="cpu")
+    torch.manual_seed(5)
+    trainer.train_step(*batch)
+    (whole, first), (half, again), (other, after) = model.seen
+    assert (whole, half, other) == (16, 8, 8)
+    assert first == again != after
+    assert model.norm.num_batches_tracked == 2, "two micro-batches, and not the attempt before them"
+
+
+def test_outputs_of_micro_batches_are_those_of_the_batch():
+    batch = batches_of(1)[0]
+    torch.manual_seed(0)
+    model = Small(3)
+    expected = copy.deepcopy(model)
+    expected.room = 16
+    trainer = HybridPrecisionTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), device="cpu")
+    outputs = trainer.train_step(*batch).outputs
+    torch.testing.assert_close(outputs, expected(batch[0]).detach())
+
+
+def test_a_loss_that_sums_is_not_averaged():
+    batches = batches_of(6)
+    found = []
+    for room in (16, 4):
+        torch.manual_seed(0)
+        model = Small(room)
+        trainer = HybridPrecisionTrainer(
+            model, torch.optim.SGD(model.parameters(), lr=0.01), loss=nn.CrossEntropyLoss(reduction="sum"), device="cpu"
+        )
+        found.append(torch.stack([trainer.train_step(*batch).loss for batch in batches]))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-12)
+
+
+def test_one_sample_that_does_not_fit_is_said():
+    with pytest.raises(UnavailableError, match="out of memory with one sample at a time: tried to allocate 3 GiB"):
+        train(0, batches_of(1))
+
+
+def test_other_errors_are_not_taken_for_want_of_memory():
+    class Broken(Small):
+        def forward(self, x):
+            if len(self.sizes) > 1:
+                raise RuntimeError("a bug of the model's own")
+            return super().forward(x)
+
+    with pytest.raises(RuntimeError, match="a bug of the model's own"):
+        train(16, batches_of(4), model=Broken(16))
+
+
+def test_the_optimizers_step_is_never_taken_again():
+    class Full(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            raise torch.OutOfMemoryError("no room for the state")
+
+    torch.manual_seed(0)
+    model = Small(16)
+    trainer = HybridPrecisionTrainer(model, Full(model.parameters(), lr=0.1), device="cpu")
+    with pytest.raises(UnavailableError, match=r"out of memory in the optimizer's step.*last checkpoint"):
+        trainer.train_step(*batches_of(1)[0])
+    assert model.sizes == [16]
+
+
+def test_it_grows_back_when_memory_is_free_again():
+    torch.manual_seed(0)
+    model = Small(4)
+    trainer = HybridPrecisionTrainer(model, Counting(model.parameters(), lr=0.1), device="cpu")
+    trainer._micro.micro = MicroSize(3)
+    batches = batches_of(20)
+    for batch in batches[:4]:
+        trainer.train_step(*batch)
+    assert trainer._micro.micro.size == 4
+    model.room = 16
+    for batch in batches[4:]:
+        trainer.train_step(*batch)
+    assert trainer._micro.micro.size is None
+    assert model.sizes[-1] == 16
+    assert trainer.optimizers[0].steps == 20
+
+
+def test_growing_that_fails_costs_nothing_but_patience():
+    batches = batches_of(60)
+    expected, *_ = train(16, batches)
+    losses, model, optimizer, _ = train(4, batches, patience=4)
+    torch.testing.assert_close(losses, expected, rtol=1e-12, atol=1e-12)
+    assert optimizer.steps == 60
+    assert 2 <= model.sizes.count(8) - 1 <= 4, "tried after 4, 8, 16, … steps"
+
+
+def test_the_last_batch_may_be_shorter_and_a_micro_batch_uneven():
+    batches = [*batches_of(3), *batches_of(2, size=7)]
+    expected, *_ = train(16, batches)
+    losses, model, *_ = train(5, batches)
+    torch.testing.assert_close(losses, expected, rtol=1e-12, atol=1e-12)
+    assert model.sizes[-4:] == [4, 3, 4, 3]
+
+
+@given(st.integers(1, 512), st.lists(st.sampled_from(["oom", "step", "grow"]), max_size=60))
+def test_a_micro_batch_is_never_empty_nor_larger_than_its_batch(samples, events):
+    micro = MicroSize(patience=2)
+    for event in events:
+        if event == "oom":
+            assert micro.halve(samples) or (micro.size or samples) == 1
+        elif event == "step":
+            micro.went_well()
+        else:
+            micro.grow(samples)
+        assert micro.size is None or 1 <= micro.size < samples
+
+
+def test_accumulating_is_counted_by_batches_not_by_micro_batches():
+    torch.manual_seed(0)
+    model = Small(4)
+    trainer = HybridPrecisionTrainer(model, Counting(model.parameters(), lr=0.1), device="cpu", accumulate=2)
+    stepped = []
+    for batch in batches_of(6):
+        trainer.train_step(*batch)
+        stepped.append(trainer.stepped)
+    assert stepped == [False, True] * 3
+    assert model.sizes == [16, 8, *[4] * 24]
