@@ -97,6 +97,30 @@ def feed(
         write_whole(json_file, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
 
 
+@bench.command()
+def train(
+    *,
+    only: Annotated[str, typer.Option(help="Workloads to run.")] = "resnet50,unet,windows",
+    quick: Annotated[bool, typer.Option(help="A smoke run: few rounds, short ones.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+) -> None:
+    """The training step with everything at "auto", against steps optimised by hand."""
+    import json
+
+    from fulltilt.machine.files import check_writable, write_whole
+
+    if json_file is not None:
+        check_writable(json_file, option="--json")
+
+    from fulltilt.bench.train.run import measure, parts_of
+    from fulltilt.bench.train.table import show
+
+    found = measure(quick=quick, only=parts_of(only), say=_say)
+    show(found)
+    if json_file is not None:
+        write_whole(json_file, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
+
+
 def _say(text: str) -> None:
     print(f"fulltilt: {text}", file=sys.stderr, flush=True)
 

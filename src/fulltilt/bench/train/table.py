@@ -1,0 +1,59 @@
+"""The result as a table, what was chosen, and a line for everything that fell short."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from fulltilt.bench.train.figures import Case, TrainBench
+
+
+def show(found: TrainBench, console: Console | None = None) -> None:
+    console = console or Console()
+    if not console.is_terminal:
+        console.width = 110  # a pipe or a file has no width of its own
+    table = Table(title="One training step, batch on the device", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    table.add_column("")
+    for name in ("samples/s", "a step", "spread", "set up", "of by hand", "target", ""):
+        table.add_column(name, justify="right", no_wrap=True)
+    for workload, cases in groupby(found.cases, key=lambda case: case.workload):
+        table.add_row(f"[bold]{found.workloads.get(workload, workload)}[/bold]")
+        for case in cases:
+            if case.samples_per_second is not None:
+                table.add_row(*_row(case))
+        table.add_section()
+    console.print(table)
+    for text in lines(found):
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def lines(found: TrainBench) -> list[str]:
+    """What the table can't say."""
+    said = []
+    for case in found.cases:
+        for name, decision in case.notes.get("plan", {}).items():
+            said.append(f"{case.workload}: {name}: {decision['value']} ({decision['reason']})")
+    said += [f"{case.workload}: {case.title}: {case.problem}" for case in found.cases if case.problem]
+    said += found.shortfalls()
+    targets = [case.met for case in found.cases if case.at_least is not None]
+    if targets:
+        said.append(f"{targets.count(True)} of {len(targets)} targets met, in {found.seconds:.0f} s.")
+    if found.problem:
+        said.append(found.problem)
+    return said
+
+
+def _row(case: Case) -> tuple[str, ...]:
+    return (
+        case.title,
+        "–" if case.samples_per_second is None else f"{case.samples_per_second:,.0f}",
+        "–" if case.step_seconds is None else f"{1e3 * case.step_seconds:.3g} ms",
+        "–" if case.spread is None else f"{100 * case.spread:.1f} %",
+        "–" if case.setup_seconds is None else f"{case.setup_seconds:.1f} s",
+        "–" if case.share is None else f"{100 * case.share:.1f} %",
+        "" if case.at_least is None else f"≥ {100 * case.at_least:g} %",
+        "" if case.at_least is None else {True: "met", False: "missed", None: "?"}[case.met],
+    )
