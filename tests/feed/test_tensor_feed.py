@@ -9,6 +9,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fulltilt.errors import InputError
 from fulltilt.feed import feed
+from fulltilt.feed.dataset_feed import DatasetFeed
+from fulltilt.feed.order import Order
+from fulltilt.feed.tensor_feed import TensorFeed, steps_together
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.booleans())
@@ -57,3 +60,51 @@ def test_arrays_are_taken_as_they_are_and_a_function_is_given_the_batch():
 def test_lengths_that_differ_are_named():
     with pytest.raises(InputError, match=r"one length, found \[3, 4\]"):
         feed((torch.zeros(3), torch.zeros(4)), batch_size=1, device="cpu")
+
+
+@given(st.integers(1, 300), st.integers(1, 9), st.integers(1, 3), st.booleans(), st.data())
+def test_what_is_gathered_together_is_each_step_s_own(length, batch_size, world, drop_last, data):
+    if drop_last and length < batch_size * world:
+        return
+    rank = data.draw(st.integers(0, world - 1))
+    x = torch.arange(length * 4).view(length, 4)  # 32 bytes a sample: parts of what is gathered together are aligned
+    order = Order(
+        length=length, batch_size=batch_size, shuffle=True, drop_last=drop_last, rank=rank, world=world, seed=1
+    )
+    it = TensorFeed((x,), order, device=torch.device("cpu"), ahead=1, resident=True)
+    steps = list(order.epoch(0)) + list(order.epoch(1))
+    given_out = [batch.clone() for _ in range(2) for (batch,) in it]
+    assert [batch[:, 0].tolist() for batch in given_out] == [(4 * step.indices).tolist() for step in steps]
+    again = TensorFeed((x,), order, device=torch.device("cpu"), ahead=1, resident=True)
+    loop = iter(again)
+    done = data.draw(st.integers(0, len(again) - 1))
+    for _ in range(done):
+        next(loop)
+    state = again.state_dict()
+    again.load_state_dict(state)  # what was gathered ahead is given up
+    assert [batch[:, 0].tolist() for (batch,) in again] == [
+        (4 * step.indices).tolist() for step in list(order.epoch(0))[done:]
+    ]
+
+
+def test_small_aligned_batches_are_gathered_together_and_others_one_by_one():
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    windows = (torch.zeros(4, 24, 16), torch.zeros(4, dtype=torch.int64))
+    assert steps_together(windows, 32, gpu) == 64
+    assert steps_together(windows, 32, cpu) == 1
+    assert steps_together((torch.zeros(4, 2),), 32, cpu) == 64
+    assert steps_together(windows, 31, gpu) == 1, "labels would begin anywhere"
+    assert steps_together((torch.zeros(1, 3, 512, 512),), 32, gpu) == 1
+
+
+def test_a_batch_may_be_written_to_without_changing_another():
+    x = torch.arange(64.0).view(16, 4)
+    for batch in (it := feed(x, batch_size=4, device="cpu")):
+        batch[0].zero_()
+    assert torch.equal(torch.cat([batch for (batch,) in it]), x)
+
+
+def test_a_tensor_data_set_is_fed_as_its_tensors():
+    data = TensorDataset(torch.arange(10), torch.arange(10) * 2)
+    assert isinstance(feed(data, batch_size=4, device="cpu"), TensorFeed)
+    assert isinstance(feed(data, batch_size=4, device="cpu", num_workers=0), DatasetFeed)

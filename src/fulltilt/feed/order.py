@@ -28,6 +28,10 @@ class Step:
     """Samples of the epoch that all ranks have taken after this step."""
     last: bool
     """Nothing of the epoch is left."""
+    start: int
+    """Samples of the epoch that all ranks had taken before this step."""
+    permutation: Indices
+    """The whole epoch's, of which this step is a part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +76,17 @@ class Order:
         """The steps of an epoch from a position on."""
         permutation = self.permutation(epoch)
         each = self.batch_size * self.world
-        for _ in range(self.steps(position)):
-            taken = permutation[position : position + each]
-            position = min(position + each, self.length)
+        left = self.steps(position)
+        while left:
+            left -= 1
+            start, position = position, min(position + each, self.length)
             yield Step(
                 epoch=epoch,
-                indices=self._share(taken, permutation),
+                indices=self._share(permutation[start:position], permutation),
                 position=position,
-                last=self.steps(position) == 0,
+                last=not left,
+                start=start,
+                permutation=permutation,
             )
 
     def _share(self, taken: Indices, permutation: Indices) -> Indices:

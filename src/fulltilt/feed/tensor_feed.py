@@ -20,6 +20,11 @@ from fulltilt.feed.structure import Augmenter
 _SHARE_OF_FREE_MEMORY = 0.5
 """Data may take so much of what is free on the GPU; the model needs the rest."""
 
+_STEPS_TOGETHER = 64
+_BYTES_TOGETHER = {"cuda": 32 << 20, "cpu": 96 << 10}
+"""Samples that are gathered at once take so much memory at most; on a CPU they should stay in its cache."""
+_ALIGNMENT = 16
+
 
 class TensorFeed(OrderedFeed):
     """Tensors in memory."""
@@ -42,23 +47,82 @@ class TensorFeed(OrderedFeed):
         self._tensors = tuple(tensor.to(device) for tensor in tensors) if self.resident else tensors
         self._steps: Iterator[Step] = iter(())
         self._ring = None if self.resident else _Ring(self._tensors, order.batch_size, device, ahead + 1)
+        self._gatherer = _Gatherer(self._tensors, order, device)
         self._staged: deque[tuple[Step, Tensors, Any]] = deque()
 
     def _begin(self, steps: Iterator[Step]) -> None:
         self._steps = steps
         self._staged.clear()
+        self._gatherer.forget()
 
     def _next(self) -> tuple[Step, Any]:
         if self._ring is None:
             step = next(self._steps)
-            index = torch.from_numpy(step.indices).to(self._device, non_blocking=True)
-            batch = tuple(tensor.index_select(0, index) for tensor in self._tensors)
+            index, batch = self._gatherer.take(step)
             return step, self._augment(batch, step.epoch, index)
         while len(self._staged) <= self._ahead:
             step = next(self._steps)
             self._staged.append((step, *self._ring.put(step)))
         step, batch, ready = self._staged.popleft()
         return step, self._augment(self._ring.take(batch, ready), step.epoch, torch.from_numpy(step.indices))
+
+
+class _Gatherer:
+    """Batches of tensors that are on the device. The host's work is done for many steps at a time.
+
+    An epoch's permutation is uploaded once. From it the samples of the next steps are gathered together, and batches
+    are parts of that: a small batch costs no launch of its own.
+    """
+
+    def __init__(self, tensors: Tensors, order: Order, device: torch.device) -> None:
+        self._tensors, self._order, self._device = tensors, order, device
+        self._together = steps_together(tensors, order.batch_size, device)
+        self._epoch = -1
+        self._permutation = torch.empty(0, dtype=torch.int64)
+        self._ready: deque[Tensors] = deque()
+
+    def forget(self) -> None:
+        """What was gathered ahead is not wanted."""
+        self._ready.clear()
+        self._epoch = -1
+
+    def take(self, step: Step) -> tuple[Tensor, Tensors]:
+        """The samples' numbers and the samples of the step that follows the last one."""
+        if not self._ready:
+            self._gather(step)
+        index, *batch = self._ready.popleft()
+        return index, tuple(batch)
+
+    def _at(self, index: Tensor) -> Tensors:
+        return (index, *(tensor.index_select(0, index) for tensor in self._tensors))
+
+    def _gather(self, step: Step) -> None:
+        order = self._order
+        each = order.batch_size * order.world
+        steps = min((order.length - step.start) // each, self._together)
+        if steps == 0:  # the epoch's last, which is shared out otherwise
+            self._ready.append(self._at(torch.from_numpy(step.indices).to(self._device)))
+            return
+        if step.epoch != self._epoch:
+            self._epoch, self._permutation = step.epoch, torch.from_numpy(step.permutation).to(self._device)
+        if steps == 1:
+            first = step.start + order.rank * order.batch_size
+            self._ready.append(self._at(self._permutation[first : first + order.batch_size]))
+            return
+        taken = self._permutation[step.start : step.start + steps * each]
+        gathered = self._at(taken.view(steps, order.world, order.batch_size)[:, order.rank].flatten())
+        self._ready.extend(zip(*(torch.split(tensor, order.batch_size) for tensor in gathered), strict=True))
+
+
+def steps_together(tensors: Tensors, batch_size: int, device: torch.device) -> int:
+    """How many steps are gathered at once: some dozens of small batches; large ones, and odd sizes, one by one.
+
+    Compiled code wants its inputs to begin at a multiple of 16 bytes, and would copy those that don't.
+    """
+    sizes = [batch_size * (tensor[:1].numel() * tensor.element_size()) for tensor in tensors]
+    if any(size % _ALIGNMENT for size in sizes):
+        return 1
+    return max(1, min(_STEPS_TOGETHER, _BYTES_TOGETHER.get(device.type, 0) // max(sum(sizes), 1)))
 
 
 class _Ring:
