@@ -49,11 +49,11 @@ class LoopAugmentation:
         return self.function.state_dict() if isinstance(self.function, nn.Module) else None
 
 
-def for_training(augmentation: Augmentation | None, source: Feed) -> LoopAugmentation | None:
-    """None where there is none, or where the feed augments already."""
+def for_training(augmentation: Augmentation | None, source: Feed, *, on: bool = True) -> LoopAugmentation | None:
+    """None where there is none, or where the feed augments already; switched off, it is as in validation."""
     if augmentation is None or augments(source):
         return None
-    return LoopAugmentation(augmentation, source, training=True)
+    return LoopAugmentation(augmentation, source, training=True) if on else for_validation(augmentation, source)
 
 
 def for_validation(augmentation: Augmentation | None, source: Feed) -> LoopAugmentation | None:

@@ -102,11 +102,13 @@ class Trainer:
         source = as_feed(train_loader, self.device, name="train_loader")
         beside = metrics if self.config.train_metrics else None
         self._augmentation = source.augmentation if augments(source) else gpu_augmentation
+        if self.config.use_gpu_augmentation is False and not augments(source):
+            self._augmentation = None
         self._training = Training(
             self.stepper,
             source,
             Losses(model, self.stepper.optimizers, self.device, self.config.nan_policy),
-            augment=for_training(gpu_augmentation, source),
+            augment=for_training(gpu_augmentation, source, on=self.config.use_gpu_augmentation is not False),
             metrics=None if beside is None else MetricsBeside(beside, self.device, prefix="train_"),
             schedules=schedules,
             target=target,
@@ -131,6 +133,7 @@ class Trainer:
         self._position = Position()
         self._middle: MidEpoch | None = None
         self._random: Mapping[str, Any] | None = None
+        self._saved: tuple[int, int] | None = None
         self._rollbacks = 0
         self._stop_asked = False
 
@@ -164,7 +167,7 @@ class Trainer:
         losses, self._stop_asked = self._training.losses, False
         self.history = History(best=self.history.best)
         arrived = len(losses.values)
-        with StopSignals() as signals, self._report as report:
+        with StopSignals() as signals, self._report as report, losses.guarded():
             self._say_start()
             self.model.train()
             for callback in self.callbacks:
@@ -202,13 +205,13 @@ class Trainer:
     def _epochs(self, signals: StopSignals) -> None:
         if self.config.nan_policy == "rollback":
             self._save(None)  # there is always a way back
-        while self.epoch < self.config.epochs and signals.asked is None and not self._stop_asked:
-            if self.config.max_steps is not None and self.step >= self.config.max_steps:
-                break
+        while self.epoch < self.config.epochs and not (signals.asked or self._stop_asked or self._out_of_steps):
             try:
                 self._run_epoch(signals)
             except RollBackError as bad:
                 self._roll_back(bad)
+        if signals.asked is not None:
+            self._save(None)
         if self._saving is not None:
             self._saving.checkpoints.wait()
 
@@ -219,19 +222,16 @@ class Trainer:
         bar.begin(f"epoch {self.epoch + 1}/{self.config.epochs}", training.batches, training.losses.sums.batches)
         duties = Duties(next_step=self._next_due, do=self._do_due, refresh=self._refresh)
         complete = training.run(position, signals, duties, bar)
-        if not complete and signals.asked is not None:
-            self._middle = training.middle()
-            self._save(None)
-            return
         training.losses.look(wait=True)
         if not complete:
             self._middle = training.middle()
-        self._end_epoch(complete=complete)
+        if complete or signals.asked is None:
+            self._end_epoch(complete=complete)
 
     def _end_epoch(self, *, complete: bool) -> None:
         """Validate, report, step the schedulers, save."""
         config, number = self.config, self.epoch + 1
-        last = number >= config.epochs or not complete
+        last = number >= config.epochs or self._out_of_steps
         record = self._record()
         if self._validation is not None and (number % config.eval_interval == 0 or last):
             began = time.perf_counter()
@@ -246,7 +246,9 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_epoch_end(self, record)
         improved = self._note_best(monitored)
-        if number % config.checkpoint_interval == 0 or last or self._stop_asked or (improved and config.keep_best):
+        every = config.checkpoint_every_steps
+        due = number % config.checkpoint_interval == 0 or (every is not None and self.step % every == 0)
+        if due or last or self._stop_asked or (improved and config.keep_best):
             self._save(monitored)
 
     def _record(self) -> dict[str, Any]:
@@ -290,21 +292,24 @@ class Trainer:
         return min(due)
 
     def _do_due(self) -> bool:
-        """Perf line, checkpoint; True when there are to be no more steps."""
-        done, config = self._training.losses.sums.batches, self.config
+        """Perf line, checkpoint; True to stop in the middle of the epoch."""
+        done, every = self._training.losses.sums.batches, self.config.checkpoint_every_steps
         if done % self._perf_interval == 0:
             self._training.losses.look()
             stats = self.stepper.get_performance_stats()
             loss = self._training.losses.last
             self._report.perf(stats, epoch=self.epoch + 1, batch=done, step=self.step, loss=loss)
-        over = config.max_steps is not None and self.step >= config.max_steps
-        every = config.checkpoint_every_steps
-        # At an epoch's last batch the feed stands in the next one already: that checkpoint is the epoch's own.
-        if every is not None and self.step % every == 0 and not over and done != self._training.batches:
+        if done == self._training.batches:
+            return False  # the feed stands in the next epoch already: what is due is done at this one's end
+        if every is not None and self.step % every == 0 and not self._out_of_steps:
             self._middle = self._training.middle()
             self._save(None)
             self._middle = None
-        return over
+        return self._out_of_steps
+
+    @property
+    def _out_of_steps(self) -> bool:
+        return self.config.max_steps is not None and self.step >= self.config.max_steps
 
     def _refresh(self) -> None:
         sums, training = self._training.losses.sums, self._training
@@ -326,8 +331,10 @@ class Trainer:
         return Checkpoints(output / "checkpoints", keep_last=keep_last, keep_best=keep_best, mode=self._mode)
 
     def _save(self, metric: float | None) -> None:
-        if self._saving is not None:
+        here = (self.epoch, self.step)
+        if self._saving is not None and (here != self._saved or metric is not None):
             self._saving.save(self._position, self._middle, best=self.history.best, metric=metric)
+            self._saved = here
 
     def _restore(
         self, saving: Saving, path: str | os.PathLike[str] | None = None, *, before_step: int | None = None

@@ -7,6 +7,7 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
@@ -36,7 +37,8 @@ class Losses:
     """The losses of training, in order."""
 
     def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], device: torch.device, policy: Policy) -> None:
-        self.guard = UpdateGuard(model, optimizers) if policy == "skip" else None
+        self.guard = UpdateGuard(model) if policy == "skip" else None
+        self._optimizers = list(optimizers)
         self.watch = LossWatch(device, buffers=() if self.guard is None else self.guard.buffers)
         self.awaited: deque[Batch] = deque()
         self.sums = Sums()
@@ -54,6 +56,7 @@ class Losses:
         if middle is not None and middle.losses is not None:
             self.awaited.extend(middle.awaited)
             self._settle(middle.losses.tolist())
+            del self.values[-len(middle.losses) :]  # an earlier run's
 
     def look(self, *, wait: bool = False) -> None:
         """Settle what has arrived; with `wait`, everything."""
@@ -90,7 +93,6 @@ class Losses:
         if self.sums.bad_losses <= _SHOWN:
             log.warning("%s; its update is left out", what)
 
-    def close(self) -> None:
-        """Leave the optimizers as they were."""
-        if self.guard is not None:
-            self.guard.close()
+    def guarded(self) -> AbstractContextManager[None]:
+        """While open, updates are looked after as the policy asks."""
+        return nullcontext() if self.guard is None else self.guard.watching(self._optimizers)

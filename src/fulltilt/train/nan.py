@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,9 +116,19 @@ class UpdateGuard:
     which on a GPU waits for them. Running statistics that a bad batch has spoilt are put back by `mend`.
     """
 
-    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
-        self._handles = [handle for optimizer in optimizers for handle in self._watch(optimizer)]
+
+    @contextmanager
+    def watching(self, optimizers: Sequence[Optimizer]) -> Iterator[None]:
+        """While open, these optimizers' steps are guarded."""
+        handles = [optimizer.register_step_pre_hook(self._before) for optimizer in optimizers]
+        handles += [optimizer.register_step_post_hook(self._after) for optimizer in optimizers]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def mend(self, last_good: Sequence[Tensor]) -> None:
         """Buffers that are no longer finite go back to how they last were."""
@@ -125,14 +136,6 @@ class UpdateGuard:
             for buffer, good in zip(self.buffers, last_good, strict=False):
                 if not bool(torch.isfinite(buffer).all()):
                     buffer.copy_(good)
-
-    def close(self) -> None:
-        """Leave the optimizers as they were."""
-        for handle in self._handles:
-            handle.remove()
-
-    def _watch(self, optimizer: Optimizer) -> tuple[Any, Any]:
-        return optimizer.register_step_pre_hook(self._before), optimizer.register_step_post_hook(self._after)
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         if hasattr(optimizer, "found_inf"):

@@ -72,6 +72,7 @@ class Training:
         self._stepper, self._schedules, self._target = stepper, schedules, target
         self._random: Mapping[str, Any] | None = None
         self._resumes = False
+        self._mark = 0.0
 
     def begin(self, epoch: int, middle: MidEpoch | None, random: Mapping[str, Any] | None) -> None:
         """
@@ -92,12 +93,12 @@ class Training:
 
     def run(self, position: Position, signals: StopSignals, duties: Duties, bar: Bar) -> bool:
         """Step until the epoch is over (True), or until a signal or a duty wants to stop (False)."""
-        began = time.perf_counter()
         sums = self.losses.sums
+        self._mark = time.perf_counter()
         try:
             complete = self._steps(position, signals, duties, bar)
         finally:
-            sums.seconds += time.perf_counter() - began
+            self._note_time()
         if sums.batches == 0:
             hint = "; an iterator is used up after one epoch: pass what can be iterated again" * (position.epoch > 0)
             raise InputError(f"train_loader yields nothing in epoch {position.epoch + 1}{hint}")
@@ -105,6 +106,7 @@ class Training:
 
     def middle(self) -> MidEpoch:
         """Where the epoch stands, to be saved; nothing is waited for."""
+        self._note_time()
         return MidEpoch(
             sums=self.losses.sums,
             awaited=list(self.losses.awaited),
@@ -161,6 +163,11 @@ class Training:
                 duties.refresh()
             if signals.asked is not None and not (self.batches and sums.batches >= self.batches):
                 return False
+
+    def _note_time(self) -> None:
+        now = time.perf_counter()
+        self.losses.sums.seconds += now - self._mark
+        self._mark = now
 
     def _restore_random(self) -> None:
         """The first batch after a resume is there: whatever was drawn to get it was not drawn in the saved run.

@@ -1,0 +1,345 @@
+"""The loop: the plain loop's losses, validation and checkpoints when they are due, resuming bit for bit."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from tests.train.helpers import EXACT, loader, network, same, samples, weights
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from fulltilt import GPUAugmentation, Trainer
+from fulltilt.errors import CheckpointError, InputError
+from fulltilt.feed import feed
+from fulltilt.train.callbacks import Callback
+from fulltilt.train.checkpoint import folder
+
+
+def steps_saved(output: Path) -> list[int]:
+    return sorted(entry.step for entry in folder.entries(output / "checkpoints"))
+
+
+def records(output: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
+
+
+# --- the same as a plain loop ------------------------------------------------------------------------------------
+
+
+def test_losses_and_weights_are_a_plain_loops_bit_for_bit():
+    torch.manual_seed(0)
+    model, train, val = network(), loader(), loader(40, 16, shuffle=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    expected, val_losses = [], []
+    for _ in range(3):
+        model.train()
+        for inputs, labels in train:
+            loss = functional.cross_entropy(model(inputs), labels)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            expected.append(loss.item())
+        model.eval()
+        with torch.no_grad():
+            total = sum(functional.cross_entropy(model(x), y).item() * len(x) for x, y in val)
+        val_losses.append(total / 40)
+        scheduler.step()
+
+    torch.manual_seed(0)
+    again = network()
+    optimizer = torch.optim.SGD(again.parameters(), lr=0.05, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    config = {"epochs": 3, "eval_interval": 1, "clip_norm": 1.0, **EXACT}
+    trainer = Trainer(
+        again, loader(), loader(40, 16, shuffle=False), functional.cross_entropy, optimizer, scheduler, config, "cpu"
+    )
+    history = trainer.fit()
+    assert list(history.losses) == expected
+    assert [record["val_loss"] for record in history.epochs] == pytest.approx(val_losses, rel=1e-12)
+    assert same(weights(again), weights(model))
+    assert again.training, "as a plain loop would leave it for the next epoch"
+    assert history.steps == trainer.step == 36
+
+
+def test_the_epochs_loss_is_the_mean_over_samples():
+    history = Trainer(network(), loader(20, 8), config={"epochs": 1, **EXACT}).fit()
+    sizes = [8, 8, 4]
+    mean = sum(loss * size for loss, size in zip(history.losses, sizes, strict=True)) / 20
+    assert history.last["train_loss"] == pytest.approx(mean, rel=1e-12)
+    assert history.last["samples"] == 20
+
+
+# --- when things happen ------------------------------------------------------------------------------------------
+
+
+def test_validation_and_checkpoints_come_at_their_intervals_and_at_the_end(tmp_path):
+    config = {
+        "epochs": 7, "eval_interval": 3, "checkpoint_interval": 2, "keep_last": 99, "keep_best": 0,
+        "output": str(tmp_path), **EXACT,
+    }  # fmt: skip
+    history = Trainer(network(), loader(), loader(), config=config).fit()
+    assert [record["epoch"] for record in history.epochs if "val_loss" in record] == [3, 6, 7]
+    assert steps_saved(tmp_path) == [24, 48, 72, 84]
+
+
+def test_checkpoints_every_so_many_steps(tmp_path):
+    config = {"epochs": 2, "checkpoint_every_steps": 5, "keep_last": 99, "output": str(tmp_path), **EXACT}
+    Trainer(network(), loader(), config=config).fit()
+    assert steps_saved(tmp_path) == [5, 10, 12, 15, 20, 24], "12: the first epoch's end was the best so far"
+
+
+def test_the_best_is_kept_among_the_last(tmp_path):
+    class Worse(Callback):
+        def on_epoch_end(self, trainer, record):
+            with torch.no_grad():
+                trainer.model[-1].weight.mul_(10)
+
+    config = {
+        "epochs": 6,
+        "eval_interval": 1,
+        "checkpoint_interval": 1,
+        "keep_last": 2,
+        "output": str(tmp_path),
+        **EXACT,
+    }
+    history = Trainer(network(), loader(), loader(), config=config, callbacks=[Worse()]).fit()
+    values = [record["val_loss"] for record in history.epochs]
+    best = values.index(min(values))
+    assert history.best == values[best]
+    assert steps_saved(tmp_path) == sorted({12 * (best + 1), 60, 72})
+
+
+def test_the_log_has_a_line_for_everything(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="fulltilt")
+    config = {
+        "training": {"epochs": 2, "eval_interval": 1, "output": str(tmp_path), **EXACT},
+        "logging": {"perf_interval": 5},
+    }
+    augmentation = GPUAugmentation(rotation_degrees=0, brightness=0, contrast=0)
+    images = torch.rand(24, 3, 8, 8)
+    labels = torch.randint(2, (24,))
+    data = DataLoader(TensorDataset(images, labels), 2)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+    Trainer(model, data, data, config=config, gpu_augmentation=augmentation).fit()
+    kinds = [(record["kind"], record["step"]) for record in records(tmp_path)]
+    assert kinds == [
+        ("start", 0), ("perf", 5), ("perf", 10), ("epoch", 12), ("perf", 17), ("perf", 22), ("epoch", 24), ("end", 24),
+    ]  # fmt: skip
+    lines = [record.getMessage() for record in caplog.records]
+    assert any(line.startswith("[perf] batch 10: CPU ") and "samples/s, loss" in line for line in lines)
+    assert any(line.startswith("epoch 2/2: train_loss ") and "val_loss" in line for line in lines)
+    assert any(
+        line.startswith("augmentation is on, in training only, on cpu: GPUAugmentation(horizontal") for line in lines
+    )
+
+
+def test_callbacks_and_an_early_end():
+    seen: list[object] = []
+
+    class Watcher(Callback):
+        def on_start(self, trainer):
+            seen.append(("start", trainer.epoch))
+
+        def on_epoch_end(self, trainer, record):
+            seen.append((record["epoch"], trainer.step))
+            if record["epoch"] == 2:
+                trainer.stop()
+
+        def on_end(self, trainer):
+            seen.append("end")
+
+    Trainer(network(), loader(), config={"epochs": 9, **EXACT}, callbacks=[Watcher()]).fit()
+    assert seen == [("start", 0), (1, 12), (2, 24), "end"]
+
+
+def test_max_steps_ends_in_the_middle_of_an_epoch_and_can_be_gone_on_from(tmp_path):
+    config = {"epochs": 3, "max_steps": 17, "eval_interval": 9, "output": str(tmp_path), **EXACT}
+    trainer = Trainer(network(), loader(), loader(), config=config)
+    history = trainer.fit()
+    assert (trainer.step, trainer.epoch) == (17, 1)
+    assert "val_loss" in history.last
+    more = Trainer(network(), loader(), loader(), config={**config, "max_steps": None})
+    assert more.resume() == 17
+    history = more.fit()
+    assert (more.step, more.epoch) == (36, 3)
+    assert len(history.losses) == 19
+    assert history.epochs[0]["samples"] == 96, "the epoch's sums go on, too"
+
+
+def test_max_steps_at_an_epochs_end_is_that_epochs_end(tmp_path):
+    inputs = feed(samples(), batch_size=8, shuffle=True, device="cpu")
+    trainer = Trainer(network(), inputs, config={"epochs": 3, "max_steps": 12, "output": str(tmp_path), **EXACT})
+    trainer.fit()
+    assert (trainer.step, trainer.epoch) == (12, 1)
+
+
+# --- resuming ----------------------------------------------------------------------------------------------------
+
+
+class Pictures(torch.utils.data.Dataset):
+    def __len__(self):
+        return 44
+
+    def __getitem__(self, index):
+        draw = torch.Generator().manual_seed(index)
+        return torch.rand(3, 8, 8, generator=draw), index % 2
+
+
+def sources():
+    inputs, labels = torch.stack([Pictures()[i][0] for i in range(44)]), torch.arange(44) % 2
+    return {
+        "loader": lambda: DataLoader(Pictures(), 4, shuffle=True),
+        "data set": lambda: feed(Pictures(), batch_size=4, shuffle=True, device="cpu", num_workers=0),
+        "tensors": lambda: feed((inputs, labels), batch_size=4, shuffle=True, seed=5, device="cpu"),
+        "list": lambda: [(inputs[i : i + 4], labels[i : i + 4]) for i in range(0, 44, 4)],
+    }
+
+
+@pytest.mark.parametrize("kind", sources())
+@pytest.mark.parametrize("augmented", [False, True])
+def test_resuming_anywhere_continues_the_same_losses_bit_for_bit(kind, augmented, tmp_path):
+    """With dropout, batch normalisation, accumulation, averaged weights, a scheduler per step, and validation between."""
+
+    def trainer(output):
+        torch.manual_seed(4)
+        model = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.4), nn.Flatten(), nn.Linear(144, 2)
+        )
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=40)
+        config = {
+            "epochs": 3, "eval_interval": 1, "checkpoint_every_steps": 4, "keep_last": 99, "accumulate": 2,
+            "ema_decay": 0.9, "output": str(output), **EXACT,
+        }  # fmt: skip
+        held_out = feed(Pictures(), batch_size=8, device="cpu", num_workers=0) if kind != "loader" else None
+        val = DataLoader(Pictures(), 8, shuffle=True) if held_out is None else held_out
+        augmentation = GPUAugmentation(seed=9) if augmented else None
+        return Trainer(model, sources()[kind](), val, None, optimizer, scheduler, config, gpu_augmentation=augmentation)
+
+    whole = trainer(tmp_path / "whole")
+    history = whole.fit()
+    final = weights(whole.model)
+    entries = {entry.step: entry.path for entry in folder.entries(tmp_path / "whole" / "checkpoints")}
+    assert set(entries) >= {4, 8, 11, 12, 16, 20, 22, 24, 28, 32, 33}
+    for step in (4, 11, 20, 22):  # in an epoch's middle (20: between two optimizer steps of the first), and at its end
+        again = trainer(tmp_path / f"from-{step}")
+        assert again.resume(entries[step]) == step
+        continued = again.fit()
+        assert list(continued.losses) == list(history.losses)[step:]
+        assert same(weights(again.model), final)
+        expected = [record["val_loss"] for record in history.epochs]
+        assert [record["val_loss"] for record in continued.epochs] == expected[-len(continued.epochs) :]
+        expected_losses = [record["train_loss"] for record in history.epochs]
+        assert [record["train_loss"] for record in continued.epochs] == expected_losses[-len(continued.epochs) :]
+
+
+def test_a_finished_run_has_nothing_left_to_do(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="fulltilt")
+    config = {"epochs": 1, "output": str(tmp_path), **EXACT}
+    Trainer(network(), loader(), config=config).fit()
+    again = Trainer(network(), loader(), config=config)
+    again.resume()
+    assert again.fit().epochs == []
+    assert "nothing is left to do: 1 of 1 epochs are over" in caplog.text
+
+
+def test_a_checkpoint_whose_weights_are_not_numbers_is_passed_over(tmp_path, caplog):
+    config = {"epochs": 2, "checkpoint_interval": 1, "output": str(tmp_path), **EXACT}
+    trainer = Trainer(network(), loader(), config=config)
+    trainer.fit()
+    with torch.no_grad():
+        trainer.model[0].weight[0, 0] = float("nan")
+    trainer._saved = None
+    trainer._save(None)
+    trainer._saving.checkpoints.wait()
+    again = Trainer(network(), loader(), config=config)
+    assert again.resume() == 24
+    assert bool(torch.isfinite(again.model[0].weight).all())
+    assert "holds weights that are not numbers" in caplog.text
+
+
+def test_a_checkpoint_of_another_model_names_the_keys(tmp_path):
+    config = {"epochs": 1, "output": str(tmp_path), **EXACT}
+    Trainer(network(), loader(), config=config).fit()
+    other = nn.Sequential(nn.Linear(8, 2), nn.Linear(2, 2))
+    with pytest.raises(CheckpointError, match=r"unexpected: 1\.running_mean.*of another shape: 0\.weight"):
+        Trainer(other, loader(), config=config).resume()
+
+
+# --- bad input ---------------------------------------------------------------------------------------------------
+
+
+class Nothing(IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ([], "train_loader yields nothing: it has 0 batches"),
+        (iter(()), "train_loader yields nothing in epoch 1"),
+        (DataLoader(Nothing(), 4), "train_loader yields nothing in epoch 1"),
+        (DataLoader(TensorDataset(*samples(3)), 4, drop_last=True), "train_loader yields nothing: it has 0 batches"),
+        (5, "train_loader is int; expected a DataLoader, a fulltilt feed or an iterable of batches"),
+        ([{"image": torch.zeros(2, 8)}], "train_loader gives dict; a batch is a tuple"),
+        ([("a", torch.zeros(2))], "train_loader gives batches that begin with str"),
+        ([(torch.zeros(0, 8), torch.zeros(0))], "train_loader gives a batch of 0 samples"),
+        ([(torch.zeros(4, 8),)], "expected at least 2 values, found 1"),
+        ([(torch.zeros(4, 9), torch.zeros(4).long())], "the model can't take this batch's inputs"),
+        ([(torch.zeros(4, 8), torch.full((4,), 2))], "labels out of range: found 2"),
+    ],
+)
+def test_a_loader_that_is_no_good(data, says):
+    with pytest.raises(InputError, match=says):
+        Trainer(network(), data, config={"epochs": 2, **EXACT}).fit()
+
+
+def test_an_iterator_that_is_used_up():
+    batches = iter([samples(8), samples(8)])
+    with pytest.raises(InputError, match="yields nothing in epoch 2; an iterator is used up after one epoch"):
+        Trainer(network(), batches, config={"epochs": 2, **EXACT}).fit()
+
+
+def test_validation_data_that_is_no_good():
+    with pytest.raises(InputError, match="val_loader yields nothing: it has 0 batches"):
+        Trainer(network(), loader(), [])
+    with pytest.raises(InputError, match="there is nothing to validate on"):
+        Trainer(network(), loader()).validate()
+
+
+def test_an_output_folder_that_can_not_be_written_is_found_before_training(tmp_path):
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    with pytest.raises(InputError, match=r"can't write checkpoints into .*file/run"):
+        Trainer(network(), loader(), config={"output": str(in_the_way / "run")})
+    with pytest.raises(InputError, match="can't write checkpoints into /proc"):
+        Trainer(network(), loader(), config={"output": "/proc/run"})
+
+
+def test_settings_that_contradict_each_other():
+    with pytest.raises(InputError, match=r"training\.epochs: found 0"):
+        Trainer(network(), loader(), config={"epochs": 0})
+    with pytest.raises(InputError, match="nan_policy rollback goes back to a checkpoint: set output"):
+        Trainer(network(), loader(), config={"nan_policy": "rollback"})
+    with pytest.raises(InputError, match="there is nothing to resume from"):
+        Trainer(network(), loader()).resume()
+
+
+def test_parts_that_are_kept_in_eval_mode_stay_so_through_validation():
+    model = network()
+
+    class Frozen(Callback):
+        def on_start(self, trainer):
+            trainer.model[1].eval()
+
+    Trainer(model, loader(), loader(), config={"epochs": 2, "eval_interval": 1, **EXACT}, callbacks=[Frozen()]).fit()
+    assert not model[1].training
+    assert model[3].training
