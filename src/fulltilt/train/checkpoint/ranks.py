@@ -26,7 +26,12 @@ class Team:
         import torch.distributed as dist
 
         values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value, group=self.group)
+        try:
+            dist.all_gather_object(values, value, group=self.group)
+        except RuntimeError as error:  # what gloo raises when a connection is closed, or nobody answers
+            raise FulltiltError(
+                f"another rank has ended or does not answer; the checkpoint is given up ({error})"
+            ) from None
         return values
 
     def together(self, work: Callable[[], T]) -> list[T]:
@@ -62,7 +67,7 @@ def team() -> Team:
     """All ranks, connected by gloo; made on first use, by all of them."""
     global _made  # noqa: PLW0603
     default = _default_group()
-    if default is None or default.size() == 1:
+    if default is None:
         return Team(None, 0, 1)
     if _made is None or _made[0] is not default:
         import torch.distributed as dist

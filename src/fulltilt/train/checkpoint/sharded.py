@@ -86,7 +86,8 @@ def write(folder: Path, team: Team, part: Part, plain: Staged, shards: Staged, n
                 write_shards(partial / _SHARDS, team, shards.tensors(), part.places)
             checks = team.together(lambda: _own_files(partial, team.rank))
             files = {path: check for found in checks for path, check in found.items()}
-            team.from_first(lambda: _finish(partial, name, {**notes, "ranks": team.size, "files": files}))
+            manifest = {"format": FORMAT, **notes, "ranks": team.size, "files": files}
+            team.from_first(lambda: _finish(partial, name, manifest))
         except BaseException:
             if team.rank == 0:
                 folders.discard(partial)
@@ -156,13 +157,16 @@ def _write_plain(partial: Path, rank: int, part: Part, staged: Staged) -> None:
         os.close(descriptor)
 
 
-def _finish(partial: Path, name: str, notes: Mapping[str, Any]) -> None:
-    manifest = {"format": FORMAT, **notes}
-    with open(partial / _MANIFEST, "x") as file:
+def _finish(partial: Path, name: str, manifest: Mapping[str, Any]) -> None:
+    _write_manifest(partial, manifest)
+    folders.publish_folder(partial, name)
+
+
+def _write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
+    with open(path / _MANIFEST, "x") as file:
         json.dump({**manifest, "crc32": _crc_of(manifest)}, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
-    folders.publish_folder(partial, name)
 
 
 def _own_files(partial: Path, rank: int) -> dict[str, list[Any]]:

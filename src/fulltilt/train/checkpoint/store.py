@@ -145,7 +145,8 @@ class Checkpoints:
             try:
                 return _load_together(candidate, team, into)
             except CheckpointError as error:
-                log.warning("%s; trying the one before it", error)
+                if team.rank == 0:
+                    log.warning("%s; trying the one before it", error)
         raise CheckpointError(
             f"all {len(found)} checkpoints in {self.folder} are damaged; begin anew in another folder"
         )

@@ -124,7 +124,9 @@ class _Flattening:
         )
         name = self._known.get(place) if value.numel() else None
         if name is None:
-            name = self._known[place] = self._enter(self.tensors, path, value.detach() if value.requires_grad else value)
+            name = self._known[place] = self._enter(
+                self.tensors, path, value.detach() if value.requires_grad else value
+            )
         return {"tensor": name}
 
     def _array(self, value: Any, path: tuple[Any, ...], _depth: int) -> Any:
