@@ -151,3 +151,13 @@ def test_a_long_step_is_not_captured():
     plan, tried = drive(lambda s: 0.2)
     assert not any(settings.cuda_graph for settings in tried)
     assert plan["cuda_graph"].reason == "a step of 200 ms hides its launches"
+
+
+def test_a_graph_brings_a_fused_optimizer_or_is_not_used():
+    plan, tried = drive(lambda s: 0.0002 if s.cuda_graph else 0.001)
+    assert all(settings.fused for settings in tried if settings.cuda_graph)
+    assert plan["fused"].value is True
+    assert plan["fused"].reason.startswith("the CUDA graph needs it")
+    plan, tried = drive(lambda s: 0.0002 if s.cuda_graph else 0.001, Wishes(fused=False))
+    assert not any(settings.cuda_graph for settings in tried)
+    assert "fused=False was asked for" in plan["cuda_graph"].reason

@@ -237,25 +237,27 @@ def _compile(state: _State, wishes: Wishes, facts: Facts, skip: str | None) -> S
 
 def _graph(state: _State, wishes: Wishes, facts: Facts, skip: str | None) -> Search:
     asked = wishes.cuda_graph is True
-    why = facts.not_graphed
-    if wishes.cuda_graph is False:
-        why = "asked for"
-    elif not asked and why is None:
+    why = "asked for" if wishes.cuda_graph is False else facts.not_graphed
+    if why is None and wishes.fused is False:
+        why = "it needs a fused optimizer, and fused=False was asked for"
+    if why is None and not asked:
         why = skip
         if why is None and state.seconds > GRAPH_STEP_SECONDS:
             why = f"a step of {_ms(state.seconds)} hides its launches"
     if why is not None:
         state.settle("cuda_graph", why)
         return state.plan
-    before = state.seconds
-    found = yield replace(state.best, cuda_graph=True)
+    before, was_fused = state.seconds, state.best.fused
+    found = yield replace(state.best, cuda_graph=True, fused=True)
     if asked and found.step_seconds is not None:
-        state.best, state.seconds = replace(state.best, cuda_graph=True), found.step_seconds
+        state.best, state.seconds = replace(state.best, cuda_graph=True, fused=True), found.step_seconds
         reason = "asked for"
     else:
-        state.consider(found, FINE_GAIN, cuda_graph=True)
+        state.consider(found, FINE_GAIN, cuda_graph=True, fused=True)
         reason = _compared(found, before, FINE_GAIN)
     state.settle("cuda_graph", reason, off=before, on=found.step_seconds)
+    if state.best.fused and not was_fused:
+        state.settle("fused", "the CUDA graph needs it: learning rates are read on the device")
     if state.best.cuda_graph and skip is None and state.seconds < SHORT_STEP_SECONDS:
         yield from _again_in_a_graph(state, wishes, facts)
     return state.plan

@@ -95,7 +95,7 @@ class Engine:
             if not self.objective.examined:
                 return self._first_forward(model, inputs, target)
             if self.settings.compile and not alone and torch.is_grad_enabled():
-                fits = signature(inputs, target) == self._compiled_for
+                fits = signature((*inputs, target)) == self._compiled_for
                 # Another shape, such as the epoch's last batch, would be compiled anew; it is not worth a minute.
                 if fits and self._compiled is not None:
                     return self._compiled(inputs, target)
@@ -112,7 +112,7 @@ class Engine:
                 return loss(outputs, target), outputs
 
             self._compiled = cast("Callable[..., tuple[Tensor, Any]]", torch.compile(whole, dynamic=False))
-        self._compiled_for = signature(inputs, target)
+        self._compiled_for = signature((*inputs, target))
 
     def backward(self, loss: Tensor, divide: float = 1.0) -> None:
         """Gradients of the loss, divided as a part of a larger batch."""
@@ -172,9 +172,9 @@ class Engine:
         return loss, outputs
 
 
-def signature(inputs: tuple[Any, ...], target: Any) -> Signature:
+def signature(batch: tuple[Any, ...]) -> Signature:
     """Shapes and types of a batch."""
-    return tuple((part.shape, part.dtype) if isinstance(part, Tensor) else None for part in (*inputs, target))
+    return tuple((part.shape, part.dtype) if isinstance(part, Tensor) else None for part in batch)
 
 
 def detached(outputs: Any) -> Any:

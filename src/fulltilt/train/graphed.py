@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fulltilt.feed.structure import map_tensors
-from fulltilt.train.engine import Engine
+from fulltilt.train.engine import Engine, signature
 from fulltilt.train.optim import fixed_options, rates, why_not_fused
 from fulltilt.train.roles import split
 
@@ -48,11 +48,10 @@ def _has_hooks(owner: Any, names: Sequence[str]) -> bool:
 class GraphedStep:
     """A captured step. Making one trains on the batch a few times: take a snapshot before, and restore it after."""
 
-    def __init__(self, engine: Engine, batch: tuple[Any, ...], place: int) -> None:
+    def __init__(self, engine: Engine, batch: tuple[Tensor, ...], place: int) -> None:
         self._engine, self.target_place = engine, place
-        self._static = tuple(part.clone() if isinstance(part, Tensor) else part for part in batch)
-        self._shapes = [(part.shape, part.dtype) if isinstance(part, Tensor) else None for part in batch]
-        self._copies = [(i, part) for i, part in enumerate(self._static) if isinstance(part, Tensor)]
+        self._static: tuple[Tensor, ...] = tuple(part.clone() for part in batch)
+        self._shapes = signature(batch)
         self._rates = rates(engine.optimizers)
         self._device_rates = [torch.tensor(rate, dtype=torch.float32, device=engine.device) for rate in self._rates]
         self._modules = list(engine.model.modules())
@@ -72,18 +71,11 @@ class GraphedStep:
 
     def fits(self, batch: tuple[Any, ...]) -> bool:
         """Whether this batch is of the captured shape and nothing that was baked in has changed."""
-        if len(batch) != len(self._shapes):
-            return False
-        for part, wanted in zip(batch, self._shapes, strict=True):
-            if wanted is None or not isinstance(part, Tensor):
-                return False
-            if part.shape != wanted[0] or part.dtype != wanted[1]:
-                return False
-        return self._python_state() == self._state
+        return signature(batch) == self._shapes and self._python_state() == self._state
 
     def __call__(self, batch: tuple[Any, ...]) -> tuple[Tensor, Any]:
-        for index, static in self._copies:
-            static.copy_(batch[index], non_blocking=True)
+        for static, part in zip(self._static, batch, strict=True):
+            static.copy_(part, non_blocking=True)
         now = rates(self._engine.optimizers)
         if now != self._rates:
             for rate, static in zip(now, self._device_rates, strict=True):

@@ -24,7 +24,7 @@ from fulltilt.errors import UnavailableError
 from fulltilt.feed.structure import map_tensors
 from fulltilt.train.engine import Engine, detached
 from fulltilt.train.ranks import Ranks
-from fulltilt.train.snapshot import Rng
+from fulltilt.train.snapshot import DeviceRng
 
 _log = logging.getLogger("fulltilt.train")
 
@@ -89,7 +89,10 @@ class MicroBatches:
         """Loss and outputs of the batch, and whether the optimizers stepped."""
         if self.phase == 0:
             self._window.clear()
-            self._start = _Start(self._engine) if self._start is None else self._start.taken_again()
+            if self._start is None:
+                self._start = _Start(self._engine)
+            else:
+                self._start.take()
         batch: Batch = (inputs, target)
         self._window.append(batch)
         loss, outputs = self._until_it_fits()
@@ -238,17 +241,15 @@ class _Start:
     """Where a window began: buffers (batch statistics) and random numbers. Weights have not moved since."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
         self._buffers = [buffer for buffer in engine.model.buffers() if buffer.numel()]
         self._kept = [buffer.detach().clone() for buffer in self._buffers]
-        self._rng = Rng(engine.device)
+        self._rng = DeviceRng(engine.device)
 
     @torch.no_grad()
-    def taken_again(self) -> _Start:
+    def take(self) -> None:
         if self._buffers:
             torch._foreach_copy_(self._kept, self._buffers)
-        self._rng = Rng(self._engine.device)
-        return self
+        self._rng.take()
 
     @torch.no_grad()
     def restore(self) -> None:

@@ -14,6 +14,10 @@ def why_not_fused(optimizer: Optimizer) -> str | None:
     name = type(optimizer).__name__
     if "fused" not in optimizer.defaults:
         return f"{name} has no fused form"
+    if isinstance(optimizer, torch.optim.Adagrad) and any(
+        parameter.is_cuda for group in optimizer.param_groups for parameter in group["params"]
+    ):
+        return "Adagrad has no fused form on a GPU"
     for group in optimizer.param_groups:
         if group.get("differentiable"):
             return f"{name} was made with differentiable=True"

@@ -33,6 +33,23 @@ class Rng:
             torch.cuda.set_rng_state(self._cuda, self._device)
 
 
+class DeviceRng:
+    """The device's own generator, which its dropout draws from: cheap enough for every step."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._generator = torch.default_generator
+        if device.type == "cuda":
+            index = torch.cuda.current_device() if device.index is None else device.index
+            self._generator = torch.cuda.default_generators[index]
+        self._state = self._generator.get_state()
+
+    def take(self) -> None:
+        self._state = self._generator.get_state()
+
+    def restore(self) -> None:
+        self._generator.set_state(self._state)
+
+
 def host_rng() -> tuple[Any, Any, Tensor]:
     return random.getstate(), np.random.get_state(), torch.get_rng_state()
 

@@ -23,7 +23,7 @@ from fulltilt.train.choose import Auto, Facts, Plan, Wishes, first_settings, pla
 from fulltilt.train.clock import StepClock
 from fulltilt.train.device import check_optimizers, device_for, move
 from fulltilt.train.ema import Ema
-from fulltilt.train.engine import Engine, detached
+from fulltilt.train.engine import Engine, Signature, detached, signature
 from fulltilt.train.graphed import GraphedStep, why_not_graphed
 from fulltilt.train.micro import MicroBatches
 from fulltilt.train.optim import why_not_fused
@@ -104,6 +104,7 @@ class HybridPrecisionTrainer:
         self._uncaptured = False
         """The plan has a graph, and there is none yet."""
         self._first = True
+        self._shapes: Signature | None = None
         self.plan: Plan = {}
         self.stepped = False
         self._engine.use(first_settings(self._wishes, self._facts()))
@@ -211,37 +212,40 @@ class HybridPrecisionTrainer:
 
     def _settle(self, batch: tuple[Any, ...]) -> None:
         """Before the second step, and again for a graph that was lost: try, decide, log."""
-        if self._micro.phase:
-            return  # gradients that wait for more can't be tried upon
         if not self.plan:
-            facts = self._facts()
-            plan = plan_untried(self._wishes, facts)
+            plan = plan_untried(self._wishes, self._facts(batch))
             if plan is not None:
                 self._take(plan)
                 self._engine.use(settings_of(plan))
                 return
-        if self._first:
+        # The first step is plain. Gradients that wait for more can't be tried upon, and a batch of another shape than
+        # the one before it, such as an epoch's last, is not what the run is made of.
+        shapes, self._shapes = self._shapes, signature(batch)
+        if self._first or self._micro.phase or self._shapes != shapes:
+            if self._uncaptured:
+                self._shapes = shapes  # what the lost graph was for
             return
         placed = tuple(self._engine.place(part) for part in batch)
-        place = target_place(batch, self._target)
-        trials = Trials(self._engine, self._micro.first_piece(placed), place)
+        trials = Trials(self._engine, self._micro.first_piece(placed), target_place(batch, self._target))
         if not self.plan:
-            self._take(trials.run(self._wishes, facts))
+            self._take(trials.run(self._wishes, self._facts(batch)))
         self._uncaptured = False
         if self.plan["cuda_graph"].value:
             self._graph = trials.capture()
         self._clock.restart()
 
-    def _facts(self) -> Facts:
+    def _facts(self, batch: tuple[Any, ...] = ()) -> Facts:
         engine = self._engine
-        modules = self.model.modules()
+        not_graphed = self._micro.why_not_whole() or why_not_graphed(engine)
+        if not all(isinstance(part, Tensor) for part in batch):
+            not_graphed = "the batch has parts that are not tensors"
         return Facts(
             gpu=self.device.type == "cuda",
             formats=self._formats,
-            convolutions=any(isinstance(module, nn.Conv2d | nn.ConvTranspose2d) for module in modules),
+            convolutions=any(isinstance(module, nn.Conv2d | nn.ConvTranspose2d) for module in self.model.modules()),
             not_fused=next(filter(None, map(why_not_fused, self.optimizers)), None),
             fused_already=engine.fused_already,
-            not_graphed=self._micro.why_not_whole() or why_not_graphed(engine),
+            not_graphed=not_graphed,
             expected_steps=self._expected_steps,
         )
 
