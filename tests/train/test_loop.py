@@ -205,7 +205,7 @@ def sources():
 @pytest.mark.parametrize("kind", sources())
 @pytest.mark.parametrize("augmented", [False, True])
 def test_resuming_anywhere_continues_the_same_losses_bit_for_bit(kind, augmented, tmp_path):
-    """With dropout, batch normalisation, accumulation, averaged weights, a scheduler per step, and validation between."""
+    """With dropout, batch normalisation, accumulation, averages, a scheduler per step, and validation in between."""
 
     def trainer(output):
         torch.manual_seed(4)

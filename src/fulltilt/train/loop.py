@@ -341,6 +341,7 @@ class Trainer:
     ) -> None:
         state = saving.load(path, before_step=before_step)
         self._middle = saving.restore(state, self._position)
+        self._saved = None
         self.history.best = state["metrics"]["best"]
         self._random = state["rng"]
         rng.restore(state["rng"])

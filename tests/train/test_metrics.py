@@ -1,0 +1,121 @@
+"""Metrics beside the step: the values of a synchronous computation, to the last bit, with fewer updates."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torchmetrics import MeanSquaredError, MetricCollection
+from torchmetrics.classification import (
+    BinaryAccuracy,
+    BinaryJaccardIndex,
+    MulticlassAccuracy,
+    MulticlassAUROC,
+    MulticlassConfusionMatrix,
+    MulticlassF1Score,
+)
+
+from fulltilt import Trainer
+from fulltilt.errors import InputError
+from fulltilt.train.metrics import GATHERED_BATCHES, MetricsBeside
+from tests.train.helpers import EXACT, loader, network
+
+CPU = torch.device("cpu")
+
+
+def batches(kind: str, count: int = 37):
+    draw = torch.Generator().manual_seed(0)
+    for index in range(count):
+        n = 5 if index == count - 1 else 8
+        if kind == "classes":
+            yield torch.randn(n, 4, generator=draw), torch.randint(4, (n,), generator=draw)
+        elif kind == "masks":  # some batches' scores all lie within 0 and 1: torchmetrics takes those for probabilities
+            scores = torch.rand(n, 6, 6, generator=draw) * (1 if index % 3 else 6) - (0 if index % 3 else 3)
+            yield scores, torch.randint(2, (n, 6, 6), generator=draw)
+        else:
+            yield torch.randn(n, generator=draw), torch.randn(n, generator=draw)
+
+
+@pytest.mark.parametrize(
+    ("metric", "kind"),
+    [
+        (MulticlassAccuracy(4), "classes"),
+        (MulticlassF1Score(4), "classes"),
+        (MulticlassConfusionMatrix(4), "classes"),
+        (MulticlassAUROC(4), "classes"),
+        (BinaryAccuracy(), "masks"),
+        (BinaryJaccardIndex(), "masks"),
+        (MeanSquaredError(), "numbers"),
+    ],
+)
+def test_values_are_those_of_an_update_in_every_step(metric, kind):
+    expected = metric.clone()
+    beside = MetricsBeside({"m": metric}, CPU, prefix="val_")
+    for outputs, target in batches(kind):
+        expected.update(outputs, target)
+        beside.add(outputs, target)
+    values = list(beside.compute().values())
+    assert values == expected.compute().flatten().tolist()
+
+
+def test_metrics_that_count_are_updated_once_for_many_batches():
+    calls = []
+
+    class Counting(MulticlassAccuracy):
+        def update(self, preds, target):
+            calls.append(len(preds))
+            super().update(preds, target)
+
+    beside = MetricsBeside(Counting(4), CPU, prefix="")
+    for outputs, target in batches("classes", GATHERED_BATCHES + 1):
+        beside.add(outputs, target)
+    assert calls == [8 * GATHERED_BATCHES]
+    assert list(beside.compute()) == ["counting"]
+    assert calls == [8 * GATHERED_BATCHES, 5]
+
+
+def test_large_outputs_are_not_gathered_for_long():
+    beside = MetricsBeside(MeanSquaredError(), CPU, prefix="")
+    big = torch.zeros(1024, 1024, 20)
+    beside.add(big, big)
+    assert beside._gathered == []
+
+
+def test_counting_goes_on_after_a_checkpoint():
+    data = list(batches("classes"))
+    whole = MetricsBeside({"a": MulticlassAccuracy(4), "b": MulticlassAUROC(4)}, CPU, prefix="")
+    first = MetricsBeside({"a": MulticlassAccuracy(4), "b": MulticlassAUROC(4)}, CPU, prefix="")
+    second = MetricsBeside({"a": MulticlassAccuracy(4), "b": MulticlassAUROC(4)}, CPU, prefix="")
+    for pair in data:
+        whole.add(*pair)
+    for pair in data[:20]:
+        first.add(*pair)
+    second.load_state_dict(first.state_dict())
+    for pair in data[20:]:
+        second.add(*pair)
+    assert second.compute() == whole.compute()
+
+
+def test_training_and_validation_are_counted_apart_and_start_anew_each_epoch():
+    torch.manual_seed(0)
+    metrics = MetricCollection([MulticlassAccuracy(2, average="micro"), MulticlassConfusionMatrix(2)])
+    config = {"epochs": 2, "eval_interval": 1, **EXACT}
+    history = Trainer(network(), loader(), loader(40, 16), config=config, metrics=metrics).fit()
+    for record in history.epochs:
+        assert sum(record[f"train_MulticlassConfusionMatrix_{i}"] for i in range(4)) == 96
+        assert sum(record[f"val_MulticlassConfusionMatrix_{i}"] for i in range(4)) == 40
+        assert 0 <= record["val_MulticlassAccuracy"] <= 1
+    assert metrics["MulticlassAccuracy"]._update_count == 0, "the given ones are left alone"
+
+
+def test_only_validation_when_asked():
+    metrics = {"accuracy": MulticlassAccuracy(2)}
+    config = {"epochs": 1, "train_metrics": False, **EXACT}
+    record = Trainer(network(), loader(), loader(), config=config, metrics=metrics).fit().last
+    assert "val_accuracy" in record
+    assert "train_accuracy" not in record
+
+
+def test_what_is_no_metric_is_named():
+    with pytest.raises(InputError, match="metrics: accuracy is Linear; expected a torchmetrics Metric"):
+        MetricsBeside({"accuracy": nn.Linear(1, 1)}, CPU, prefix="")  # type: ignore[dict-item]

@@ -1,0 +1,171 @@
+"""What the loop is fed with, and what happens to batches on their way: feeds, augmentation, schedulers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from fulltilt import GPUAugmentation, ProgressiveAugmentation, Trainer
+from fulltilt.feed import feed
+from fulltilt.train.augmenting import describe, for_training, for_validation
+from fulltilt.train.schedules import Schedules
+from fulltilt.train.sources import IterableFeed, as_feed, batches
+from tests.train.helpers import EXACT
+
+CPU = torch.device("cpu")
+
+
+def test_a_feed_stays_and_others_are_put_behind_one():
+    tensors = torch.zeros(8, 2), torch.zeros(8)
+    own = feed(tensors, batch_size=2, device="cpu")
+    assert as_feed(own, CPU, name="x") is own
+    assert batches(as_feed(DataLoader(TensorDataset(*tensors), 2), CPU, name="x")) == 4
+    assert batches(as_feed([1, 2, 3], CPU, name="x")) == 3
+    assert batches(as_feed(iter([1]), CPU, name="x")) is None
+
+
+def test_an_iterable_is_gone_on_with_where_it_was_left():
+    told = []
+
+    class Source(list):
+        def set_epoch(self, epoch):
+            told.append(epoch)
+
+    data = Source((torch.full((2,), float(i)),) for i in range(5))
+    source = IterableFeed(data, CPU)
+    iterator = iter(source)
+    seen = [float(next(iterator)[0][0]) for _ in range(3)]
+    again = IterableFeed(data, CPU)
+    again.load_state_dict(source.state_dict())
+    assert seen + [float(batch[0][0]) for batch in again] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert [float(batch[0][0]) for batch in again] == [0.0, 1.0, 2.0, 3.0, 4.0], "the next epoch is whole"
+    assert again.state_dict() == {"epoch": 2, "batches": 0}
+    assert told == [0]
+
+
+# --- augmentation ------------------------------------------------------------------------------------------------
+
+
+class Seen(nn.Module):
+    """A model that remembers what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+        self.given: dict[bool, list[torch.Tensor]] = {True: [], False: []}
+
+    def forward(self, images):
+        self.given[self.training].append(images.detach().clone())
+        return self.scale * images.mean((1, 2, 3), keepdim=False)[:, None].expand(-1, 2)
+
+
+def pictures(count: int = 12):
+    draw = torch.Generator().manual_seed(1)
+    return torch.randint(256, (count, 3, 8, 8), dtype=torch.uint8, generator=draw), torch.arange(count) % 2
+
+
+def fitted(data, val, augmentation, **config):
+    model = Seen()
+    Trainer(
+        model, data, val, config={"epochs": 2, "eval_interval": 1, **EXACT, **config}, gpu_augmentation=augmentation
+    ).fit()
+    return model.given
+
+
+def test_training_is_augmented_and_validation_only_scaled():
+    images, labels = pictures()
+    data = feed((images, labels), batch_size=4, device="cpu", shuffle=True, seed=2)
+    val = DataLoader(TensorDataset(images, labels), 6)
+    augmentation = GPUAugmentation(1.0, 0.0, 0.0, 0.0, normalize=([0.5] * 3, [0.25] * 3))
+    given = fitted(data, val, augmentation)
+    scaled = (images / 255 - 0.5) / 0.25
+    for epoch in (given[False][:2], given[False][2:]):
+        torch.testing.assert_close(torch.cat(epoch), scaled, atol=1e-5, rtol=1e-5)
+    first = torch.cat(given[True][:3])
+    order = data.order.permutation(0)
+    torch.testing.assert_close(first, scaled.flip(-1)[torch.from_numpy(order)], atol=1e-5, rtol=1e-5)
+
+
+def test_draws_follow_the_sample_and_the_epoch_not_the_batch():
+    images, labels = pictures()
+    augmentation = {"rotation_degrees": 30, "seed": 3}
+    small = fitted(feed((images, labels), batch_size=2, device="cpu"), None, GPUAugmentation(**augmentation))
+    large = fitted(feed((images, labels), batch_size=6, device="cpu"), None, GPUAugmentation(**augmentation))
+    assert torch.equal(torch.cat(small[True]), torch.cat(large[True]))
+    both = torch.cat(large[True])
+    assert not torch.equal(both[:12], both[12:]), "another draw in each epoch"
+
+
+def test_a_feed_that_augments_is_not_augmented_again():
+    images, labels = pictures()
+    flips = GPUAugmentation(1.0, 0.0, 0.0, 0.0)
+    data = feed((images, labels), batch_size=4, device="cpu", augment=flips)
+    given = fitted(data, None, GPUAugmentation(1.0, 0.0, 0.0, 0.0))
+    torch.testing.assert_close(torch.cat(given[True][:3]), images.flip(-1) / 255, atol=1e-6, rtol=1e-6)
+    assert for_training(flips, data) is None
+    assert for_validation(flips, data) is None
+    scaling = feed((images, labels), batch_size=4, device="cpu", augment=GPUAugmentation().eval())
+    assert for_training(flips, scaling) is not None
+
+
+def test_switched_off_it_scales_and_does_nothing_else():
+    images, labels = pictures()
+    data = feed((images, labels), batch_size=4, device="cpu")
+    given = fitted(data, None, GPUAugmentation(1.0, 0.0, 0.0, 0.0), use_gpu_augmentation=False)
+    torch.testing.assert_close(torch.cat(given[True][:3]), images / 255, atol=1e-6, rtol=1e-6)
+
+
+def test_any_function_of_the_batch_will_do_in_training():
+    images, labels = pictures()
+    data = DataLoader(TensorDataset(images.float(), labels), 4)
+    given = fitted(data, data, lambda batch: [batch[0] * 0, batch[1]])
+    assert float(torch.cat(given[True]).abs().max()) == 0.0
+    assert float(torch.cat(given[False]).abs().max()) > 0.0
+
+
+def test_a_progressive_one_is_told_the_epoch():
+    images, labels = pictures()
+    augmentation = ProgressiveAugmentation(switch_epoch=1, minimal={"horizontal_flip_prob": 0.0}, strong={"hue": 0.2})
+    given = fitted(DataLoader(TensorDataset(images, labels), 12), None, augmentation)
+    torch.testing.assert_close(given[True][0], images / 255, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(given[True][1], images / 255, atol=0.05)
+
+
+def test_in_one_line():
+    text = describe(GPUAugmentation())
+    assert text.startswith("GPUAugmentation(horizontal_flip_prob=0.5, rotation_degrees=15")
+    assert "\n" not in text
+    assert describe(pictures) == "pictures"
+
+
+# --- schedulers --------------------------------------------------------------------------------------------------
+
+
+def optimizer():
+    return torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+
+
+def test_schedulers_step_when_they_are_made_to():
+    schedulers = torch.optim.lr_scheduler
+    one = schedulers.OneCycleLR(optimizer(), 0.1, total_steps=10)
+    step = schedulers.StepLR(optimizer(), 1)
+    plateau = schedulers.ReduceLROnPlateau(optimizer(), patience=0)
+    assert Schedules([one, step, plateau], None).per_step == [one]
+    assert Schedules(step, "step").per_step == [step]
+    assert Schedules(one, "epoch").per_step == []
+    assert Schedules(None, None).all == []
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+def test_a_plateau_is_told_the_figure_in_epochs_that_have_one():
+    driven = optimizer()
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(driven, patience=0, factor=0.5)
+    schedules = Schedules(plateau, None)
+    for monitored in (1.0, None, 2.0):
+        schedules.epoch_ended(monitored)
+    assert driven.param_groups[0]["lr"] == 0.5
+    again = Schedules(torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer(), patience=0, factor=0.5), None)
+    again.load_state_dict(schedules.state_dict())
+    assert again.all[0].best == 1.0
