@@ -46,6 +46,7 @@ def tensors():
         "scalar": torch.tensor(1.25),
         "empty": torch.empty(0, 3),
         "channels_last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "1×1": torch.randn(6, 5, 1, 1).to(memory_format=torch.channels_last),
         "transposed": torch.randn(3, 4).t(),
         "expanded": torch.randn(1, 3).expand(4, 3),
         "sliced": torch.randn(10, 10)[::2, 1:7:3],
@@ -64,6 +65,7 @@ def test_every_type_and_every_layout(tmp_path, tensors):
         assert torch.equal(raw(read[name]), raw(tensor)), name
     assert read["channels_last"].is_contiguous(memory_format=torch.channels_last)
     assert read["transposed"].stride() == (1, 4)
+    assert read["1×1"].stride() == tensors["1×1"].stride() == (5, 1, 5, 5)
     assert read["expanded"].is_contiguous()
     assert read["sliced"].untyped_storage().nbytes() == read["sliced"].nbytes
 

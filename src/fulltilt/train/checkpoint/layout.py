@@ -78,8 +78,9 @@ class Layout:
         begin, places = 0, []
         # Those of one device side by side: then a few copies move all of them.
         for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, str(item[1].device))):
-            strides = tensor.stride() if not tensor.is_contiguous() and _fills_its_memory(tensor) else None
-            place = Place(name=name, dtype=tensor.dtype, shape=tuple(tensor.shape), strides=strides, begin=begin)
+            shape = tuple(tensor.shape)
+            strides = _other_order(shape, tensor.stride())
+            place = Place(name=name, dtype=tensor.dtype, shape=shape, strides=strides, begin=begin)
             places.append(place)
             begin = place.end
         return cls(tuple(places))
@@ -147,7 +148,7 @@ def _place(name: str, entry: Mapping[str, Any], beside: Mapping[str, Any]) -> Pl
     if not isinstance(dtype, torch.dtype):
         raise CheckpointError(f"{name} has an unknown type, {beside['dtype']!r}")
     shape = entry["shape"][:-1] if "dtype" in beside else entry["shape"]
-    strides = tuple(beside["strides"]) if "strides" in beside else None
+    strides = _other_order(tuple(shape), tuple(beside["strides"])) if "strides" in beside else None
     begin, end = entry["data_offsets"]
     place = Place(name=name, dtype=dtype, shape=tuple(shape), strides=strides, begin=begin)
     if min(shape, default=0) < 0 or begin < 0 or place.end != end:
@@ -164,15 +165,16 @@ def _stored_as(dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[str, list[in
     return "U8", [*shape, dtype.itemsize]
 
 
-def _fills_its_memory(tensor: Tensor) -> bool:
-    """Whether strides are a permutation of row by row: such memory can be laid out again as it was."""
+def _other_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Strides that fill memory without gaps, but not row by row: such memory can be laid out again as it was."""
+    rows = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
     expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+    for stride, size in sorted(zip(strides, shape, strict=True)):
         if size != 1:
             if stride != expected:
-                return False
+                return None
             expected *= size
-    return True
+    return strides if strides != rows else None
 
 
 def _filled(header: bytes, own: int, data: int) -> bytes:
