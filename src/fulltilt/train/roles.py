@@ -95,9 +95,14 @@ class Objective:
                 "the loss depends on no weight that is trained: is the model frozen, or its output detached?"
             )
 
-    def check_host_labels(self, target: Any) -> None:
+    def check_host_labels(self, target: Tensor) -> None:
         """Labels that have not left the host are still cheap to look at, and an assert on the GPU is fatal."""
-        if self._classes is not None and target.device.type == "cpu" and 0 < target.numel() <= _HOST_LABELS:
+        if target.device.type == "cpu" and target.numel() <= _HOST_LABELS:
+            self.check_labels(target)
+
+    def check_labels(self, target: Any) -> None:
+        """Waits for the device where the labels are on one."""
+        if self._classes is not None and isinstance(target, Tensor) and not target.is_floating_point():
             self._check_range(target, self._classes)
 
     def _examine_classes(self, outputs: Tensor, target: Tensor) -> None:

@@ -121,8 +121,19 @@ def _keeper(tensors: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
         free, _ = torch.cuda.mem_get_info(first.device)
         # Optimizers hold up to two tensors for each weight; half as much again is left to the trials.
         if free < 4.5 * sum(tensor.numel() * tensor.element_size() for tensor in tensors):
-            return lambda tensor: tensor.detach().to("cpu", copy=True)
-    return lambda tensor: tensor.detach().clone()
+            return _on_host
+    return _where_it_is
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)
+
+
+def _where_it_is(tensor: Tensor) -> Tensor:
+    try:
+        return tensor.detach().clone()
+    except torch.OutOfMemoryError:  # the process may be allowed less than the device has
+        return _on_host(tensor)
 
 
 def _copied(value: Any, keep: Callable[[Tensor], Tensor]) -> Any:

@@ -225,8 +225,10 @@ class HybridPrecisionTrainer:
             if self._uncaptured:
                 self._shapes = shapes  # what the lost graph was for
             return
+        place = target_place(batch, self._target)
+        self._engine.objective.check_labels(batch[place])
         placed = tuple(self._engine.place(part) for part in batch)
-        trials = Trials(self._engine, self._micro.first_piece(placed), target_place(batch, self._target))
+        trials = Trials(self._engine, self._micro.first_piece(placed), place)
         if not self.plan:
             self._take(trials.run(self._wishes, self._facts(batch)))
         self._uncaptured = False
