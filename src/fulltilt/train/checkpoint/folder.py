@@ -1,8 +1,8 @@
 """A folder of checkpoints: their names, how a new one appears in it, what killed writers leave behind.
 
-    .checkpoint-000012-step-1500-<random>.partial    being written; its writer holds a lock on it
-    checkpoint-000012-step-1500.safetensors          whole, a file
-    checkpoint-000012-step-1500                      whole, a folder of several ranks' files
+    .checkpoint-<random>.partial               being written; its writer holds a lock on it
+    checkpoint-000012-step-1500.safetensors    whole, a file
+    checkpoint-000012-step-1500                whole, a folder of several ranks' files
 
 A name without a dot appears by one rename, after everything under it is on the disk. A lock goes with its process, also
 after kill -9, so a partial one that nobody has locked is a leftover, whichever process or machine wrote it.
@@ -17,7 +17,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +39,7 @@ def prepare(folder: Path) -> None:
     """Create the folder, find out by writing whether it can be written, and clean up; InputError when it can't."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = _partial_of(folder, "checkpoint-probe")
+        probe = _partial_of(folder)
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
         probe.unlink(missing_ok=True)  # another process may have taken it for a leftover already
     except OSError as error:
@@ -82,34 +82,25 @@ def next_sequence(folder: Path) -> int:
     return max((entry.sequence for entry in entries(folder)), default=0) + 1
 
 
-@contextlib.contextmanager
-def new_file(folder: Path, name: str) -> Iterator[int]:
-    """A descriptor to write to; at the end of the block the file is synced and appears under its name."""
-    for _ in range(_TRIES):
-        partial = _partial_of(folder, name)
-        descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        _try_lock(descriptor)
-        if os.fstat(descriptor).st_nlink:
-            break
-        os.close(descriptor)  # removed by somebody's clean() in the moment before it was locked
-    else:
-        raise FulltiltError(f"can't write into {folder}: something removes new files at once")
+def add_file(folder: Path, step: int, fill: Callable[[int], None]) -> Path:
+    """Have a file filled; it appears under a new name once it is whole and on the disk."""
+    partial, descriptor = _new_partial_file(folder)
     try:
-        yield descriptor
+        fill(descriptor)
         os.fsync(descriptor)
-        os.replace(partial, folder / name)
-        sync(folder)
+        path = _give_name(folder, step, lambda path: _rename_file(partial, path), sharded=False)
     except BaseException:
-        partial.unlink(missing_ok=True)
+        discard(partial)
         raise
     finally:
         os.close(descriptor)
+    return path
 
 
-def new_partial_folder(folder: Path, name: str) -> tuple[Path, int]:
-    """An empty folder to write to, and the descriptor that keeps it locked."""
+def new_partial_folder(folder: Path) -> tuple[Path, int]:
+    """An empty folder to fill, and the descriptor that keeps it locked."""
     for _ in range(_TRIES):
-        partial = _partial_of(folder, name)
+        partial = _partial_of(folder)
         partial.mkdir()
         try:
             descriptor = os.open(partial / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -122,23 +113,21 @@ def new_partial_folder(folder: Path, name: str) -> tuple[Path, int]:
     raise FulltiltError(f"can't write into {folder}: something removes new folders at once")
 
 
-def publish_folder(partial: Path, name: str) -> None:
+def add_folder(partial: Path, step: int) -> Path:
     """Give a partial folder, whose files are synced, its name."""
     for inside in partial.iterdir():
         if inside.is_dir():
             sync(inside)
     sync(partial)
-    os.rename(partial, partial.parent / name)
-    sync(partial.parent)
-    (partial.parent / name / LOCK).unlink(
-        missing_ok=True
-    )  # last: without it nobody could tell a leftover from a live one
+    path = _give_name(partial.parent, step, lambda path: os.rename(partial, path), sharded=True)
+    (path / LOCK).unlink(missing_ok=True)  # last: without it nobody could tell a leftover from a live one
+    return path
 
 
 def remove(path: Path) -> None:
     """Remove a checkpoint. A folder loses its name first, so that no half of it can be taken for a whole."""
     if path.is_dir():
-        doomed = _partial_of(path.parent, path.name)
+        doomed = _partial_of(path.parent)
         try:
             (path / LOCK).touch()  # without a lock held on it: if we are killed now, it is a leftover
             os.rename(path, doomed)
@@ -158,8 +147,46 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _partial_of(folder: Path, name: str) -> Path:
-    return folder / f".{name}-{secrets.token_hex(8)}.partial"
+def _partial_of(folder: Path) -> Path:
+    return folder / f".checkpoint-{secrets.token_hex(8)}.partial"
+
+
+def _new_partial_file(folder: Path) -> tuple[Path, int]:
+    for _ in range(_TRIES):
+        partial = _partial_of(folder)
+        descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        _try_lock(descriptor)
+        if os.fstat(descriptor).st_nlink:
+            return partial, descriptor
+        os.close(descriptor)  # removed by somebody's clean() in the moment before it was locked
+    raise FulltiltError(f"can't write into {folder}: something removes new files at once")
+
+
+def _give_name(folder: Path, step: int, rename: Callable[[Path], None], *, sharded: bool) -> Path:
+    """The next free name: another process that saves the same step at this moment must not be written over."""
+    for _ in range(_TRIES):
+        path = folder / name_of(next_sequence(folder), step, sharded=sharded)
+        try:
+            rename(path)
+        except OSError as error:
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                continue
+            raise
+        sync(folder)
+        return path
+    raise FulltiltError(f"can't name a new checkpoint in {folder}: others take every name")
+
+
+def _rename_file(partial: Path, path: Path) -> None:
+    """A rename that replaces nothing: a second name, then the first removed."""
+    try:
+        os.link(partial, path)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+            raise
+        os.rename(partial, path)  # a file system without hard links
+    else:
+        partial.unlink(missing_ok=True)
 
 
 def discard(path: Path) -> None:

@@ -68,15 +68,13 @@ def write(folder: Path, team: Team, part: Part, plain: Staged, shards: Staged, n
     """Write a folder together: aside, synced, then one rename by rank 0. When one rank fails, all raise."""
     lock = -1
 
-    def begin() -> tuple[str, str]:
+    def begin() -> str:
         nonlocal lock
-        name = folders.name_of(folders.next_sequence(folder), notes["step"], sharded=True)
-        partial, lock = folders.new_partial_folder(folder, name)
-        return partial.name, name
+        partial, lock = folders.new_partial_folder(folder)
+        return partial.name
 
     try:
-        partial_name, name = team.from_first(begin)
-        partial = folder / partial_name
+        partial = folder / team.from_first(begin)
         try:
             team.together(lambda: _write_plain(partial, team.rank, part, plain))
             shards.wait()
@@ -87,7 +85,7 @@ def write(folder: Path, team: Team, part: Part, plain: Staged, shards: Staged, n
             checks = team.together(lambda: _own_files(partial, team.rank))
             files = {path: check for found in checks for path, check in found.items()}
             manifest = {"format": FORMAT, **notes, "ranks": team.size, "files": files}
-            team.from_first(lambda: _finish(partial, name, manifest))
+            return folder / team.from_first(lambda: _finish(partial, notes["step"], manifest))
         except BaseException:
             if team.rank == 0:
                 folders.discard(partial)
@@ -95,7 +93,6 @@ def write(folder: Path, team: Team, part: Part, plain: Staged, shards: Staged, n
     finally:
         if lock >= 0:
             os.close(lock)
-    return folder / name
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -157,9 +154,9 @@ def _write_plain(partial: Path, rank: int, part: Part, staged: Staged) -> None:
         os.close(descriptor)
 
 
-def _finish(partial: Path, name: str, manifest: Mapping[str, Any]) -> None:
+def _finish(partial: Path, step: int, manifest: Mapping[str, Any]) -> str:
     _write_manifest(partial, manifest)
-    folders.publish_folder(partial, name)
+    return folders.add_folder(partial, step).name
 
 
 def _write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ save ─► copies begin ─► back to training
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -80,7 +81,9 @@ class Checkpoints:
             part = sharded.part_of(state, flat, self._own, rank=ranks.rank())
             plain, shards = self._staging.take(part.tensors), self._shard_staging.take(part.shards)
             team = ranks.team()
-            self._start(lambda: self._write(lambda: sharded.write(self.folder, team, part, plain, shards, notes), step))
+            self._start(
+                lambda: self._write(lambda: sharded.write(self.folder, team, part, plain, shards, notes), notes)
+            )
         elif flat.sharded:
             name = next(iter(flat.sharded))
             raise InputError(
@@ -88,8 +91,7 @@ class Checkpoints:
             )
         elif ranks.rank() == 0:
             staged = self._staging.take(flat.tensors)
-            notes["tree"] = flat.tree
-            self._start(lambda: self._write(lambda: self._write_file(staged, notes), step))
+            self._start(lambda: self._write(lambda: self._write_file(staged, {**notes, "tree": flat.tree}), notes))
 
     def wait(self) -> None:
         """Until the last save is on the disk; raises its error."""
@@ -160,26 +162,28 @@ class Checkpoints:
         self._thread = threading.Thread(target=work, name="fulltilt-checkpoint")
         self._thread.start()
 
-    def _write(self, save: Callable[[], Path], step: int) -> None:
+    def _write(self, save: Callable[[], Path], notes: Mapping[str, Any]) -> None:
         began = time.perf_counter()
         try:
             path = save()
             log.debug("checkpoint %s written in %.2f s", path.name, time.perf_counter() - began)
             if ranks.rank() == 0:
-                self._remove_superfluous(path)
+                self._remove_superfluous(path, notes["metric"])
         except OSError as error:
-            self._error = self._explained(error, step)
+            self._error = self._explained(error, notes["step"])
         except BaseException as error:
             self._error = error
 
     def _write_file(self, staged: Staged, notes: Mapping[str, Any]) -> Path:
-        name = folders.name_of(folders.next_sequence(self.folder), notes["step"])
         data = staged.wait()
-        with folders.new_file(self.folder, name) as descriptor:
-            write_file(descriptor, staged.layout, notes, data)
-        return self.folder / name
+        return folders.add_file(
+            self.folder, notes["step"], lambda descriptor: write_file(descriptor, staged.layout, notes, data)
+        )
 
-    def _remove_superfluous(self, newest: Path) -> None:
+    def _remove_superfluous(self, newest: Path, metric: float | None) -> None:
+        with contextlib.suppress(FileNotFoundError):  # another process may have removed it already
+            # Known without reading it: parsing a header would hold the interpreter's lock for some milliseconds.
+            self._metrics[newest.name, newest.stat().st_mtime_ns] = metric
         known, unknown = self._measured()
         go = superfluous(known, keep_last=self._keep_last, keep_best=self._keep_best, mode=self._mode)
         for entry in go:
