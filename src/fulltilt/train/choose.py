@@ -130,7 +130,7 @@ def search(wishes: Wishes, facts: Facts) -> Search:
         yield from _flag(state, "cudnn_benchmark", LEAST_GAIN)
     yield from _compile(state, wishes, facts, skip)
     yield from _graph(state, wishes, facts, skip)
-    return state.close("not tried")
+    return state.close(skip or "not tried")
 
 
 class _State:

@@ -22,6 +22,7 @@ from fulltilt.train.optim import fixed_options, rates, why_not_fused
 from fulltilt.train.roles import split
 
 _WARM_STEPS = 3
+_ALIGNED_BYTES = 16
 
 
 def why_not_graphed(engine: Engine) -> str | None:
@@ -135,25 +136,31 @@ class _Results:
 
         map_tensors(note, outputs)
         self._outputs = map_tensors(lambda _: torch.empty(0), outputs)  # its structure alone
-        self._places: list[tuple[int, int, torch.dtype, torch.Size]] = []
-        at = 0
-        for leaf in leaves:
-            size = leaf.numel() * leaf.element_size()
-            self._places.append((at, at + size, leaf.dtype, leaf.shape))
-            at += math.ceil(size / 16) * 16
-        self._flat = torch.empty(at, dtype=torch.uint8, device=loss.device)
+        self._leaves = [(leaf.dtype, leaf.shape) for leaf in leaves]
+        # Kept as the narrowest type among them, so that the outputs, mostly, are theirs without a change of type.
+        narrowest = min((leaf.dtype for leaf in leaves), key=lambda dtype: dtype.itemsize)
+        self._dtype = torch.uint8 if narrowest == torch.bool else narrowest  # copying a bool tidies its bits
+        width = self._dtype.itemsize
+        sizes = [leaf.numel() * leaf.element_size() // width for leaf in leaves]
+        aligned = [math.ceil(size * width / _ALIGNED_BYTES) * _ALIGNED_BYTES // width for size in sizes]
+        self._pieces = [part for size, whole in zip(sizes, aligned, strict=True) for part in (size, whole - size)]
+        self._flat = torch.empty(sum(aligned), dtype=self._dtype, device=loss.device)
         for leaf, view in zip(leaves, self._views(self._flat), strict=True):
             view.copy_(leaf)
 
     def taken(self) -> tuple[Tensor, Any]:
-        views = iter(self._views(self._flat.clone()))
-        loss = next(views)
+        loss, *rest = self._views(self._flat.clone())
         if isinstance(self._outputs, Tensor):
-            return loss, next(views)
+            return loss, rest[0]
+        views = iter(rest)
         return loss, map_tensors(lambda _: next(views), self._outputs)
 
     def _views(self, flat: Tensor) -> list[Tensor]:
-        return [flat[start:end].view(dtype).view(shape) for start, end, dtype, shape in self._places]
+        pieces = flat.split_with_sizes(self._pieces)[::2]
+        return [
+            (piece if dtype == self._dtype else piece.view(dtype)).view(shape)
+            for piece, (dtype, shape) in zip(pieces, self._leaves, strict=True)
+        ]
 
 
 def _silence(optimizer: Optimizer) -> bool:
