@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import signal
 import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-
-_ORPHAN_SECONDS = 1.0
-"""How often a worker looks whether its trainer is still there."""
 
 _SEEDS = 0x5EED
 """Keeps the seeds of batches apart from the words that make permutations."""
@@ -73,10 +70,11 @@ class WorkerInit:
     """What a worker process does before its first batch: ours, then its owner's."""
 
     own: Callable[[int], None] | None = None
+    trainer: int = field(default_factory=os.getpid)
 
     def __call__(self, worker: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's, which ends its workers
-        threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+        threading.Thread(target=_leave_with, args=(self.trainer,), daemon=True).start()
         info: Any = torch.utils.data.get_worker_info()
         if isinstance(info.dataset, Shelf):
             # What an owner's worker_init_fn expects to find; torch's own setter refuses.
@@ -85,10 +83,17 @@ class WorkerInit:
             self.own(worker)
 
 
-def _leave_with(parent: int) -> None:
-    """End this process when its parent has ended, however: a worker that waits on a full pipe would never see it."""
-    while os.getppid() == parent:
-        time.sleep(_ORPHAN_SECONDS)
+def _leave_with(trainer: int) -> None:
+    """End this process when the trainer has ended, however: a worker that waits on a full pipe would never see it.
+
+    Torch's workers compare their parent with the one they were born to, which can be gone by then.
+    """
+    try:
+        poll = select.poll()
+        poll.register(os.pidfd_open(trainer), select.POLLIN)
+        poll.poll()
+    except ProcessLookupError:
+        pass
     os._exit(1)
 
 
