@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 
 import pytest
 import torch
+from tests.train.helpers import EXACT, network, same, samples, weights
 from torch import nn
 from torch.nn import functional
 
@@ -14,7 +16,6 @@ from fulltilt.errors import LossError
 from fulltilt.train.checkpoint import folder, load_checkpoint
 from fulltilt.train.nan import LossWatch, UpdateGuard
 from fulltilt.train.place import is_finite
-from tests.train.helpers import EXACT, network, same, samples, weights
 
 
 def batches(bad: int | None = None, count: int = 10):
@@ -67,7 +68,7 @@ def test_skip_trains_as_if_the_batch_had_not_been(caplog):
     history = trained(batches(bad=7), guarded, nan_policy="skip").fit()
     assert same(weights(guarded), weights(plain))
     assert [record["bad_losses"] for record in history.epochs] == [1, 1]
-    assert history.last["train_loss"] == history.last["train_loss"], "the mean is over the others"
+    assert math.isfinite(history.last["train_loss"]), "the mean is over the others"
     assert caplog.text.count("its update is left out") == 2
     assert "the loss is nan at step 7 (epoch 1, batch 7)" in caplog.text
 
@@ -129,7 +130,7 @@ def test_rollback_goes_back_and_leaves_the_batch_out(tmp_path, caplog):
     assert trainer.step == 9
     assert "the loss is nan at step 7 (epoch 1, batch 7); rolling back" in caplog.text
     assert "going on from step 6" in caplog.text
-    assert all(loss == loss for loss in list(history.losses)[-3:])
+    assert all(map(math.isfinite, list(history.losses)[-3:]))
 
 
 def test_rollback_before_the_first_checkpoint_goes_back_to_the_beginning(tmp_path):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.train.helpers import EXACT
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from fulltilt import GPUAugmentation, ProgressiveAugmentation, Trainer
+from fulltilt.errors import InputError
 from fulltilt.feed import feed
 from fulltilt.train.augmenting import describe, for_training, for_validation
 from fulltilt.train.schedules import Schedules
 from fulltilt.train.sources import IterableFeed, as_feed, batches
-from tests.train.helpers import EXACT
 
 CPU = torch.device("cpu")
 
@@ -169,3 +170,14 @@ def test_a_plateau_is_told_the_figure_in_epochs_that_have_one():
     again = Schedules(torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer(), patience=0, factor=0.5), None)
     again.load_state_dict(schedules.state_dict())
     assert again.all[0].best == 1.0
+
+
+def test_a_resumed_run_that_is_longer_has_a_schedule_of_its_own_length(caplog):
+    caplog.set_level("INFO", logger="fulltilt")
+    short = Schedules(torch.optim.lr_scheduler.OneCycleLR(optimizer(), 0.1, total_steps=7), None)
+    longer = Schedules(torch.optim.lr_scheduler.OneCycleLR(optimizer(), 0.1, total_steps=13), None)
+    longer.load_state_dict(short.state_dict())
+    assert longer.all[0].total_steps == 13
+    assert "OneCycleLR goes on with the length of this run" in caplog.text
+    with pytest.raises(InputError, match="the checkpoint has 1 schedulers, this run 0"):
+        Schedules(None, None).load_state_dict(short.state_dict())

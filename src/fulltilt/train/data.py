@@ -49,7 +49,8 @@ def make_feeds(config: Config, device: torch.device) -> tuple[Feed, Feed | None,
     elif data.val_share is not None:
         train, val = set_aside(train, data.val_share, seed)
     in_feed = isinstance(train, ImageFiles)
-    augment = make_augmentation(config, seed) if in_feed or config.augments else None
+    wanted = config.augments or config.gpu_augmentation is not None  # switched off it still gives size and scale
+    augment = make_augmentation(config, seed) if in_feed or wanted else None
     if augment is not None:
         augment.train(config.augments)
     training = _feed(train, data, device, augment, seed=seed, training=True)

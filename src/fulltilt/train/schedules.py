@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
+
+from fulltilt.errors import InputError
+
+log = logging.getLogger("fulltilt.train")
+
+_LENGTHS = ("total_steps", "_schedule_phases", "T_max", "total_iters")
+"""Attributes in which schedulers keep how long the run is."""
 
 
 class Schedules:
@@ -33,8 +41,14 @@ class Schedules:
         return [_plain(scheduler.state_dict()) for scheduler in self.all]
 
     def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
-        for scheduler, state in zip(self.all, states, strict=False):
-            scheduler.load_state_dict(state)
+        """Go on from there. One that was made for a longer or shorter run keeps its own length."""
+        if len(states) != len(self.all):
+            raise InputError(f"the checkpoint has {len(states)} schedulers, this run {len(self.all)}; use the same")
+        for scheduler, state in zip(self.all, states, strict=True):
+            lengths = {name: getattr(scheduler, name) for name in _LENGTHS if name in state}
+            if any(state[name] != value for name, value in lengths.items()):
+                log.info("%s goes on with the length of this run", type(scheduler).__name__)
+            scheduler.load_state_dict(state | lengths)
 
 
 def _is_for_steps(scheduler: Any) -> bool:

@@ -1,0 +1,280 @@
+"""`fulltilt train` as a real process: configurations good and bad, signals, resuming, a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train.yaml"
+SMALL = """
+data:
+  source: fulltilt.train.shapes:shapes
+  args: {count: 64, size: 16}
+  val_share: 0.25
+  batch_size: 8
+model: {name: small_cnn, args: {classes: 4, width: 4}}
+training: {epochs: 2, eval_interval: 1, seed: 3, scheduler: onecycle, output: out}
+gpu_augmentation: {preset: minimal}
+metrics:
+  accuracy: {name: MulticlassAccuracy, args: {num_classes: 4}}
+"""
+SLOW = """
+import time
+import torch
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return torch.randn(8, generator=torch.Generator().manual_seed(index)), index % 2
+
+class Model(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 2))
+"""
+SLOW_CONFIG = """
+data: {source: "slow:Slow", batch_size: 4, num_workers: 0}
+model: {name: "slow:Model"}
+training: {epochs: 2, seed: 1, output: out, checkpoint_every_steps: 1000}
+logging: {perf_interval: 10}
+"""
+
+
+def command(*args):
+    return [sys.executable, "-m", "fulltilt", "train", *map(str, args)]
+
+
+def run(*args, cwd, **env):
+    return subprocess.run(
+        command(*args), capture_output=True, text=True, timeout=120, cwd=cwd, env={**os.environ, **env}, check=False
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "run.yaml").write_text(SMALL)
+    (tmp_path / "slow.yaml").write_text(SLOW_CONFIG)
+    (tmp_path / "slow.py").write_text(SLOW)
+    return tmp_path
+
+
+@contextmanager
+def started(*args, cwd, **how):
+    with subprocess.Popen(command(*args), cwd=cwd, stdout=subprocess.PIPE, text=True, **how) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def losses(folder: Path) -> list[float]:
+    lines = map(json.loads, (folder / "out" / "log.jsonl").read_text().splitlines())
+    return [record["train_loss"] for record in lines if record["kind"] == "epoch"]
+
+
+def test_a_run_from_file_to_result(folder):
+    done = run("run.yaml", "training.lr=5e-3", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["steps"] == 12
+    assert result["epochs"] == 2
+    assert result["monitor"] == "val_loss"
+    assert result["best"] == min(result["last"]["val_loss"], result["best"])
+    assert 0 <= result["last"]["val_accuracy"] <= 1
+    assert result["stopped_by"] is None
+    assert "\x1b" not in done.stderr, "no bar where there is no terminal"
+    assert re.search(r"^epoch 2/2: train_loss .*val_accuracy", done.stderr, re.MULTILINE)
+    used = yaml.safe_load((folder / "out" / "config.yaml").read_text())
+    assert used["training"]["lr"] == 5e-3
+    assert list((folder / "out" / "checkpoints").glob("*.safetensors"))
+
+
+def test_a_second_run_does_not_write_over_the_first(folder):
+    assert run("run.yaml", "training.epochs=1", cwd=folder).returncode == 0
+    again = run("run.yaml", cwd=folder)
+    assert again.returncode == 2
+    assert "out holds 1 checkpoints of an earlier run: add --resume" in again.stderr
+    resumed = run("run.yaml", "--resume", cwd=folder)
+    assert resumed.returncode == 0
+    assert "fulltilt: going on from step 6 (epoch 2)" in resumed.stderr
+    assert resumed.stdout.startswith("finished after 12 steps, best val_loss ")
+
+
+def test_a_broken_file_lists_everything_and_trains_nothing(folder):
+    (folder / "broken.yaml").write_text("data: {batch_size: 0}\ntraining: {lr: fast, epochz: 3}\n")
+    done = run("broken.yaml", "training.precision=fp8", cwd=folder)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "fulltilt: broken.yaml: 4 problems",
+        "  data.batch_size: found 0; allowed: a whole number ≥ 1 or auto",
+        "  training.lr: found 'fast'; allowed: a number > 0",
+        "  training.precision: found 'fp8'; allowed: one of auto, fp32, tf32, bf16, fp16",
+        "  training.epochz: not a key; did you mean epochs?",
+    ]
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["data.source=null"], "data.source: missing; give a folder of images"),
+        (["data.source=nowhere", "data.args={}"], "data.source: nowhere is neither a folder nor a .csv file"),
+        (["data.source=no.module:here"], "data.source: there is no module 'no.module'"),
+        (["data.source=fulltilt.train.shapes:shape"], "has no 'shape'; did you mean shapes?"),
+        (["data.args={cont: 3}"], "data.source: shapes(cont=3) failed: shapes() got an unexpected keyword"),
+        (["data.args={count: 0}"], "data.source: shapes: count=0 must be ≥ 1"),
+        (["model.args={}"], "model: SmallCnn() failed: "),
+        (["model.name=math:pi"], "model.name: math:pi is float; expected something that can be called"),
+        (["model.name=fulltilt.train.shapes:shapes", "model.args={}"], "returned tuple; expected a torch.nn.Module"),
+        (["training.optimizer_args={speed: 3}"], "training.optimizer: AdamW(lr=0.001, speed=3) failed: "),
+        (["metrics.a={name: MulticlasAccuracy}"], "metrics.a.name: torchmetrics has no 'MulticlasAccuracy'; did you"),
+        (["model.args.classes=3"], "labels out of range: found 3"),
+        (["training.output=/proc/run"], "can't write checkpoints into /proc/run/checkpoints"),
+        (["training.device=cuda:7"], "cuda:7"),
+    ],
+)
+def test_what_can_not_be_made_is_one_line_and_a_status(folder, overrides, says):
+    done = run("run.yaml", *overrides, cwd=folder)
+    assert done.returncode in (2, 3), done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_print_config_is_complete_and_reads_back_as_the_same(folder):
+    done = run("run.yaml", "training.epochs=7", "--print-config", cwd=folder)
+    assert done.returncode == 0
+    (folder / "all.yaml").write_text(done.stdout)
+    again = run("all.yaml", "--print-config", cwd=folder)
+    assert again.stdout == done.stdout
+    assert yaml.safe_load(done.stdout)["training"]["epochs"] == 7
+    defaults = run("--print-config", cwd=folder)
+    assert yaml.safe_load(defaults.stdout)["training"]["eval_interval"] == 5
+    missing = run(cwd=folder)
+    assert missing.returncode == 2
+    assert "CONFIG is missing" in missing.stderr
+
+
+def test_print_config_says_where_files_will_go(folder):
+    (folder / "mine.yaml").write_text("data: {source: x}")
+    done = run("mine.yaml", "--print-config", cwd=folder)
+    assert yaml.safe_load(done.stdout)["training"]["output"] == "runs/mine"
+
+
+def test_folders_of_images(folder, tmp_path):
+    from PIL import Image
+
+    from fulltilt.train.shapes import shapes
+
+    images, labels = shapes(24, 20)
+    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        where = tmp_path / "pictures" / f"class{int(label)}"
+        where.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(where / f"{number}.png")
+    (folder / "files.yaml").write_text(
+        "data: {source: pictures, val_share: 0.25, batch_size: 6, num_workers: 1, size: 16}\n"
+        "model: {args: {classes: 4, width: 4}}\n"
+        "training: {epochs: 1, output: out, use_gpu_augmentation: true}\n"
+        "gpu_augmentation: {preset: minimal, normalize: imagenet}\n"
+    )
+    done = run("files.yaml", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["last"]["samples"] == 18
+    assert "augmentation is on, in training only, in the feed: MinimalGPUAugmentation(" in done.stderr
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_and_leaves_and_the_losses_go_on_bit_for_bit(folder, number, status):
+    whole = run("slow.yaml", cwd=folder)
+    assert whole.returncode == 0, whole.stderr
+    expected = losses(folder)
+    (folder / "out").rename(folder / "whole")
+    with started("slow.yaml", cwd=folder, stderr=subprocess.PIPE) as process:
+        for line in process.stderr:
+            if line.startswith("[perf] batch 20"):
+                break
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert re.search(rf"{number.name}: leaving at step \d+, saved in .*out/checkpoints", err)
+    assert out.startswith("stopped after ")
+    steps = int(out.split()[2])
+    assert 20 <= steps < 100
+    resumed = run("slow.yaml", "--resume", "--json", cwd=folder)
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"going on from step {steps}" in resumed.stderr
+    assert json.loads(resumed.stdout)["steps"] == 200
+    assert losses(folder) == expected
+
+
+def test_a_second_signal_breaks_off(folder):
+    (folder / "stuck.py").write_text(
+        "import time\nimport slow\n"
+        "class Stuck(slow.Slow):\n"
+        "    def __getitem__(self, index):\n"
+        "        if index > 40:\n"
+        "            print('stuck', flush=True)\n"
+        "            time.sleep(1000)\n"
+        "        return super().__getitem__(index)\n"
+    )
+    overrides = ["data.source=stuck:Stuck", "data.shuffle=false"]
+    with started("slow.yaml", *overrides, cwd=folder, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout.readline() == "stuck\n"
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        assert process.poll() is None, "it waits for the batch"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == -signal.SIGTERM
+
+
+def test_a_terminal_shows_the_bar(folder):
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "110", "LINES": "30"}
+    with started("slow.yaml", "training.epochs=1", cwd=folder, stderr=theirs, env=env) as process:
+        os.close(theirs)
+        screen = b""
+        while process.poll() is None or select.select([ours], [], [], 0.2)[0]:
+            if select.select([ours], [], [], 0.2)[0]:
+                try:
+                    screen += os.read(ours, 65536)
+                except OSError:  # the terminal's other side is closed
+                    break
+        process.wait(30)
+    os.close(ours)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.decode())
+    assert process.returncode == 0
+    bars = re.findall(r"epoch 1/1 .*?(\d+)/100 +loss [\d.]+  [\d,]+ samples/s  wait \d+ %  ETA \d+:\d\d", text)
+    assert len(bars) >= 3, text[-2000:]
+    assert len(bars) <= 60, "drawn a few times a second"
+    assert "[perf] batch 50:" in text
+
+
+def test_the_example_as_it_stands(tmp_path):
+    done = run(EXAMPLE, "training.epochs=1", "training.max_steps=6", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == 6
+    assert (tmp_path / "runs" / "shapes" / "log.jsonl").exists()
+
+
+def test_help_does_not_load_torch():
+    code = (
+        "import sys\nfrom fulltilt.cli import app\n"
+        "try: app(['train', '--help'])\nexcept SystemExit: pass\n"
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
