@@ -21,7 +21,12 @@ def run(script, *arguments):
         text=True,
         timeout=240,
         check=False,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # a fork would not survive a driver that is started
+        env={
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        },  # a fork would not survive a driver that is started
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

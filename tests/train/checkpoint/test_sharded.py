@@ -28,7 +28,7 @@ def told(tmp_path_factory):
         text=True,
         timeout=240,
         check=False,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
     )
     return folder, done
 

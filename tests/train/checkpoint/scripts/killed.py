@@ -11,6 +11,7 @@ import random
 import signal
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import torch
@@ -18,6 +19,9 @@ import torch
 from fulltilt.train.checkpoint import Checkpoints, rng
 
 STEPS, EVERY = 120, 2
+
+# Libraries' threads are idle when children are forked, and these use none of them.
+warnings.filterwarnings("ignore", message=r"This process .* is multi-threaded", category=DeprecationWarning)
 
 
 def train(folder: Path, report: Path) -> None:

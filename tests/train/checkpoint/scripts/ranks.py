@@ -9,6 +9,7 @@ import datetime
 import os
 import socket
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,9 @@ from fulltilt.errors import FulltiltError
 from fulltilt.train.checkpoint import Checkpoints, load_checkpoint, rng
 
 STEPS = 6
+
+# Libraries' threads are idle when children are forked, and these use none of them.
+warnings.filterwarnings("ignore", message=r"This process .* is multi-threaded", category=DeprecationWarning)
 
 
 def with_ranks(size: int, folder: Path, work: Callable[[Path], None], *, dying: tuple[int, ...] = ()) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from pathlib import Path
 
 import torch
 
 from fulltilt.train.checkpoint import Checkpoints, load_checkpoint
+
+# Libraries' threads are idle when children are forked, and these use none of them.
+warnings.filterwarnings("ignore", message=r"This process .* is multi-threaded", category=DeprecationWarning)
 
 
 def save_many(folder: Path, who: int, saves: int) -> None:
