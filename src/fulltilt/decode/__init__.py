@@ -9,7 +9,7 @@ process starts in a tenth of a second. Decoding on the GPU is in `fulltilt.decod
     pillow    every other format
     still     `decode`, `decode_into`: either of the two, upright, into the caller's memory
     mask      labels: integers in, the same integers out
-    gpu       JPEG in batches on the device, through one of the libraries in `backends`
+    gpu       JPEG in batches on the device, by nvJPEG (`nvjpeg`)
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""JPEG on the GPU, in batches: nvJPEG through torchvision or nvImageCodec, whichever works here.
+"""JPEG on the GPU, in batches, by nvJPEG.
 
-What the engines don't decode, or decode to something else than libjpeg (progressive, CMYK, plain RGB, other formats,
-cut files), takes the CPU's path and is copied up. All pixels come out upright and in one layout.
+What the engines don't decode, or decode to something else than libjpeg (`cpu_reason`), takes the CPU's path and is
+copied up. All pixels come out upright, H×W×C.
 
-A decoder has a stream of its own. torchvision allocates on the caller's stream but decodes on another, without waiting
-for it: on a stream with queued work it could write into memory that a queued kernel still reads.
+A decoder has a stream of its own, which it waits for before a batch: what it is about to allocate can't be memory that
+a queued kernel still reads, whatever streams the library uses inside.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import contextlib
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import simplejpeg  # type: ignore[import-untyped]
 
-from fulltilt.decode.backends import Backend, Layout, NvImageCodecBackend, TorchvisionBackend
 from fulltilt.decode.header import Header, as_view
 from fulltilt.decode.jpeg import cpu_reason
-from fulltilt.decode.orientation import flips, stored, swaps_sides
+from fulltilt.decode.nvjpeg import Ints, NvJpeg
+from fulltilt.decode.orientation import flips, swaps_sides
 from fulltilt.decode.recognise import probe
 from fulltilt.decode.still import decode as decode_on_cpu
 from fulltilt.errors import DecodeError, InputError, UnavailableError
@@ -33,6 +33,17 @@ if TYPE_CHECKING:
 MakeBackend: TypeAlias = "Callable[[torch.device, int], Backend]"
 
 
+class Backend(Protocol):
+    """What decodes plain JPEGs on a device."""
+
+    def decode(self, memory: Tensor, starts: Ints, lengths: Ints, sizes: Ints) -> Tensor:
+        """Files in host memory, of N × 2 sizes as stored: their pixels, H×W×C each, one behind the other.
+
+        RuntimeError: none of them was decoded.
+        """
+        ...
+
+
 def available(device: torch.device | str = "cuda") -> str | None:
     """Why JPEGs can't be decoded on `device`, or None where they can. Found out by decoding one; remembered."""
     return _reason(str(device))
@@ -41,37 +52,30 @@ def available(device: torch.device | str = "cuda") -> str | None:
 @functools.lru_cache(maxsize=16)
 def _reason(device: str) -> str | None:
     try:
-        select(_device(device), 3)
+        tried(NvJpeg, _device(device), 3)
     except UnavailableError as error:
         return str(error)
     return None
 
 
-def select(device: torch.device, channels: int, makers: Sequence[MakeBackend] | None = None) -> Backend:
-    """The first backend that decodes a small JPEG right; UnavailableError with every reason where none does."""
-    grey = np.full((16, 16, 3), 128, np.uint8)
-    trial: bytes = simplejpeg.encode_jpeg(grey, colorsubsampling="420")
-    reasons = []
-    for make in makers or (TorchvisionBackend, NvImageCodecBackend):
-        name = getattr(make, "name", "the backend")
-        try:
-            backend = make(device, channels)
-            (made,) = backend.decode([as_tensor(trial)], [(16, 16)])
-            found = None if made is None else int(made.float().mean().round())
-        except Exception as error:  # third-party binaries fail in their own ways; each is told
-            reasons.append(f"{name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
-            continue
-        if found is not None and abs(found - 128) <= 2:
+def tried(make: MakeBackend, device: torch.device, channels: int) -> Backend:
+    """A backend that has decoded a small JPEG right; UnavailableError with the reason where it does not."""
+    grey: bytes = simplejpeg.encode_jpeg(np.full((16, 16, 3), 128, np.uint8), colorsubsampling="420")
+    try:
+        backend = make(device, channels)
+        made = backend.decode(_joined([grey]), *_table([grey], [(16, 16)]))
+        found = int(made.float().mean().round())
+    except (RuntimeError, AttributeError, OSError, UnavailableError) as error:  # its binaries fail in their own ways
+        reason = f"{type(error).__name__}: {error}" if not isinstance(error, UnavailableError) else str(error)
+    else:
+        if abs(found - 128) <= 2:
             return backend
-        reasons.append(f"{name}: a grey test picture of 128 came out as {found}")
-    raise UnavailableError(
-        f"no JPEG decoding on {device} ({'; '.join(reasons)}). Install a torchvision built for CUDA, or "
-        "nvidia-nvimgcodec-cu13[nvjpeg]; the CPU decodes meanwhile"
-    )
+        reason = f"a grey test picture of 128 came out as {found}"
+    raise UnavailableError(f"no JPEG decoding on {device} ({reason}); the CPU decodes")
 
 
 class GpuDecoder:
-    """Lists of encoded images to lists of uint8 tensors on one device, upright, contiguous, all in `layout`."""
+    """Encoded images to uint8 tensors on one device, H×W×C, upright."""
 
     def __init__(
         self, device: torch.device | str = "cuda", *, channels: int = 3, backend: Backend | None = None
@@ -82,12 +86,11 @@ class GpuDecoder:
             raise InputError(f"channels is {channels!r}; allowed on the GPU: 1 (grey), 3 (RGB)")
         self.device = _device(device)
         self.channels = channels
-        self.backend = backend or select(self.device, channels)
-        self.layout: Layout = self.backend.layout
+        self._backend = backend or tried(NvJpeg, self.device, channels)
         self.counts: Counter[str] = Counter()
         """Images by path: "gpu", or the reason why the CPU had it."""
         on_gpu = self.device.type == "cuda"
-        self._stream = torch.cuda.Stream(self.device) if on_gpu else None  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream(self.device) if on_gpu else None  # type: ignore[no-untyped-call]
 
     def decode(self, files: Sequence[bytes]) -> list[Tensor]:
         """All of them; the first that can't be decoded raises its DecodeError, with its place in the list."""
@@ -100,65 +103,74 @@ class GpuDecoder:
 
     def decode_each(self, files: Sequence[bytes]) -> list[Tensor | DecodeError]:
         """All of them, or in an image's place why it can't be decoded."""
-        made: list[Tensor | DecodeError | None] = [None] * len(files)
-        headers: list[Header | None] = [None] * len(files)
-        chosen = []
+        import torch
+
+        made: dict[int, Tensor | DecodeError] = {}
+        headers: dict[int, Header] = {}
         for index, data in enumerate(files):
             try:
-                headers[index] = header = probe(data)
+                headers[index] = probe(data)
             except DecodeError as error:
                 made[index] = error
-                continue
-            reason = cpu_reason(header, as_view(data))
-            if reason is None:
-                chosen.append(index)
-            else:
-                self.counts[reason] += 1
-        with self._own_stream() as caller:
-            known = [found for i in chosen if (found := headers[i]) is not None]
-            on_gpu = self.decode_known(
-                [as_tensor(files[i]) for i in chosen],
-                [(found.height, found.width) for found in known],
-                [found.orientation for found in known],
-            )
-            for index, tensor in zip(chosen, on_gpu, strict=True):
-                made[index] = tensor
-            for index, left in enumerate(headers):
-                if made[index] is None and left is not None:
-                    made[index] = self._on_cpu(files[index], left)
+        reasons = {index: cpu_reason(header, as_view(files[index])) for index, header in headers.items()}
+        fit = [index for index, reason in reasons.items() if reason is None]
+        self.counts.update(reason for reason in reasons.values() if reason is not None)
+        with self.own_stream() as caller:
+            if fit:
+                chosen = [files[index] for index in fit]
+                sizes = [(headers[index].height, headers[index].width) for index in fit]
+                turns = np.array([headers[index].orientation for index in fit])
+                pixels = self.decode_packed(_joined(chosen), *_table(chosen, sizes), turns)
+                if pixels is not None:
+                    parts = torch.split(pixels, [height * width * self.channels for height, width in sizes])
+                    views = (part.view(*size, self.channels) for part, size in zip(parts, sizes, strict=True))
+                    made.update(zip(fit, views, strict=True))
+            for index, header in headers.items():
+                if index not in made:
+                    made[index] = self._on_cpu(files[index], header)
             if caller is not None:
-                for one in made:
-                    if not isinstance(one, DecodeError | None):
+                for one in made.values():
+                    if not isinstance(one, DecodeError):
                         one.record_stream(caller)  # freed while the caller's stream reads it, it must not be reused
-        return [one for one in made if one is not None]
+        return [made[index] for index in range(len(files))]
 
-    def decode_known(
-        self, files: list[Tensor], sizes: list[tuple[int, int]], orientations: list[int]
-    ) -> list[Tensor | None]:
-        """JPEGs that are known to be fit for the GPU, of these upright sizes, on the current stream.
+    def decode_packed(self, memory: Tensor, starts: Ints, lengths: Ints, sizes: Ints, turns: Ints) -> Tensor | None:
+        """Files that are fit for the GPU, of N × 2 upright sizes, to pixels one behind the other; None: it refused.
 
-        None in the place of one that was refused after all.
+        To be called within `own_stream`.
         """
         import torch
 
-        if not files:
-            return []
-        as_stored = [stored(*size, orientation) for size, orientation in zip(sizes, orientations, strict=True)]
+        as_stored = np.where((turns >= 5)[:, None], sizes[:, ::-1], sizes)  # as `stored`, for all at once
         try:
-            tensors = self.backend.decode(files, as_stored)
+            pixels = self._backend.decode(memory, starts, lengths, as_stored)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             # One bad file can refuse a whole batch; the CPU finds out which, and says what is wrong with it.
-            self.counts[f"batch refused: {str(error).splitlines()[0]}"] += len(files)
-            return [None] * len(files)
-        refused = sum(tensor is None for tensor in tensors)
-        self.counts["gpu"] += len(tensors) - refused
-        self.counts["refused"] += refused
-        return [
-            None if tensor is None else turn(tensor, orientation, self.layout)
-            for tensor, orientation in zip(tensors, orientations, strict=True)
-        ]
+            self.counts[f"batch refused: {str(error).splitlines()[0]}"] += len(starts)
+            return None
+        self.counts["gpu"] += len(starts)
+        ends = np.cumsum(sizes[:, 0] * sizes[:, 1] * self.channels)
+        for k in np.flatnonzero(turns > 1):
+            height, width = as_stored[k]
+            part = pixels[int(ends[k] - height * width * self.channels) : int(ends[k])]
+            part.copy_(turn(part.view(int(height), int(width), self.channels), int(turns[k])).reshape(-1))
+        return pixels
+
+    @contextlib.contextmanager
+    def own_stream(self) -> Iterator[torch.cuda.Stream | None]:
+        """The block's work on the decoder's stream; afterwards the caller's waits for it."""
+        import torch
+
+        if self.stream is None:
+            yield None
+            return
+        caller = torch.cuda.current_stream(self.device)
+        self.stream.synchronize()
+        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+            yield caller
+        caller.wait_stream(self.stream)
 
     def _on_cpu(self, data: bytes, header: Header) -> Tensor | DecodeError:
         import torch
@@ -167,38 +179,27 @@ class GpuDecoder:
             pixels = decode_on_cpu(data, header=header, channels=self.channels)
         except DecodeError as error:
             return error
-        if self.layout == "channels_first":
-            pixels = np.ascontiguousarray(pixels.transpose(2, 0, 1))
         return torch.from_numpy(pixels).to(self.device)
 
-    @contextlib.contextmanager
-    def _own_stream(self) -> Iterator[torch.cuda.Stream | None]:
-        """The block's work on the decoder's stream; afterwards the caller's waits for it."""
-        import torch
 
-        if self._stream is None:
-            yield None
-            return
-        caller = torch.cuda.current_stream(self.device)
-        self._stream.synchronize()  # so that nothing queued here still reads what is about to be allocated again
-        with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
-            yield caller
-        caller.wait_stream(self._stream)
+def turn(image: Tensor, orientation: int) -> Tensor:
+    """H×W×C upright and contiguous, on whatever device it is."""
+    if swaps_sides(orientation):
+        image = image.transpose(0, 1)
+    reverse = [axis for axis, flip in enumerate(flips(orientation)) if flip]
+    return (image.flip(reverse) if reverse else image).contiguous()
 
 
-def as_tensor(data: bytes) -> Tensor:
+def _joined(files: Sequence[bytes]) -> Tensor:
     import torch
 
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return torch.frombuffer(bytearray().join(files), dtype=torch.uint8)
 
 
-def turn(image: Tensor, orientation: int, layout: Layout) -> Tensor:
-    """Upright and contiguous, on whatever device it is."""
-    rows, columns = (1, 2) if layout == "channels_first" else (0, 1)
-    if swaps_sides(orientation):
-        image = image.transpose(rows, columns)
-    reverse = [axis for axis, flip in zip((rows, columns), flips(orientation), strict=True) if flip]
-    return (image.flip(reverse) if reverse else image).contiguous()
+def _table(files: Sequence[bytes], sizes: Sequence[tuple[int, int]]) -> tuple[Ints, Ints, Ints]:
+    """Where files that were joined begin, how long they are, and their sizes."""
+    lengths = np.array([len(data) for data in files], np.int64)
+    return np.cumsum(lengths) - lengths, lengths, np.array(sizes, np.int64)
 
 
 def _device(device: torch.device | str) -> torch.device:

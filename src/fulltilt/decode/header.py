@@ -29,6 +29,8 @@ class Header:
     """JPEG alone: the pixels come in several scans (not what the GPU's engines decode)."""
     plain_rgb: bool = False
     """JPEG alone: three components that are RGB as they stand, not luma and chroma."""
+    for_engines: bool = False
+    """JPEG alone: baseline, one scan, luma and chroma at 4:4:4, 4:2:2 or 4:2:0. What hardware decodes everywhere."""
     scan_offset: int = 0
     """JPEG alone: where the first scan begins, in bytes."""
 

@@ -124,11 +124,15 @@ def cpu_reason(header: Header, view: memoryview) -> str | None:
     """Why an image is left to the CPU, or None if the GPU may have it."""
     if header.format != "jpeg":
         return header.format
-    if header.progressive:
-        return "progressive"
-    if header.mode == "CMYK":
-        return "CMYK"
-    if header.plain_rgb:
-        return "plain RGB"
+    reasons = {
+        "progressive": header.progressive,
+        "CMYK": header.mode == "CMYK",
+        "grey": header.mode == "L",
+        "plain RGB": header.plain_rgb,
+        "rare coding": not header.for_engines,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            return reason
     # The engines don't report a missing end; the CPU's decoder does.
     return None if is_whole(view, header) else "truncated"

@@ -21,6 +21,8 @@ _MISPLACED: Final = (0xD8, 0xD9)
 """Start and end of an image."""
 _MARKER: Final = struct.Struct(">BH").unpack_from
 _FRAME: Final = struct.Struct(">BHHB").unpack_from
+_BASELINE: Final = 0xC0
+_COMMON_SAMPLING: Final = (b"\x11\x11\x11", b"\x21\x11\x11", b"\x22\x11\x11")
 _MODES: Final = {1: "L", 3: "RGB", 4: "CMYK"}
 
 
@@ -28,20 +30,23 @@ def read_header(view: bytes | memoryview) -> Header:
     """From the markers before the first scan."""
     frame, orientation, scan = 0, UPRIGHT, 0
     height = width = parts = bits = 0
-    names, is_jfif, transform = b"", False, -1
+    names, sampling, is_jfif, transform = b"", b"", False, -1
+    in_scan = 0
     for marker, start, end in _segments(view):
         if marker in _FRAMES and not frame:
             if end - start < 6:
                 raise DecodeError(f"broken JPEG: a frame header of {end - start} bytes", problem="corrupt")
             frame = marker
             bits, height, width, parts = _FRAME(view, start)
-            names = bytes(view[start + 6 : start + 15 : 3])
+            names, sampling = bytes(view[start + 6 : start + 15 : 3]), bytes(view[start + 7 : start + 15 : 3])
         elif marker == _EXIF and orientation == UPRIGHT and bytes(view[start : start + 4]) == b"Exif":
             orientation = orientation_of(bytes(view[start:end]))
         elif marker == _JFIF and bytes(view[start : start + 5]) == b"JFIF\0":
             is_jfif = True
         elif marker == _ADOBE and end - start >= 12 and bytes(view[start : start + 5]) == b"Adobe":
             transform = view[start + 11]
+        elif marker == _START_OF_SCAN and end > start:
+            in_scan = view[start]
         scan = start - 4
     _check(frame, height, width, parts, bits)
     height, width = stored(height, width, orientation)
@@ -55,6 +60,7 @@ def read_header(view: bytes | memoryview) -> Header:
         progressive=frame in _PROGRESSIVE,
         # libjpeg's rule: JFIF says luma and chroma, otherwise Adobe's marker decides, otherwise the components' names.
         plain_rgb=parts == 3 and not is_jfif and (transform == 0 or (transform < 0 and names == b"RGB")),
+        for_engines=frame == _BASELINE and in_scan == parts == 3 and sampling in _COMMON_SAMPLING,
         scan_offset=scan,
     )
 

@@ -3,8 +3,8 @@
     full slot ─ copy ─► tables and pixels on the device ─ augment ─► batch ─ event ─► the step's stream
         └──── free again when the copy is through
 
-Pixels that the GPU has decoded are there already, and are augmented in a pass of their own. On the CPU the same without
-streams: the augmentation reads the slot's memory itself.
+Pixels that the GPU has decoded are there already; the slot's tables say how far from its own pixels. On the CPU the
+same without streams: the augmentation reads the slot's memory itself.
 """
 
 from __future__ import annotations
@@ -94,15 +94,22 @@ class Stage:
     def put(self, filled: Filled) -> Staged:
         """Begin to move a slot; nothing is waited for."""
         if self._stream is None:
-            staged = self._moved(filled, _whole(filled.slot))
+            memory = _whole(filled.slot)
+            if filled.decoded is not None:  # behind the slot's own: a place to reach is for kernels alone
+                filled.slot.offset[filled.decoded.positions] = filled.decoded.offsets + len(filled.slot.data)
+                memory = torch.cat((memory, filled.decoded.pixels))
+            staged = self._moved(filled, memory)
             self._release(filled)
             return staged
         with torch.cuda.stream(self._stream):
             size = filled.slot.start + filled.slot.used
             on_device = self._room(size)
+            if filled.decoded is not None:
+                _reach(filled.slot, filled.decoded, on_device[filled.slot.start :])
+                if filled.decoded.ready is not None:
+                    self._stream.wait_event(filled.decoded.ready)  # which has read the slot's files, too
+                filled.decoded.pixels.record_stream(self._stream)
             on_device.copy_(_whole(filled.slot)[:size], non_blocking=True)
-            if filled.decoded is not None and filled.decoded.ready is not None:
-                self._stream.wait_event(filled.decoded.ready)  # which has read the slot's files, too
             self._copying.append((_event(self._stream), filled))
             staged = self._moved(filled, on_device)
             staged.ready = _event(self._stream)
@@ -148,50 +155,35 @@ class Stage:
         if filled.step.epoch != self._epoch:
             self._epoch = filled.step.epoch
             self._augment.set_epoch(self._epoch)
-        fine, as_file = slot.status[:n] == Status.DONE, slot.length[:n] > 0
-        groups = [(np.flatnonzero(fine & ~as_file), None), (np.flatnonzero(fine & as_file), filled.decoded)]
-        groups = [group for group in groups if len(group[0])] or groups[:1]
-        parts = [self._augmented(slot, memory, positions, decoded) for positions, decoded in groups]
-        tensors, order = parts[0], groups[0][0]
-        if len(parts) > 1:
-            tensors = tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))
-            order = np.concatenate([positions for positions, _ in groups])
-        if not (np.diff(order) > 0).all():
-            back = torch.from_numpy(np.argsort(order)).to(self._device)
-            tensors = tuple(tensor.index_select(0, back) for tensor in tensors)
-        return Staged(filled=filled, tensors=tensors, samples=len(order))
-
-    def _augmented(
-        self, slot: Slot, memory: Tensor, positions: npt.NDArray[np.int64], decoded: Decoded | None
-    ) -> tuple[Tensor, ...]:
-        """Some of a slot's samples, and their labels: those whose pixels lie in it, or those that the GPU decoded."""
+        fine = np.flatnonzero(slot.status[:n] == Status.DONE)
+        chosen = _chosen(fine, self._device)
         s = slot.samples
-        chosen = _chosen(positions, self._device)
         index = memory[16 : 16 + 8 * s].view(torch.int64)[chosen]
         sizes = memory[16 + 24 * s : 16 + 32 * s].view(torch.int32).view(-1, 2)[chosen]
         pixels = memory[slot.start :]
         images = Ragged(
-            data=pixels if decoded is None else decoded.data,
-            offsets=memory[16 + 8 * s : 16 + 16 * s].view(torch.int64)[chosen] if decoded is None else decoded.offsets,
+            data=pixels,
+            offsets=memory[16 + 8 * s : 16 + 16 * s].view(torch.int64)[chosen],
             sizes=sizes,
             channels=self._channels,
-            interleaved=decoded is None or decoded.interleaved,
-            smallest=int(slot.size[positions].min()) if len(positions) else 1,
+            smallest=int(slot.size[fine].min()) if len(fine) else 1,
         )
         masks = None
         if self._masks:
             offsets = memory[16 + 16 * s : 16 + 24 * s].view(torch.int64)[chosen]
             masks = Ragged(data=pixels, offsets=offsets, sizes=sizes, channels=1, interleaved=False)
         augmented = self._augment(images, masks, index=index)
-        if decoded is not None and self._stream is not None:
-            for tensor in (decoded.data, decoded.offsets):
-                tensor.record_stream(self._stream)
         tensors = augmented if isinstance(augmented, tuple) else (augmented,)
-        if self._labels is None:
-            return tensors
-        labels = self._labels
-        numbers = index if labels.device == index.device else torch.from_numpy(slot.index[positions])
-        return (*tensors, labels.index_select(0, numbers).to(self._device, non_blocking=True))
+        if self._labels is not None:
+            numbers = index if self._labels.device == index.device else torch.from_numpy(slot.index[fine])
+            labels = self._labels.index_select(0, numbers)
+            tensors = (*tensors, labels.to(self._device, non_blocking=True))
+        return Staged(filled=filled, tensors=tensors, samples=len(fine))
+
+
+def _reach(slot: Slot, decoded: Decoded, pixels: Tensor) -> None:
+    """Have the slot's table point from its own pixels on the device to those that the GPU decoded elsewhere."""
+    slot.offset[decoded.positions] = decoded.offsets + (decoded.pixels.data_ptr() - pixels.data_ptr())
 
 
 def _chosen(positions: npt.NDArray[np.int64], device: torch.device) -> slice | Tensor:
