@@ -11,7 +11,8 @@ so that writing it is one long write.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +23,7 @@ from fulltilt.train.checkpoint.layout import Layout, Place
 
 _KEPT_DEVICE_BYTES: Final = 64 << 20
 """A copy on the GPU up to this size is kept for the next time; a larger one goes back to training in between."""
+_PORTABLE: Final = 1  # cudaHostRegisterPortable: pinned for every GPU
 _LARGEST_SHARE: Final = 0.5
 """Of the GPU memory that is free: more is not taken for a copy."""
 
@@ -33,14 +35,15 @@ class Staged:
     layout: Layout
     memory: Tensor
     """The file's data: bytes, in the order of the layout."""
-    events: tuple[torch.cuda.Event, ...]
-    _held: tuple[Tensor, ...] = ()
-    """Memory on the GPU that copies still read."""
+    _under_way: list[tuple[torch.cuda.Event, Tensor | None]]
+    """What to wait for, and the memory on the GPU that is read until then."""
 
     def wait(self) -> memoryview:
         """The bytes, when they are there. The interpreter's lock is free meanwhile."""
-        for event in self.events:
+        while self._under_way:
+            event, _ = self._under_way[-1]
             event.synchronize()
+            self._under_way.pop()  # and with it the GPU's memory, long before the file is written
         return self.memory.numpy().data
 
     def tensors(self) -> dict[str, Tensor]:
@@ -62,18 +65,14 @@ class Staging:
     def take(self, tensors: Mapping[str, Tensor]) -> Staged:
         """Begin to copy. The tensors may be changed by work that is queued, or done, after this."""
         self._plan(tensors)
-        devices = {tensor.device for tensor in tensors.values() if tensor.is_cuda}
-        memory = self._host_memory(pinned=bool(devices))
+        devices = list(dict.fromkeys(tensor.device for tensor in tensors.values() if tensor.is_cuda))
+        memory = self._host_memory(devices[0] if devices else None)
         host = self._views_of(memory)
-        events, held = [], []
         with torch.no_grad():
             elsewhere = [name for name, tensor in tensors.items() if not tensor.is_cuda]
             _copy([host[name] for name in elsewhere], [tensors[name] for name in elsewhere])
-            for device in devices:
-                event, copy = self._from_gpu(device, tensors, memory)
-                events.append(event)
-                held += [copy] if copy is not None else []
-        return Staged(self._layout, memory, tuple(events), tuple(held))
+            under_way = [self._from_gpu(device, tensors, memory) for device in devices]
+        return Staged(self._layout, memory, under_way)
 
     def release(self) -> None:
         """Give the memory back; only when nothing is under way."""
@@ -89,12 +88,13 @@ class Staging:
             self._signature, self._layout = signature, Layout.of(tensors)
             self._views, self._copies = {}, {}
 
-    def _host_memory(self, *, pinned: bool) -> Tensor:
+    def _host_memory(self, device: torch.device | None) -> Tensor:
         size = self._layout.data_bytes
-        if self._memory is None or len(self._memory.bytes) < size or (pinned and not self._memory.for_gpu):
+        memory = self._memory
+        if memory is None or len(memory.bytes) < size or (device is not None and memory.device is None):
             self.release()
-            self._memory = _HostMemory(size, for_gpu=pinned)
-        return self._memory.bytes[:size]
+            self._memory = memory = _HostMemory(size, device)
+        return memory.bytes[:size]
 
     def _views_of(self, memory: Tensor) -> dict[str, Tensor]:
         """Memory as the tensors that lie in it."""
@@ -149,20 +149,29 @@ class Staging:
 class _HostMemory:
     """Host memory of exactly the size asked for. Torch's own pinned memory is rounded up to a power of two."""
 
-    def __init__(self, size: int, *, for_gpu: bool) -> None:
+    def __init__(self, size: int, device: torch.device | None) -> None:
         self.bytes = torch.empty(size, dtype=torch.uint8)
-        self.for_gpu = for_gpu
-        self._pinned = False
-        if for_gpu and size:
-            self.bytes.fill_(0)  # pages that are there are pinned much faster
-            error = torch.cuda.cudart().cudaHostRegister(self.bytes.data_ptr(), size, 0)  # type: ignore[no-untyped-call]
-            # Where it can't be pinned (a limit on locked memory), copies block the host and are right all the same.
-            self._pinned = int(error) == 0
+        self.device = device
+        if device is not None and size and _pin(self.bytes, device):
+            # Also when nobody closes: memory that is freed while it is pinned stays pinned for whoever gets it next.
+            self.release: Callable[[], object] = weakref.finalize(self, _unpin, self.bytes.data_ptr())
+        else:
+            self.release = lambda: None
 
-    def release(self) -> None:
-        if self._pinned:
-            torch.cuda.cudart().cudaHostUnregister(self.bytes.data_ptr())  # type: ignore[no-untyped-call]
-            self._pinned = False
+
+def _pin(memory: Tensor, device: torch.device) -> bool:
+    """Whether it could be pinned. If not (a limit on locked memory), copies block the host, and are right all the same."""
+    with torch.cuda.device(device):  # not the first GPU, which may be another rank's
+        cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        if int(cudart.cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE)) == 0:
+            return True
+        with contextlib.suppress(RuntimeError):
+            torch.zeros((), device=device)  # CUDA reports an error once more at the next launch: here, not in training
+    return False
+
+
+def _unpin(address: int) -> None:
+    torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
 
 
 def views(layout: Layout, memory: Tensor) -> dict[str, Tensor]:

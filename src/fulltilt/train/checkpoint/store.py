@@ -197,12 +197,11 @@ class Checkpoints:
     def _measured(self) -> tuple[list[Entry], list[Entry]]:
         """All entries with their metrics, and those of them whose header can't be read just now."""
         known, unknown = [], []
+        metrics, self._metrics = self._metrics, {}  # those of removed ones are forgotten
         for entry in folders.entries(self.folder):
             try:
                 key = (entry.path.name, entry.path.stat().st_mtime_ns)
-                if key not in self._metrics:
-                    self._metrics[key] = _metric(entry.path)
-                metric = self._metrics[key]
+                metric = self._metrics[key] = metrics[key] if key in metrics else _metric(entry.path)
             except FileNotFoundError:
                 continue
             except OSError:

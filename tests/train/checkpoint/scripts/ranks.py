@@ -21,7 +21,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from fulltilt.errors import FulltiltError
+from fulltilt.errors import FulltiltError, InputError
 from fulltilt.train.checkpoint import Checkpoints, load_checkpoint, rng
 
 STEPS = 6
@@ -113,6 +113,8 @@ def save(folder: Path) -> None:
             if number == 4:
                 at_four = flat(state_of(model, optimizer, number))
         checkpoints.wait()
+        with pytest.raises(InputError, match=r"model\.0\.weight: a tensor that is spread over ranks"):
+            Checkpoints(folder / "checkpoints", sharded=False).save(state_of(model, optimizer, 0), step=0, epoch=0)
         if dist.get_rank() == 0:
             assert [path.name[-1] for path in sorted(checkpoints.folder.iterdir())] == ["3", "4"]
             torch.save({"four": at_four, "end": flat(state_of(model, optimizer, STEPS))}, folder / "expected.pt")
