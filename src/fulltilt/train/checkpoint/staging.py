@@ -160,7 +160,7 @@ class _HostMemory:
 
 
 def _pin(memory: Tensor, device: torch.device) -> bool:
-    """Whether it could be pinned. If not (a limit on locked memory), copies block the host, and are right all the same."""
+    """Whether it could be pinned. If not (a limit on locked memory), copies block the host, and are right as well."""
     with torch.cuda.device(device):  # not the first GPU, which may be another rank's
         cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         if int(cudart.cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE)) == 0:
