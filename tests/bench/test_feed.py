@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from itertools import repeat
+from itertools import pairwise, repeat
 from pathlib import Path
 
 import psutil
@@ -19,7 +19,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from fulltilt.bench.feed import ladder, material, run, training, windows
+from fulltilt.bench.feed import grid, ladder, material, run, training, windows
 from fulltilt.bench.feed.figures import Case, FeedBench, Rate, Target
 from fulltilt.bench.feed.limit import Limit, Plan, against, attempt
 from fulltilt.bench.feed.loader import Photos, crop_box, loading
@@ -29,6 +29,7 @@ from fulltilt.bench.feed.scale import scale_for
 from fulltilt.bench.feed.table import lines, show
 from fulltilt.errors import FulltiltError, InputError
 from fulltilt.feed import ImageFiles, feed
+from fulltilt.feed.probing import look
 
 TINY = scale_for(gpu=False, quick=True, count=16)
 FED = Rate(samples_per_second=6500.0, steps=80, seconds=3.15, wait_share=0.031, cpu_cores=14.2, workers=15)
@@ -89,6 +90,8 @@ def test_targets_are_those_that_were_promised():
     }  # fmt: skip
     assert str(ladder.ALONE) == "≥ 9,000 samples/s"
     assert str(windows.AGAINST_LOADER) == "≥ 10 × DataLoader"
+    assert str(grid.OF_BEST) == "≥ 95 % of the best of all settings"
+    assert str(grid.OF_OWN) == "≥ 98 % of one's own setting"
 
 
 def test_what_was_missed_or_not_measured_is_said():
@@ -104,6 +107,25 @@ def test_the_ladder_has_no_rung_twice_and_none_above_the_cores():
     assert ladder.rungs(2, quick=False) == [1, 2]
     assert ladder.rungs(1, quick=False) == [1]
     assert ladder.rungs(16, quick=True) == [1, 16]
+
+
+def test_the_grid_has_every_number_on_a_small_machine_and_goes_beyond_the_cores_on_a_large_one():
+    computing, waiting, memory = grid.workloads(TINY)
+    assert [str(s) for s in grid.settings(computing, 2, quick=False)] == [f"{n} processes" for n in range(1, 9)]
+    large = [s.workers for s in grid.settings(waiting, 16, quick=False) if s.kind == "processes"]
+    assert (min(large), max(large)) == (1, 64)
+    assert all(after <= 2 * before for before, after in pairwise(large))
+    assert str(grid.settings(memory, 2, quick=True)[0]) == "no workers"
+    assert len(grid.settings(memory, 2, quick=True)) == 5
+
+
+def test_the_grid_s_data_sets_are_what_they_are_said_to_be():
+    computing, waiting, memory = (load.dataset for load in grid.workloads(TINY))
+    assert look(computing, list(range(50)), threads=2).draws == ("numpy",)
+    seen = look(waiting, list(range(200)), threads=4)
+    assert seen.speedup > 3
+    assert seen.repeatable
+    assert look(memory, list(range(200)), threads=2).seconds_per_sample < 1e-3
 
 
 def test_windows_are_compared_with_the_fastest_plain_loader():
@@ -419,7 +441,7 @@ def test_a_part_that_fails_leaves_the_others(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("text", ["", "ladder,foo"])
 def test_parts_that_do_not_exist_are_named(text):
-    with pytest.raises(InputError, match="allowed: ladder, train, unet, windows"):
+    with pytest.raises(InputError, match="allowed: ladder, train, unet, windows, grid"):
         run.parts_of(text)
     assert run.parts_of("windows, ladder") == ("ladder", "windows")
 

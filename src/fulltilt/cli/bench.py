@@ -74,7 +74,7 @@ def feed(
     *,
     count: Annotated[int, typer.Option(help="Photos to make and feed.")] = 6144,
     folder: Annotated[Path | None, typer.Option(help="Where they are put meanwhile; memory where it has room.")] = None,
-    only: Annotated[str, typer.Option(help="Parts to run.")] = "ladder,train,unet,windows",
+    only: Annotated[str, typer.Option(help="Parts to run.")] = "ladder,train,unet,windows,grid",
     quick: Annotated[bool, typer.Option(help="A smoke run: few steps, few peers.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:

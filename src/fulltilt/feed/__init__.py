@@ -6,6 +6,14 @@ files.py      image files as a source                  file_feed.py    the feed 
   slot.py     the memory of one batch                    pool.py       the decoder processes
   wire.py     what is said between them                  decoder.py    one of them (no torch, no shared lock)
   stage.py    one copy and one augmentation pass       tensor_feed.py  the feed of tensors in memory
+dataset_feed.py  the feed of a map-style data set      loader_feed.py  the feed of a DataLoader
+  prepare.py  a look at it and the machine, then …       mover.py      an iterator's batches to the device, ahead
+  probing.py  … what a sample costs, fit for threads?    structure.py  batches of any shape; augmentation of them
+  hosting.py  … who makes batches, how many, how far ahead
+  crew.py     the workers, and who steers their number   tuner.py      the number of workers, by the loop's rate
+  legs.py     numbers that change on one stream          busy.py       cores in use
+  leg.py      one number of processes or threads         parcel.py     batches handed over without /dev/shm
+  shelf.py    the data set as a worker sees it
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ models.py    what is trained, and one step of it    measure.py   rates, waiting,
 loader.py    the peer: a DataLoader with Pillow     limit.py     cases against the limit, measured around each
 ladder.py    decoders, with no training             training.py  ResNet-50 from files
 unet.py      images with masks                      windows.py   samples in memory
+grid.py      automatic settings, every setting
 figures.py   results, targets, JSON: no effects     table.py     what is shown at the end
 run.py       all of it, in order
 """

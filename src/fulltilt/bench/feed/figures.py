@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from fulltilt.bench.ground import all_met
 
-Figure = Literal["samples_per_second", "share", "times_loader"]
+Figure = Literal["samples_per_second", "share", "times_loader", "of_best", "of_own"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,10 @@ class Case:
     """The step's rate with its batch on the device already, the mean of just before and just after this case."""
     times_loader: float | None = None
     """The rate as a multiple of the fastest plain DataLoader's."""
+    of_best: float | None = None
+    """The rate as a share of the best of all settings'."""
+    of_own: float | None = None
+    """The rate as a share of what somebody's own setting gives."""
     targets: tuple[Target, ...] = ()
     problem: str | None = None
     """Why there is no rate."""
@@ -72,8 +76,8 @@ class Case:
     def found(self, target: Target) -> float | None:
         if target.figure == "share":
             return self.share
-        if target.figure == "times_loader":
-            return self.times_loader
+        if target.figure != "samples_per_second":
+            return {"times_loader": self.times_loader, "of_best": self.of_best, "of_own": self.of_own}[target.figure]
         return None if self.rate is None else self.rate.samples_per_second
 
     @property
@@ -106,6 +110,8 @@ class Case:
             "limit_per_second": self.limit_per_second,
             "share": self.share,
             "times_loader": self.times_loader,
+            "of_best": self.of_best,
+            "of_own": self.of_own,
             "target": targets or None,
             "met": self.met,
             "problem": self.problem,
@@ -150,6 +156,10 @@ def in_words(figure: Figure, value: float) -> str:
             return f"{100 * value:.3g} % of the limit"
         case "times_loader":
             return f"{value:.3g} × DataLoader"
+        case "of_best":
+            return f"{100 * value:.3g} % of the best of all settings"
+        case "of_own":
+            return f"{100 * value:.3g} % of one's own setting"
         case _:
             return f"{value:,.0f} samples/s"
 

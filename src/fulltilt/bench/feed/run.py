@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from fulltilt.bench.feed.figures import Case, FeedBench
+from fulltilt.bench.feed.grid import measure_grid
 from fulltilt.bench.feed.ladder import measure_ladder
 from fulltilt.bench.feed.limit import Say
 from fulltilt.bench.feed.material import bytes_needed, make_in_parallel, workplace
@@ -26,7 +27,7 @@ from fulltilt.machine.cores import read_cores
 _PACKAGES = {"torchvision": "torchvision", "simplejpeg": "simplejpeg", "PIL": "pillow"}
 
 NO_GPU = "The targets need an NVIDIA GPU that torch can use: small photos and tiny models were run on the CPU."
-PARTS = ("ladder", "train", "unet", "windows")
+PARTS = ("ladder", "train", "unet", "windows", "grid")
 
 
 def parts_of(text: str) -> tuple[str, ...]:
@@ -77,6 +78,7 @@ def _cases(place: Path, scale: Scale, *, quick: bool, only: Sequence[str], say: 
         "train": lambda: Training(files(), place, scale, cores=cores).measure(quick=quick, say=say),
         "unet": lambda: measure_unet(place, scale, cores=cores, say=say),
         "windows": lambda: measure_windows(scale, say=say),
+        "grid": lambda: measure_grid(scale, cores=cores, quick=quick, say=say),
     }
     cases: list[Case] = []
     for part in only:

@@ -32,6 +32,9 @@ class Scale:
     unet_batch: int
     windows: int
     window_seconds: float
+    grid_seconds: float
+    grid_settle_seconds: float
+    """How long the automatic number may look; 0 does not wait for it and holds it to no target."""
     peers: bool
     """Whether DataLoaders with worker processes are measured: they take long to start."""
 
@@ -44,7 +47,7 @@ _FULL = Scale(
     device="cuda", photos=6144, photo_size=(500, 375), photo_bytes=80_000, batch=256, crop=224,
     steps=80, warm_steps=12, limit_steps=25, seconds=4.0, ladder_seconds=1.2, settle_seconds=20.0,
     unet_photos=512, unet_side=512, unet_base=32, unet_batch=32,
-    windows=200_000, window_seconds=1.5, peers=True,
+    windows=200_000, window_seconds=1.5, grid_seconds=1.5, grid_settle_seconds=60.0, peers=True,
 )  # fmt: skip
 
 
@@ -55,12 +58,14 @@ def scale_for(*, gpu: bool, quick: bool, count: int) -> Scale:
             _FULL, device="cpu", photos=min(count, 96), photo_size=(160, 120), photo_bytes=12_000,
             batch=min(8, count), crop=32, steps=4, warm_steps=1, limit_steps=3, seconds=1.0, ladder_seconds=0.2,
             settle_seconds=0.0, unet_photos=min(count, 8), unet_side=64, unet_base=4, unet_batch=min(4, count),
-            windows=2_000, window_seconds=0.1, peers=False,
+            windows=2_000, window_seconds=0.1, grid_seconds=0.1 if quick else 1.5,
+            grid_settle_seconds=0.0 if quick else 60.0, peers=False,
         )  # fmt: skip
     scale = replace(_FULL, photos=count, batch=min(_FULL.batch, count))
     if not quick:
         return scale
     return replace(
         scale, photos=min(count, 1024), steps=20, warm_steps=6, limit_steps=10, seconds=2.0, ladder_seconds=0.4,
-        settle_seconds=0.0, unet_photos=64, windows=50_000, window_seconds=0.5, peers=False,
+        settle_seconds=0.0, unet_photos=64, windows=50_000, window_seconds=0.5, grid_seconds=0.3,
+        grid_settle_seconds=0.0, peers=False,
     )  # fmt: skip

@@ -45,7 +45,8 @@ def lines(found: FeedBench) -> list[str]:
 def _row(case: Case) -> tuple[str, ...]:
     rate = case.rate
     assert rate is not None
-    against = _percent(case.share) if case.times_loader is None else f"{case.times_loader:.3g}×"
+    shares = [share for share in (case.share, case.of_best, case.of_own) if share is not None]
+    against = _percent(shares[0] if shares else None) if case.times_loader is None else f"{case.times_loader:.3g}×"
     return (
         case.title,
         f"{rate.samples_per_second:,.0f}",
@@ -60,7 +61,7 @@ def _row(case: Case) -> tuple[str, ...]:
 
 def _short(figure: str, at_least: float) -> str:
     """A target in the units of its column."""
-    if figure == "share":
+    if figure in ("share", "of_best", "of_own"):
         return f"≥ {100 * at_least:g} %"
     return f"≥ {at_least:g}×" if figure == "times_loader" else f"≥ {at_least:,.0f}/s"
 
