@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.train.helpers import EXACT, loader, network
 from torch import nn
 from torchmetrics import MeanSquaredError, MetricCollection
 from torchmetrics.classification import (
@@ -18,7 +19,6 @@ from torchmetrics.classification import (
 from fulltilt import Trainer
 from fulltilt.errors import InputError
 from fulltilt.train.metrics import GATHERED_BATCHES, MetricsBeside
-from tests.train.helpers import EXACT, loader, network
 
 CPU = torch.device("cpu")
 

@@ -77,6 +77,7 @@ class Bar:
             console=self.console,
             auto_refresh=False,  # a thread of its own would take the interpreter from the step whenever it likes
             expand=True,
+            transient=True,  # what an epoch came to stays; how far it was does not
         )
 
     @property
