@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
+
 from fulltilt.train.checkpoint import Checkpoints
+from fulltilt.train.checkpoint.tree import flatten
 
 SCRIPTS = Path(__file__).parent / "scripts"
 KILLS = 30
@@ -32,18 +36,34 @@ def run(script, *arguments):
     return done.stdout
 
 
-def test_killed_thirty_times_training_ends_with_the_same_weights(tmp_path):
-    told = json.loads(run("killed.py", tmp_path, KILLS, 0))
+@pytest.mark.parametrize("loop", ["plain", "trainer"])
+def test_killed_thirty_times_training_ends_with_the_same_weights(tmp_path, loop):
+    told = json.loads(run("killed.py", loop, tmp_path, KILLS, 0).splitlines()[-1])
     assert told["killed"] == KILLS
     lives = told["lives"]
     assert sum(life["begin"] > 0 for life in lives) >= KILLS / 2, "too few lives went on from a checkpoint"
     assert sum(life["leftovers"] for life in lives) >= 3, "too few were killed while they wrote"
-    whole, killed = Checkpoints(tmp_path / "whole"), Checkpoints(tmp_path / "killed")
-    first, second = whole.load(), killed.load()
-    assert first["step"] == second["step"] == 120
+    inside = "checkpoints" if loop == "trainer" else "."
+    whole = Checkpoints(tmp_path / "whole" / inside)
+    expected = whole.load()
+    assert expected["step"] == 120
+    optimizer = "trainer" if loop == "trainer" else "optimizer"
     for folder in [tmp_path / "killed", *tmp_path.glob("finished-*")]:
-        assert Checkpoints(folder).latest().read_bytes() == whole.latest().read_bytes(), "weights, states and all"
-        assert not list(folder.glob(".*"))
+        checkpoints = Checkpoints(folder / inside)
+        assert not list(checkpoints.folder.glob(".*"))
+        state = checkpoints.load()
+        for part in ("model", optimizer, "rng"):
+            assert_identical(state[part], expected[part])
+        if loop == "plain":  # there is no clock and no path in its state
+            assert checkpoints.latest().read_bytes() == whole.latest().read_bytes()
+
+
+def assert_identical(first, second):
+    """Bit for bit, by what would be written."""
+    first, second = flatten(first), flatten(second)
+    assert first.tree == second.tree
+    assert first.tensors.keys() == second.tensors.keys()
+    assert all(torch.equal(first.tensors[name], second.tensors[name]) for name in first.tensors)
 
 
 def test_processes_in_one_folder(tmp_path):
