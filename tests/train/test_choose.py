@@ -10,8 +10,8 @@ from fulltilt.train.choose import Facts, Measured, Settings, Wishes, first_setti
 from fulltilt.train.precision import Formats
 
 AMPERE = Formats(allowed=("bf16", "tf32"), reason="compute capability 9.0 has bf16 and TF32")
-GPU = Facts(gpu=True, formats=AMPERE, convolutions=True)
-CPU = Facts(gpu=False, formats=Formats(allowed=("fp32",), reason="on cpu"), convolutions=True, not_graphed="no GPU")
+GPU = Facts(gpu=True, formats=AMPERE, convolutions=True, planar=True, layers=140)
+CPU = replace(GPU, gpu=False, formats=Formats(allowed=("fp32",), reason="on cpu"), not_graphed="no GPU")
 
 
 def drive(seconds_of, wishes=Wishes(), facts=GPU):  # noqa: B008  frozen
@@ -58,7 +58,7 @@ def test_what_pays_is_kept_with_both_figures_in_the_reason():
 
 
 def test_a_graph_turns_the_decisions_of_a_small_model_around():
-    facts = replace(GPU, convolutions=False)
+    facts = replace(GPU, convolutions=False, planar=False)
     plan, _ = drive(launches, facts=facts)
     assert plan["cuda_graph"].value is True
     assert plan["precision"].value == "bf16"
@@ -68,7 +68,7 @@ def test_a_graph_turns_the_decisions_of_a_small_model_around():
 
 
 def test_without_a_graph_fewer_bits_that_do_not_pay_are_not_used():
-    plan, _ = drive(launches, Wishes(cuda_graph=False), replace(GPU, convolutions=False))
+    plan, _ = drive(launches, Wishes(cuda_graph=False), replace(GPU, convolutions=False, planar=False))
     assert plan["precision"].value == "tf32"
     assert plan["cuda_graph"].value is False
 
@@ -161,3 +161,18 @@ def test_a_graph_brings_a_fused_optimizer_or_is_not_used():
     plan, tried = drive(lambda s: 0.0002 if s.cuda_graph else 0.001, Wishes(fused=False))
     assert not any(settings.cuda_graph for settings in tried)
     assert "fused=False was asked for" in plan["cuda_graph"].reason
+
+
+def test_convolution_algorithms_are_tried_again_in_a_graph():
+    """In one dimension too: outside the graph the difference is hidden behind launches."""
+
+    def seconds(settings):
+        if not settings.cuda_graph:
+            return 0.001
+        return 0.0001 if settings.cudnn_benchmark else 0.00011
+
+    plan, tried = drive(seconds, Wishes(compile=False), replace(GPU, planar=False))
+    assert plan["cudnn_benchmark"].value is True
+    assert plan["cudnn_benchmark"].reason.startswith("in a graph: 0.1 ms a step with it")
+    assert plan["channels_last"].reason == "the model has no convolutions in two dimensions"
+    assert not any(settings.channels_last for settings in tried)

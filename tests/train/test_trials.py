@@ -18,7 +18,12 @@ from fulltilt.train.snapshot import Snapshot, host_rng, same_host_rng
 from fulltilt.train.trials import Trials
 
 FACTS = Facts(
-    gpu=True, formats=Formats(allowed=("bf16", "fp32"), reason="for the test"), convolutions=True, not_graphed="no GPU"
+    gpu=True,
+    formats=Formats(allowed=("bf16", "fp32"), reason="for the test"),
+    convolutions=True,
+    planar=True,
+    layers=6,
+    not_graphed="no GPU",
 )
 
 
@@ -109,7 +114,9 @@ def test_trials_leave_everything_as_it_was(quick, optimizer, precision):
 
 def test_training_goes_on_as_if_nothing_had_been_tried(quick):
     wishes = Wishes(channels_last=False, fused=False, compile=False, cuda_graph=False)
-    facts = Facts(gpu=True, formats=Formats(allowed=("fp32",), reason="for the test"), convolutions=False)
+    facts = Facts(
+        gpu=True, formats=Formats(allowed=("fp32",), reason="for the test"), convolutions=False, planar=False, layers=6
+    )
     losses = []
     for tried in (False, True):
         trainer = make(torch.optim.AdamW)

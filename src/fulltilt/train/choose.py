@@ -24,7 +24,7 @@ FINE_GAIN = 0.005
 """What changes neither has only to stand out from the noise."""
 LEAST_STEPS = 100
 """A run shorter than this is over before trials pay."""
-COMPILE_SECONDS = 40.0
+COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYER = 5.0, 0.25
 """What compiling a model takes, more or less; only a run that could win that back is worth trying it."""
 COMPILE_GAIN = 0.35
 """What compiling saves of a step at best, more or less."""
@@ -63,7 +63,10 @@ class Facts:
     gpu: bool
     formats: Formats
     convolutions: bool
-    """Whether the model has any in two dimensions: the only place where memory format and algorithms matter."""
+    """Whether the model has any: only there is a choice of algorithms."""
+    planar: bool
+    """Whether some are in two dimensions: only there does the memory format matter."""
+    layers: int
     not_fused: str | None = None
     """Why the optimizers can't be fused."""
     fused_already: bool = False
@@ -127,7 +130,7 @@ def search(wishes: Wishes, facts: Facts) -> Search:
         yield from _precision(state, facts)
         yield from _flag(state, "channels_last", LEAST_GAIN)
         yield from _flag(state, "fused", FINE_GAIN)
-        yield from _flag(state, "cudnn_benchmark", LEAST_GAIN)
+        yield from _flag(state, "cudnn_benchmark", FINE_GAIN)
     yield from _compile(state, wishes, facts, skip)
     yield from _graph(state, wishes, facts, skip)
     return state.close(skip or "not tried")
@@ -161,7 +164,7 @@ class _State:
 def _say_wishes(state: _State, wishes: Wishes, facts: Facts) -> None:
     if wishes.channels_last != "auto":
         state.settle("channels_last", "asked for")
-    elif not facts.convolutions:
+    elif not facts.planar:
         state.settle("channels_last", "the model has no convolutions in two dimensions")
     if facts.fused_already:
         state.settle("fused", "the optimizer was made fused")
@@ -172,7 +175,7 @@ def _say_wishes(state: _State, wishes: Wishes, facts: Facts) -> None:
     elif state.best.fused:
         state.settle("fused", "fp16's overflow check stays on the device with it")
     if not facts.convolutions:
-        state.settle("cudnn_benchmark", "the model has no convolutions in two dimensions")
+        state.settle("cudnn_benchmark", "the model has no convolutions")
 
 
 def _why_no_trials(facts: Facts) -> str | None:
@@ -216,7 +219,7 @@ def _compile(state: _State, wishes: Wishes, facts: Facts, skip: str | None) -> S
         state.settle("compile", "asked for")
         return state.plan
     if wishes.compile == "auto":
-        why = skip or _too_short(state.seconds, facts.expected_steps)
+        why = skip or _too_short(state.seconds, facts)
         if why is not None:
             state.settle("compile", why)
             return state.plan
@@ -268,9 +271,14 @@ def _again_in_a_graph(state: _State, wishes: Wishes, facts: Facts) -> Search:
     if state.best.compile and wishes.compile == "auto":
         before = state.seconds
         found = yield replace(state.best, compile=False)
-        if found.step_seconds is not None and found.step_seconds * (1.0 - LEAST_GAIN) <= before:
+        if found.step_seconds is not None and found.step_seconds * (1.0 - FINE_GAIN) <= before:  # it is paid for
             state.best, state.seconds = replace(state.best, compile=False), found.step_seconds
             state.settle("compile", f"in a graph {_ms(found.step_seconds)} without it, {_ms(before)} with it")
+    if facts.convolutions and not state.best.cudnn_benchmark:
+        before = state.seconds
+        found = yield replace(state.best, cudnn_benchmark=True)
+        if state.consider(found, FINE_GAIN, cudnn_benchmark=True):
+            state.settle("cudnn_benchmark", f"in a graph: {_compared(found, before, FINE_GAIN)}")
     for other in facts.formats.allowed:
         if other in (state.best.precision, "fp16"):
             continue
@@ -287,13 +295,14 @@ def _again_in_a_graph(state: _State, wishes: Wishes, facts: Facts) -> Search:
     return state.plan
 
 
-def _too_short(step_seconds: float, expected_steps: int | None) -> str | None:
-    if expected_steps is None:
+def _too_short(step_seconds: float, facts: Facts) -> str | None:
+    if facts.expected_steps is None:
         return None
-    run = step_seconds * expected_steps
-    if run * COMPILE_GAIN >= COMPILE_SECONDS:
+    run = step_seconds * facts.expected_steps
+    cost = COMPILE_SECONDS + COMPILE_SECONDS_PER_LAYER * facts.layers
+    if run * COMPILE_GAIN >= cost:
         return None
-    return f"the run takes about {run:.0f} s; compiling (about {COMPILE_SECONDS:.0f} s) could not be won back"
+    return f"the run takes about {run:.0f} s; compiling (about {cost:.0f} s) could not be won back"
 
 
 def _compared(found: Measured, before: float, least_gain: float) -> str:

@@ -109,8 +109,11 @@ class Engine:
 
             def whole(inputs: tuple[Any, ...], target: Any) -> tuple[Tensor, Any]:
                 outputs = model(*inputs)
-                return loss(outputs, target), outputs
+                # Detached in here: no gradients of the outputs are prepared for in the compiled backward.
+                return loss(outputs, target), detached(outputs)
 
+            # The compiler counts recompilations by code object: each engine has its own, however many there are.
+            whole.__code__ = whole.__code__.replace()
             self._compiled = cast("Callable[..., tuple[Tensor, Any]]", torch.compile(whole, dynamic=False))
         self._compiled_for = signature((*inputs, target))
 
@@ -160,11 +163,11 @@ class Engine:
         """Plain, and explained where it fails: nothing has been compiled or captured yet."""
         try:
             outputs = model(*inputs)
-        except torch.OutOfMemoryError:
-            raise
         except (RuntimeError, TypeError, ValueError) as error:
+            if is_out_of_memory(error):
+                raise
             shapes = ", ".join(_described(part) for part in inputs)
-            raise InputError(f"the model can't take this batch's inputs ({shapes}): {_first_line(error)}") from error
+            raise InputError(f"the model can't take this batch's inputs ({shapes}): {first_line(error)}") from error
         self.objective.examine(outputs, target)
         loss = self.objective.loss(outputs, target)
         if torch.is_grad_enabled():
@@ -181,11 +184,18 @@ def detached(outputs: Any) -> Any:
     return outputs.detach() if isinstance(outputs, Tensor) else map_tensors(Tensor.detach, outputs)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """torch's own error, or what cuDNN and cuBLAS say when they can't allocate."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "ALLOC_FAILED" in str(error)
+
+
 def _described(part: Any) -> str:
     if not isinstance(part, Tensor):
         return type(part).__name__
     return f"{str(part.dtype).removeprefix('torch.')} {tuple(part.shape)}"
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

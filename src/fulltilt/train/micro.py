@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fulltilt.errors import UnavailableError
 from fulltilt.feed.structure import map_tensors
-from fulltilt.train.engine import Engine, detached
+from fulltilt.train.engine import Engine, detached, first_line, is_out_of_memory
 from fulltilt.train.ranks import Ranks
 from fulltilt.train.snapshot import DeviceRng
 
@@ -147,12 +147,10 @@ class MicroBatches:
             for batch in batches[:-1]:
                 self._batch(batch, last=False)
             return self._batch(last, last=len(self._window) == self.accumulate), None
-        except torch.OutOfMemoryError as error:
-            return None, _first_line(error)
         except RuntimeError as error:
-            if "ALLOC_FAILED" not in str(error):  # what cuDNN and cuBLAS say of it
+            if not is_out_of_memory(error):
                 raise
-            return None, _first_line(error)
+            return None, first_line(error)
 
     def _batch(self, batch: Batch, *, last: bool) -> tuple[Tensor, Any]:
         inputs, target = batch
@@ -184,7 +182,7 @@ class MicroBatches:
             self._engine.apply()
         except torch.OutOfMemoryError as error:
             raise UnavailableError(
-                f"out of memory in the optimizer's step: {_first_line(error)}. Weights may be half changed, so it is "
+                f"out of memory in the optimizer's step: {first_line(error)}. Weights may be half changed, so it is "
                 "not taken again: go on from the last checkpoint, with smaller batches or another optimizer"
             ) from error
 
@@ -287,7 +285,3 @@ def _joined(outputs: list[Any]) -> Any:
         parts = [_joined([output[index] for output in outputs]) for index in range(len(first))]
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     return first
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

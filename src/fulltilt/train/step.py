@@ -33,6 +33,10 @@ from fulltilt.train.trials import Trials
 
 _log = logging.getLogger("fulltilt.train")
 
+_CONVOLUTIONS = (
+    nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
+)  # fmt: skip
+
 
 class StepResult(NamedTuple):
     """What a step gives back, on the device; reading a value waits for it."""
@@ -238,13 +242,16 @@ class HybridPrecisionTrainer:
 
     def _facts(self, batch: tuple[Any, ...] = ()) -> Facts:
         engine = self._engine
+        layers = [module for module in self.model.modules() if not next(module.children(), None)]
         not_graphed = self._micro.why_not_whole() or why_not_graphed(engine)
         if not all(isinstance(part, Tensor) for part in batch):
             not_graphed = "the batch has parts that are not tensors"
         return Facts(
             gpu=self.device.type == "cuda",
             formats=self._formats,
-            convolutions=any(isinstance(module, nn.Conv2d | nn.ConvTranspose2d) for module in self.model.modules()),
+            convolutions=any(isinstance(layer, _CONVOLUTIONS) for layer in layers),
+            planar=any(isinstance(layer, nn.Conv2d | nn.ConvTranspose2d) for layer in layers),
+            layers=len(layers),
             not_fused=next(filter(None, map(why_not_fused, self.optimizers)), None),
             fused_already=engine.fused_already,
             not_graphed=not_graphed,

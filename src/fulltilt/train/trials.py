@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fulltilt.errors import FulltiltError
 from fulltilt.train.choose import Facts, Measured, Plan, Settings, Wishes, search, settings_of
-from fulltilt.train.engine import Engine
+from fulltilt.train.engine import Engine, first_line
 from fulltilt.train.graphed import GraphedStep
 from fulltilt.train.ranks import Ranks
 from fulltilt.train.roles import split
@@ -76,6 +76,8 @@ class Trials:
         """Ranks see the slowest one's figure, and a problem that any of them has."""
         found = self._tried(settings)
         gc.collect()  # what a failure or an old graph still holds
+        if settings.cuda_graph:
+            torch.cuda.empty_cache()
         self._snapshot.restore()
         if not self._ranks.several:
             return found
@@ -95,7 +97,7 @@ class Trials:
             setup_seconds = time.perf_counter() - began
             return Measured(step_seconds=self._seconds(step), setup_seconds=setup_seconds)
         except Exception as error:  # a compiler or a capture may fail in any way, and training goes on without it
-            problem = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:200].rstrip(": ")
+            problem = f"{type(error).__name__}: {first_line(error)}"[:200]
         if self._engine.device.type == "cuda":
             torch.cuda.empty_cache()
         return Measured(problem=problem)
