@@ -121,6 +121,12 @@ class FileFeed(OrderedFeed):
         return None if self._tuner is None else self._tuner.decision
 
     @property
+    def is_settled(self) -> bool:
+        """Nothing is being tried: neither the number of decoders nor the GPU's share."""
+        tuned = self._tuner is None or self._tuner.settled
+        return tuned and (self._share_tuner is None or self._share_tuner.decision is not None)
+
+    @property
     def share_decision(self) -> Decision[float] | None:
         """The GPU's share of decoding that was chosen; None while it is looked for or when it was given."""
         return None if self._share_tuner is None else self._share_tuner.decision

@@ -27,8 +27,8 @@ LEAP = 4.0
 """The largest step upward, as a factor."""
 FINE = 1.12
 """Between numbers no further apart than this factor nothing is tried."""
-SETTLE_SECONDS = 1.0
-MEASURE_SECONDS = 3.0
+SETTLE_SECONDS = 0.7
+MEASURE_SECONDS = 2.0
 MEASURE_BATCHES = 12
 
 
@@ -146,10 +146,26 @@ class Window:
     def restart(self, *, batches: int = MEASURE_BATCHES) -> None:
         """Something was changed; a measurement takes so many batches at least, for many workers deliver in bursts."""
         self._changed = self._clock()
+        self._paused: float | None = None
         self._wanted = max(batches, MEASURE_BATCHES)
         self._since: float | None = None
         self._batches = self._samples = 0
         self._waited = 0.0
+
+    def pause(self) -> None:
+        """The loop does something else, such as validation, until `go_on`: that time does not count."""
+        self._paused = self._clock()
+
+    def go_on(self) -> None:
+        """Without a pause before it the loop was broken off: what was measured is given up."""
+        if self._paused is None:
+            self.restart(batches=self._wanted)
+            return
+        gone = self._clock() - self._paused
+        self._paused = None
+        self._changed += gone
+        if self._since is not None:
+            self._since += gone
 
     @property
     def counting(self) -> bool:

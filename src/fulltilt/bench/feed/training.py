@@ -74,7 +74,7 @@ class Training:
     def _with_fewer(self, cores: int, *, quick: bool) -> list[Plan]:
         """As it sets itself, and what the cores and the GPU's engines give alone."""
         title, each = f"feed, fast, {cores} cores only", {"cores": cores, "num_workers": cores - 1}
-        plans = [self._plan(f"cores_{cores}", title, cores=cores, num_workers="auto")]
+        plans = [self._plan(f"cores_{cores}", title, gpu_share="auto", **each)]
         if not quick:
             plans += [
                 self._plan(f"cores_{cores}_cpu", f"{title}, none decoded by the GPU", gpu_share=0.0, **each),
@@ -103,7 +103,7 @@ class Training:
         fewer: AbstractContextManager[None] = nullcontext() if cores is None else confined(cores)
         with fewer, self._feed(**options) as it:
             batches = endless(it)
-            note = self._settle(it, batches) if options.get("num_workers") == "auto" else None
+            note = self._settle(it, batches) if "auto" in options.values() else None
             rate = measure(
                 batches, self.step, device=scale.device, warm=scale.warm_steps, steps=scale.steps,
                 seconds=scale.seconds, feed=it,
@@ -115,11 +115,11 @@ class Training:
         """Train until workers and share are chosen, or for so long."""
         assert isinstance(it, FileFeed)
         began = time.monotonic()
-        while it.decision is None and time.monotonic() - began < self._scale.settle_seconds:
+        while not it.is_settled and time.monotonic() - began < self._scale.settle_seconds:
             self.step(*next(batches))
         took, stats = time.monotonic() - began, it.stats()
         found = [f"{stats['workers']} decoders, {stats['gpu_share']:.0%} by the GPU after {took:.0f} s"]
-        if it.decision is None:
+        if not it.is_settled:
             found = [f"not settled: {found[0]}"]
         found += [f"{d.value:g}: {d.reason}" for d in (it.share_decision, it.decision) if d is not None]
         it.resize(int(stats["workers"]))  # a change in the middle of the measurement would be in its figure
