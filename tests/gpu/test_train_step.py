@@ -192,6 +192,23 @@ def test_a_model_that_draws_on_the_host_is_not_captured():
     assert "draws random numbers on the host" in trainer.plan["cuda_graph"].reason
 
 
+def test_a_model_that_waits_is_not_captured_and_draws_on():
+    class Waiting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.drop = nn.Linear(384, 10), nn.Dropout(0.5)
+
+        def forward(self, x):
+            y = self.drop(self.layer(x.flatten(1)))
+            return y / 2 if y.abs().max().item() > 1e6 else y
+
+    trainer = make(Waiting, **GRAPH)
+    losses = train(trainer, window_batches(6))
+    assert trainer.plan["cuda_graph"].value is False
+    assert "the step waits for the device" in trainer.plan["cuda_graph"].reason
+    assert losses.isfinite().all()
+
+
 def test_all_at_auto_trains_as_the_plain_loop_does():
     """Within what two plain runs in two precisions are apart."""
     batches = image_batches(60)

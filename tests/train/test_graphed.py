@@ -1,14 +1,20 @@
-"""What of a CUDA graph can be seen without one: what stands against it, and how its results are handed out."""
+"""CUDA graphs without a GPU: what stands against one, and all of it on a device that pretends."""
 
 from __future__ import annotations
+
+import copy
+import random
+import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 
 from fulltilt.train import HybridPrecisionTrainer
-from fulltilt.train.graphed import _Results, why_not_graphed
+from fulltilt.train.graphed import GraphedStep, _Results, why_not_graphed
 from fulltilt.train.optim import fixed_options, rates
+from fulltilt.train.snapshot import Snapshot
 
 
 def engine_of(optimizer=torch.optim.SGD, pretend="cuda", **more):
@@ -68,3 +74,178 @@ def test_results_of_any_shape_are_handed_out_as_copies(outputs):
         assert all(torch.equal(a, b) for a, b in zip(found, flat, strict=True))
     first[0].fill_(9.0)
     assert second[0] == 1.25
+
+
+# --- the whole of it, on a device that only pretends --------------------------------------------------------------
+
+
+class Graph:
+    """Repeats on the CPU what a CUDA graph would: the captured step on static inputs, with rates from their tensors."""
+
+    replays = 0
+
+    def replay(self):
+        Graph.replays += 1
+        step, inputs, target = self.captured
+        loss, outputs = step._engine.forward(inputs, target)
+        for leaf, view in zip([loss, outputs], step._results._views(step._results._flat), strict=True):
+            view.copy_(leaf.detach())
+        step._engine.backward(loss)
+        rates_before = rates(step._engine.optimizers)
+        with step._with_device_rates():
+            step._engine.apply()
+        assert rates(step._engine.optimizers) == rates_before
+
+
+class Stream:
+    def wait_stream(self, _):
+        pass
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """Streams that do nothing, and a capture that runs the step once and takes it back, as a real one never runs it."""
+    capture = GraphedStep._capture
+
+    def captured(self, inputs, target, side):
+        snapshot = Snapshot(self._engine.model, self._engine.optimizers, torch.device("cpu"), more=self._device_rates)
+        capture(self, inputs, target, side)
+        snapshot.restore()
+        self.graph.captured = (self, inputs, target)
+
+    monkeypatch.setattr(GraphedStep, "_capture", captured)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _: Stream())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream())
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    mode = ["default"]
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode[0])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda to: mode.__setitem__(0, to))
+    monkeypatch.setattr("fulltilt.train.step.why_not_graphed", lambda _: None)
+    monkeypatch.setattr("fulltilt.train.trials._BURST_SECONDS", 0.001)
+    Graph.replays = 0
+
+
+def batches(count, size=8):
+    draw = torch.Generator().manual_seed(1)
+    return [(torch.randn(size, 6, generator=draw), torch.randint(0, 3, (size,), generator=draw)) for _ in range(count)]
+
+
+def trainer_of(optimizer, **more):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+    return HybridPrecisionTrainer(model, optimizer(model.parameters(), lr=0.05), device="cpu", **more)
+
+
+def momentum(parameters, lr):
+    return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
+
+
+def train(trainer, todo, each=lambda _: None):
+    found = []
+    for index, batch in enumerate(todo):
+        found.append(trainer.train_step(*batch).loss)
+        each(index)
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("optimizer", [momentum, torch.optim.AdamW])
+def test_losses_with_a_schedule_and_a_short_batch_are_those_of_plain_steps(pretended, optimizer):
+    todo = [*batches(12), *batches(1, size=5), *batches(12)]
+    found = []
+    for graph in (False, True):
+        trainer = trainer_of(optimizer, cuda_graph=graph, ema_decay=0.9, clip_norm=1.0)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(trainer.optimizers[0], 25)
+        found.append(train(trainer, todo, each=lambda _, it=scheduler: it.step()))
+        assert type(trainer.optimizers[0].param_groups[0]["lr"]) is float
+    assert trainer.plan["cuda_graph"].value is True, trainer.plan["cuda_graph"].reason
+    assert trainer.plan["fused"].reason.startswith("the CUDA graph needs it")
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    before = Graph.replays
+    train(trainer, todo)
+    assert Graph.replays - before == 24
+
+
+def test_a_graph_whose_state_was_replaced_is_captured_again_for_the_same_shape(pretended):
+    trainer = trainer_of(torch.optim.AdamW, cuda_graph=True)
+    train(trainer, batches(6))
+    graph = trainer._graph
+    saved = copy.deepcopy((trainer.model.state_dict(), trainer.state_dict()))
+    expected = train(trainer, batches(6))
+    trainer.model.load_state_dict(saved[0])
+    trainer.load_state_dict(saved[1])
+    short = batches(1, size=3)[0]
+    with torch.no_grad():
+        trainer.eval_step(*short)
+    torch.testing.assert_close(train(trainer, batches(6)), expected)
+    assert trainer._graph is not None
+    assert trainer._graph is not graph
+    trainer.load_state_dict(saved[1])
+    trainer.train_step(*short)
+    assert trainer._graph is None, "not captured for an epoch's last batch"
+    trainer.train_step(*batches(1)[0])
+    assert trainer._graph is not None
+
+
+def test_steps_that_differ_in_what_is_baked_in_run_without_the_graph(pretended):
+    trainer = trainer_of(momentum, cuda_graph=True)
+    train(trainer, batches(4))
+    (group,), (first, norm, *_) = trainer.optimizers[0].param_groups, trainer.model
+    for change in (
+        lambda on: group.update(momentum=0.5 if on else 0.9),
+        lambda on: first.weight.requires_grad_(not on),
+        lambda on: norm.train(not on),
+    ):
+        change(True)
+        before = Graph.replays
+        train(trainer, batches(3))
+        assert Graph.replays == before
+        change(False)
+        train(trainer, batches(3))
+        assert Graph.replays == before + 3
+
+
+def test_a_model_with_python_in_its_step_is_not_captured(pretended):
+    class Counting(nn.Linear):
+        seen = 0
+
+        def forward(self, x):
+            self.seen = self.seen + 1
+            return super().forward(x)
+
+    class Drawing(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * (2 if random.random() < 0.5 else 1)
+
+    class Waiting(nn.Linear):
+        def forward(self, x):
+            if torch.cuda.get_sync_debug_mode() == "warn":
+                warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+            return super().forward(x)
+
+    for kind, words in (
+        (Counting, "the model changes Counting.seen"),
+        (Drawing, "draws random numbers on the host"),
+        (Waiting, "the step waits for the device"),
+    ):
+        model = kind(6, 3)
+        trainer = HybridPrecisionTrainer(model, momentum(model.parameters(), lr=0.1), device="cpu", cuda_graph=True)
+        train(trainer, batches(3))
+        assert trainer.plan["cuda_graph"].value is False
+        assert words in trainer.plan["cuda_graph"].reason
+
+
+def test_replays_that_give_other_losses_are_not_used(pretended, monkeypatch):
+    replay = Graph.replay
+
+    def wrong(self):
+        replay(self)
+        self.captured[0]._results._flat.add_(1.0)
+
+    monkeypatch.setattr(Graph, "replay", wrong)
+    trainer = trainer_of(momentum, cuda_graph=True)
+    train(trainer, batches(3))
+    assert trainer.plan["cuda_graph"].value is False
+    assert "replays give other losses" in trainer.plan["cuda_graph"].reason

@@ -8,6 +8,7 @@ step is looked at before each replay; a step that differs runs without the graph
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fulltilt.errors import FulltiltError
 from fulltilt.feed.structure import map_tensors
 from fulltilt.train.engine import Engine, signature
 from fulltilt.train.optim import fixed_options, rates, why_not_fused
@@ -65,6 +67,9 @@ class GraphedStep:
             with torch.cuda.stream(side):
                 for _ in range(_WARM_STEPS):
                     engine.whole(inputs, target)
+                # Found out before: a capture that fails leaves torch's random numbers unusable.
+                if all(self._waits(inputs, target) for _ in range(_WARM_STEPS)):
+                    raise FulltiltError("the step waits for the device (.item(), nonzero(), …), which a graph can't")
             torch.cuda.current_stream(engine.device).wait_stream(side)
             # Threads of a feed go on allocating meanwhile: only what this one does belongs to the capture.
             with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
@@ -94,6 +99,18 @@ class GraphedStep:
         self._engine.backward(loss)
         self._engine.apply()
         current.wait_stream(side)
+
+    def _waits(self, inputs: tuple[Any, ...], target: Any) -> bool:
+        """Whether something in the step waits for the device. Other threads are heard too: one doubt is no proof."""
+        mode = torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                self._engine.whole(inputs, target)
+            finally:
+                torch.cuda.set_sync_debug_mode(mode)
+        return any("synchronizing CUDA operation" in str(warning.message) for warning in said)
 
     def _python_state(self) -> list[Any]:
         """What a graph bakes in and Python may change: options, frozen weights, modes."""
