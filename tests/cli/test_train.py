@@ -222,6 +222,25 @@ def test_a_signal_saves_and_leaves_and_the_losses_go_on_bit_for_bit(folder, numb
     assert losses(folder) == expected
 
 
+def test_ctrl_c_reaches_the_loaders_processes_too(folder):
+    """A terminal sends it to the whole group; the step must not depend on workers that have gone."""
+    config = ["data.num_workers=2", "data.batch_size=40"]
+    with started("slow.yaml", *config, cwd=folder, stderr=subprocess.PIPE, start_new_session=True) as process:
+        for line in process.stderr:
+            if line.startswith("cuda_graph"):  # said with the first step
+                break
+        time.sleep(0.3)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "SIGINT: leaving at step" in err
+    steps = int(out.split()[2])
+    resumed = run("slow.yaml", *config, "--resume", "--json", cwd=folder)
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"going on from step {steps}" in resumed.stderr
+    assert json.loads(resumed.stdout)["steps"] == 20
+
+
 def test_a_second_signal_breaks_off(folder):
     (folder / "stuck.py").write_text(
         "import time\nimport slow\n"

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from fulltilt.errors import UnavailableError
+from fulltilt.errors import InputError, UnavailableError
 from fulltilt.train import logs
 from fulltilt.train.config import LoggingConfig
 from fulltilt.train.logs import JsonLines, json_line, open_logs
@@ -41,6 +41,12 @@ def test_a_line_is_there_as_soon_as_it_is_written(tmp_path):
     log.write("perf", {}, step=1)
     assert (tmp_path / "log.jsonl").read_text().count("\n") == 1
     log.close()
+
+
+def test_a_log_that_can_not_be_written_is_named(tmp_path):
+    (tmp_path / "log.jsonl").mkdir()
+    with pytest.raises(InputError, match=r"can't write .*log\.jsonl \(Is a directory\)"):
+        open_logs(tmp_path, jsonl=True, tensorboard=False)
 
 
 def test_json_has_no_nan():

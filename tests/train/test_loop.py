@@ -256,9 +256,8 @@ def test_a_checkpoint_whose_weights_are_not_numbers_is_passed_over(tmp_path, cap
     trainer.fit()
     with torch.no_grad():
         trainer.model[0].weight[0, 0] = float("nan")
-    trainer._saved = None
-    trainer._save(None)
-    trainer._saving.checkpoints.wait()
+    trainer._save(0.0)
+    trainer._saving.wait()
     again = Trainer(network(), loader(), config=config)
     assert again.resume() == 24
     assert bool(torch.isfinite(again.model[0].weight).all())
@@ -329,8 +328,30 @@ def test_settings_that_contradict_each_other():
         Trainer(network(), loader(), config={"epochs": 0})
     with pytest.raises(InputError, match="nan_policy rollback goes back to a checkpoint: set output"):
         Trainer(network(), loader(), config={"nan_policy": "rollback"})
-    with pytest.raises(InputError, match="there is nothing to resume from"):
+    with pytest.raises(InputError, match="there are no checkpoints: set output"):
         Trainer(network(), loader()).resume()
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"monitor": "val_los"}, r"found 'val_los' \(did you mean val_loss\?\); there are train_loss, val_loss"),
+        ({"monitor": "val_accuracy"}, "found 'val_accuracy'; there are train_loss, val_loss"),
+    ],
+)
+def test_a_figure_that_will_never_be_there_is_not_waited_for(config, says):
+    with pytest.raises(InputError, match=r"training\.monitor: " + says):
+        Trainer(network(), loader(), loader(), config=config)
+
+
+def test_resuming_from_a_path_writes_nothing_beside_it(tmp_path):
+    config = {"epochs": 1, "output": str(tmp_path), **EXACT}
+    Trainer(network(), loader(), config=config).fit()
+    (saved,) = folder.entries(tmp_path / "checkpoints")
+    again = Trainer(network(), loader(), config={"epochs": 2, **EXACT})
+    assert again.resume(saved.path) == 12
+    assert len(again.fit().losses) == 12
+    assert {path.name for path in saved.path.parent.iterdir()} == {saved.path.name}
 
 
 def test_parts_that_are_kept_in_eval_mode_stay_so_through_validation():

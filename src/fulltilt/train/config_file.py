@@ -15,7 +15,16 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from fulltilt.errors import InputError
-from fulltilt.train.config import LOSSES, MODELS, OPTIMIZERS, SCHEDULERS, AugmentationConfig, Config, TrainingConfig
+from fulltilt.train.config import (
+    LOSSES,
+    MODELS,
+    OPTIMIZERS,
+    SCHEDULERS,
+    AugmentationConfig,
+    Config,
+    LoggingConfig,
+    TrainingConfig,
+)
 from fulltilt.train.references import is_reference
 
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -54,6 +63,17 @@ def make_config(content: Mapping[str, Any], *, source: str = "configuration") ->
 def make_training(content: Mapping[str, Any]) -> TrainingConfig:
     """The section `training` alone."""
     return _checked({"training": dict(content)}, "configuration", []).training
+
+
+def as_settings(given: TrainingConfig | Config | Mapping[str, Any] | None) -> tuple[TrainingConfig, LoggingConfig]:
+    """The sections `training` and `logging`, of whatever a program passes: one section or all, checked or not."""
+    if given is None or isinstance(given, TrainingConfig):
+        return given or TrainingConfig(), LoggingConfig()
+    if isinstance(given, Mapping):
+        if not set(given) & set(Config.model_fields):
+            return make_training(given), LoggingConfig()
+        given = make_config(given)
+    return given.training, given.logging
 
 
 def dump_config(config: Config) -> str:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from fulltilt.errors import UnavailableError
+from fulltilt.errors import InputError, UnavailableError
 
 
 class Log(Protocol):
@@ -68,7 +68,11 @@ def open_logs(folder: Path | None, *, jsonl: bool, tensorboard: bool | Literal["
         raise UnavailableError("logging.tensorboard: true, but TensorBoard is not installed; pip install tensorboard")
     if folder is None:
         return []
-    logs: list[Log] = [JsonLines(folder / "log.jsonl")] if jsonl else []
+    path = folder / "log.jsonl"
+    try:
+        logs: list[Log] = [JsonLines(path)] if jsonl else []
+    except OSError as error:
+        raise InputError(f"can't write {path} ({error.strerror}); name another output folder") from None
     if tensorboard and installed:
         logs.append(TensorBoard(folder / "tensorboard"))
     return logs

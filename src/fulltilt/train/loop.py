@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +16,12 @@ from fulltilt.errors import InputError, LossError
 from fulltilt.train.augmenting import Augmentation, augments, describe, for_training, for_validation
 from fulltilt.train.callbacks import Callback
 from fulltilt.train.checkpoint import Checkpoints, rng
-from fulltilt.train.config import Config, LoggingConfig, TrainingConfig
-from fulltilt.train.config_file import make_config, make_training
+from fulltilt.train.config import Config, TrainingConfig
+from fulltilt.train.config_file import as_settings
 from fulltilt.train.history import History
 from fulltilt.train.losses import Losses, RollBackError
-from fulltilt.train.metrics import Metrics, MetricsBeside
+from fulltilt.train.metrics import Metrics, MetricsBeside, named
+from fulltilt.train.monitored import Monitored
 from fulltilt.train.place import MidEpoch
 from fulltilt.train.report import Report
 from fulltilt.train.saving import Saving
@@ -70,7 +70,7 @@ class Trainer:
             metrics: torchmetrics metrics of (outputs, target), for training and validation.
             target: which of a batch's values is the target, when "auto" can't tell.
         """
-        self.config, logging = _settings(config)
+        self.config, logging = as_settings(config)
         if self.config.seed is not None:
             seed_everything(self.config.seed)
         self.is_main = _rank() == 0
@@ -79,7 +79,13 @@ class Trainer:
         output = None if self.config.output is None else Path(self.config.output)
         if self.config.nan_policy == "rollback" and output is None:
             raise InputError("nan_policy rollback goes back to a checkpoint: set output, a folder for them")
-        checkpoints = self._open_checkpoints(output)
+        self._monitored = Monitored(
+            self.config.monitor,
+            self.config.monitor_mode,
+            metrics=() if metrics is None else named(metrics),
+            validates=val_loader is not None,
+        )
+        checkpoints = None if output is None else self._checkpoints(output)
 
         optimizer = torch.optim.AdamW(model.parameters(), lr=self.config.lr) if optimizer is None else optimizer
         schedules = Schedules(scheduler, self.config.scheduler_interval)
@@ -124,16 +130,13 @@ class Trainer:
                 target=target,
             )
         self._schedules = schedules
-        self._saving: Saving | None = None
-        if checkpoints is not None:
-            plain = self.config.model_dump(mode="json")
-            self._saving = Saving(checkpoints, self.stepper, source, schedules, config=plain)
+        plain = self.config.model_dump(mode="json")
+        self._saving = Saving(checkpoints, self.stepper, source, schedules, config=plain)
         self._report = Report(logging, output, is_main=self.is_main, epochs=self.config.epochs)
         self._perf_interval = logging.perf_interval
         self._position = Position()
         self._middle: MidEpoch | None = None
         self._random: Mapping[str, Any] | None = None
-        self._saved: tuple[int, int] | None = None
         self._rollbacks = 0
         self._stop_asked = False
 
@@ -165,7 +168,7 @@ class Trainer:
     def fit(self) -> History:
         """Train until the configured epochs are over, or until SIGTERM or SIGINT (the state is saved first)."""
         losses, self._stop_asked = self._training.losses, False
-        self.history = History(best=self.history.best)
+        self.history = History(best=self._monitored.best)
         arrived = len(losses.values)
         with StopSignals() as signals, self._report as report, losses.guarded():
             self._say_start()
@@ -176,7 +179,7 @@ class Trainer:
                 self._epochs(signals)
                 if signals.asked is not None:
                     self.history.stopped_by = signals.asked
-                    where = "" if self._saving is None else f", saved in {self._saving.checkpoints.folder}"
+                    where = "" if self._saving.folder is None else f", saved in {self._saving.folder}"
                     report.say("%s: leaving at step %d%s", signals.asked.name, self.step, where)
             finally:
                 self.history.steps, self.history.losses = self.step, losses.values[arrived:]
@@ -191,13 +194,7 @@ class Trainer:
 
     def resume(self, path: str | os.PathLike[str] | None = None) -> int:
         """Go on from a checkpoint: the given one, or the newest good one in `output`. Returns its step."""
-        if self._saving is None:
-            if path is None:
-                raise InputError("there is nothing to resume from: set output, or give a checkpoint's path")
-            checkpoints = Checkpoints(Path(path).parent)
-            self._restore(Saving(checkpoints, self.stepper, self._training.source, self._schedules, config={}), path)
-        else:
-            self._restore(self._saving, path)
+        self._restore(path)
         return self.step
 
     # --- epochs --------------------------------------------------------------------------------------------------
@@ -212,8 +209,7 @@ class Trainer:
                 self._roll_back(bad)
         if signals.asked is not None:
             self._save(None)
-        if self._saving is not None:
-            self._saving.checkpoints.wait()
+        self._saving.wait()
 
     def _run_epoch(self, signals: StopSignals) -> None:
         training, position, bar = self._training, self._position, self._report.bar
@@ -237,7 +233,7 @@ class Trainer:
             began = time.perf_counter()
             record |= self.validate()
             record["val_seconds"] = time.perf_counter() - began
-        monitored = record.get(config.monitor, record["train_loss"] if self._validation is None else None)
+        monitored = self._monitored.of(record)
         if complete:
             self._schedules.epoch_ended(monitored)
             self._position.epoch += 1
@@ -245,7 +241,8 @@ class Trainer:
         self._report.epoch(record, self.stepper.get_performance_stats(), step=self.step)
         for callback in self.callbacks:
             callback.on_epoch_end(self, record)
-        improved = self._note_best(monitored)
+        improved = self._monitored.improves(monitored)
+        self.history.best = self._monitored.best
         every = config.checkpoint_every_steps
         due = number % config.checkpoint_interval == 0 or (every is not None and self.step % every == 0)
         if due or last or self._stop_asked or (improved and config.keep_best):
@@ -268,16 +265,6 @@ class Trainer:
         if self._training.metrics is not None:
             record |= self._training.metrics.compute()
         return record
-
-    def _note_best(self, monitored: float | None) -> bool:
-        """Whether the monitored figure is better than ever."""
-        best = self.history.best
-        if monitored is None or math.isnan(monitored):
-            return False
-        if best is not None and (monitored >= best if self._mode == "min" else monitored <= best):
-            return False
-        self.history.best = monitored
-        return True
 
     # --- between two steps ---------------------------------------------------------------------------------------
 
@@ -323,26 +310,17 @@ class Trainer:
 
     # --- state ---------------------------------------------------------------------------------------------------
 
-    def _open_checkpoints(self, output: Path | None) -> Checkpoints | None:
-        self._mode = self.config.monitor_mode or _better(self.config.monitor)
-        if output is None:
-            return None
+    def _checkpoints(self, output: Path) -> Checkpoints:
         keep_last, keep_best = self.config.keep_last, self.config.keep_best
-        return Checkpoints(output / "checkpoints", keep_last=keep_last, keep_best=keep_best, mode=self._mode)
+        return Checkpoints(output / "checkpoints", keep_last=keep_last, keep_best=keep_best, mode=self._monitored.mode)
 
     def _save(self, metric: float | None) -> None:
-        here = (self.epoch, self.step)
-        if self._saving is not None and (here != self._saved or metric is not None):
-            self._saving.save(self._position, self._middle, best=self.history.best, metric=metric)
-            self._saved = here
+        self._saving.save(self._position, self._middle, best=self._monitored.best, metric=metric)
 
-    def _restore(
-        self, saving: Saving, path: str | os.PathLike[str] | None = None, *, before_step: int | None = None
-    ) -> None:
-        state = saving.load(path, before_step=before_step)
-        self._middle = saving.restore(state, self._position)
-        self._saved = None
-        self.history.best = state["metrics"]["best"]
+    def _restore(self, path: str | os.PathLike[str] | None = None, *, before_step: int | None = None) -> None:
+        state = self._saving.load(path, before_step=before_step)
+        self._middle = self._saving.restore(state, self._position)
+        self._monitored.best = self.history.best = state["metrics"]["best"]
         self._random = state["rng"]
         rng.restore(state["rng"])
         self._report.say("going on from step %d (epoch %d)", self.step, self.epoch + 1)
@@ -350,7 +328,7 @@ class Trainer:
     def _roll_back(self, bad: RollBackError) -> None:
         """To the last checkpoint before the bad batch, which is left out when its turn comes again."""
         self._rollbacks += 1
-        if self._saving is None or self._rollbacks > _MOST_ROLLBACKS:
+        if self._rollbacks > _MOST_ROLLBACKS:
             raise LossError(
                 f"{bad}; {_MOST_ROLLBACKS} rollbacks did not help: lower the learning rate or set clip_norm",
                 step=bad.step,
@@ -360,7 +338,7 @@ class Trainer:
         self._report.say("%s; rolling back", bad)
         self._report.write("rollback", {"epoch": bad.epoch, "batch": bad.batch, "bad_step": bad.step}, step=self.step)
         self._training.left_out.add((bad.epoch, bad.batch))
-        self._restore(self._saving, before_step=bad.step)
+        self._restore(before_step=bad.step)
         self._saving.remove_from(bad.step)
 
     # --- beginning and end ---------------------------------------------------------------------------------------
@@ -397,24 +375,6 @@ class Trainer:
         except TypeError:
             return self.config.max_steps
         return steps if self.config.max_steps is None else min(steps, self.config.max_steps)
-
-
-def _settings(config: TrainingConfig | Config | Mapping[str, Any] | None) -> tuple[TrainingConfig, LoggingConfig]:
-    if config is None:
-        return TrainingConfig(), LoggingConfig()
-    if isinstance(config, TrainingConfig):
-        return config, LoggingConfig()
-    if isinstance(config, Mapping):
-        if not set(config) & set(Config.model_fields):
-            return make_training(config), LoggingConfig()
-        config = make_config(config)
-    return config.training, config.logging
-
-
-def _better(monitor: str) -> Literal["min", "max"]:
-    """Losses and errors are better when smaller."""
-    words = ("loss", "error", "mse", "mae", "perplexity", "distance")
-    return "min" if any(word in monitor.lower() for word in words) else "max"
 
 
 def _rank() -> int:

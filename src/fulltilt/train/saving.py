@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from fulltilt.errors import CheckpointError
+from fulltilt.errors import CheckpointError, InputError
 from fulltilt.feed.base import Feed
 from fulltilt.train.checkpoint import Checkpoints, check_matches, folder, load_checkpoint, rng
 from fulltilt.train.checkpoint.keep import Entry, newest_first
@@ -28,7 +28,7 @@ class Saving:
 
     def __init__(
         self,
-        checkpoints: Checkpoints,
+        checkpoints: Checkpoints | None,
         stepper: HybridPrecisionTrainer,
         source: Feed,
         schedules: Schedules,
@@ -37,13 +37,27 @@ class Saving:
     ) -> None:
         self.checkpoints = checkpoints
         self._stepper, self._source, self._schedules, self._config = stepper, source, schedules, dict(config)
+        self._saved: tuple[int, int] | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        return None if self.checkpoints is None else self.checkpoints.folder
+
+    def wait(self) -> None:
+        """Until what is being saved is on the disk."""
+        if self.checkpoints is not None:
+            self.checkpoints.wait()
 
     @property
     def _model(self) -> nn.Module:
         return self._stepper.model
 
     def save(self, position: Position, middle: MidEpoch | None, *, best: float | None, metric: float | None) -> None:
-        """Begin to save; returns at once."""
+        """Begin to save; returns at once. Without a folder nothing is saved, and not twice at the same place."""
+        here = (position.epoch, position.step)
+        if self.checkpoints is None or (here == self._saved and metric is None):
+            return
+        self._saved = here
         state = {
             "format": FORMAT,
             "model": self._model.state_dict(),
@@ -61,7 +75,7 @@ class Saving:
 
     def load(self, path: str | os.PathLike[str] | None = None, *, before_step: int | None = None) -> dict[str, Any]:
         """A checkpoint that can be gone on from: the given one, or the newest good one (made before a step)."""
-        self.checkpoints.wait()
+        self.wait()
         if path is not None:
             return self._checked(load_checkpoint(path))
         return self._checked(load_checkpoint(team().from_first(lambda: str(self._newest_good(before_step)))))
@@ -72,6 +86,7 @@ class Saving:
         self._stepper.load_state_dict(state["trainer"])
         self._schedules.load_state_dict(state["schedulers"])
         self._source.load_state_dict(state["feed"])
+        self._saved = None
         position.epoch, position.step = int(state["epoch"]), int(state["step"])
         return None if state["middle"] is None else MidEpoch.of(state["middle"])
 
@@ -100,10 +115,11 @@ class Saving:
             if is_finite(self._model, state.get("model", {})):
                 return entry.path
             log.warning("the checkpoint %s holds weights that are not numbers; trying the one before it", entry.path)
-        where = self.checkpoints.folder
         if seen:
-            raise CheckpointError(f"none of the {seen} checkpoints in {where} can be used")
-        raise CheckpointError(f"there is no checkpoint in {where}; name another folder, or begin anew")
+            raise CheckpointError(f"none of the {seen} checkpoints in {self.folder} can be used")
+        raise CheckpointError(f"there is no checkpoint in {self.folder}; name another folder, or begin anew")
 
     def _entries(self) -> list[Entry]:
-        return newest_first(folder.entries(self.checkpoints.folder))
+        if self.folder is None:
+            raise InputError("there are no checkpoints: set output, or give a checkpoint's path")
+        return newest_first(folder.entries(self.folder))

@@ -126,7 +126,12 @@ class Training:
         first = True
         while True:
             asked = clock()
-            batch: Any = next(iterator, _END)
+            try:
+                batch: Any = next(iterator, _END)
+            except Exception:
+                if signals.asked is None:
+                    raise
+                return False  # Ctrl-C goes to a loader's processes, too: without them there is no next batch
             now = clock()
             if batch is _END:
                 return True

@@ -1,0 +1,49 @@
+"""The figure that says which epoch was the best."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from fulltilt.errors import InputError
+
+Mode = Literal["min", "max"]
+_SMALLER_IS_BETTER = ("loss", "error", "mse", "mae", "perplexity", "distance")
+
+
+class Monitored:
+    """Reads the figure from epochs' records and remembers its best value."""
+
+    def __init__(self, name: str, mode: Mode | None, *, metrics: Iterable[str], validates: bool) -> None:
+        """
+        Args:
+            mode: None: losses and errors are better when smaller, everything else when larger.
+            metrics: names of the metrics that there are.
+            validates: without validation data, the loss in training is looked at instead of the one in validation.
+        """
+        self.name = "train_loss" if name == "val_loss" and not validates else name
+        self.mode: Mode = mode or ("min" if any(word in name.lower() for word in _SMALLER_IS_BETTER) else "max")
+        self.best: float | None = None
+        phases = ("train", "val") if validates else ("train",)
+        known = [f"{phase}_{figure}" for phase in phases for figure in ("loss", *metrics)]
+        # A metric with a value for each class has names of its own: val_iou_0, val_iou_1, …
+        if not any(self.name == each or self.name.startswith(f"{each}_") for each in known):
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise InputError(f"training.monitor: found {name!r}{hint}; there are {', '.join(known)}")
+
+    def of(self, record: Mapping[str, Any]) -> float | None:
+        """The figure, in epochs that have it."""
+        value = record.get(self.name)
+        return None if value is None or math.isnan(value) else float(value)
+
+    def improves(self, value: float | None) -> bool:
+        """Whether it is better than ever; remembered if so."""
+        if value is None:
+            return False
+        if self.best is not None and (value >= self.best if self.mode == "min" else value <= self.best):
+            return False
+        self.best = value
+        return True
