@@ -268,6 +268,11 @@ def test_a_function_is_given_the_whole_batch():
         (DataLoader(Squares(3)), {"num_workers": 2}, "beginning with its own"),
         (DataLoader(Squares(3), batch_size=None), {"num_workers": "auto"}, "a map-style data set and batches"),
         (DataLoader(Count(3)), {"num_workers": "auto"}, "a map-style data set and batches"),
+        (
+            DataLoader(Squares(3), worker_init_fn=print),
+            {"num_workers": "auto", "worker_kind": "threads"},
+            "worker_init_fn sets up processes",
+        ),
         (Squares(3), {"batch_size": 1, "num_workers": -1}, "num_workers=-1 must be at least 0"),
         (Squares(3), {"batch_size": 1, "num_workers": "many"}, "num_workers='many' must be"),
         (Squares(3), {"batch_size": 1, "worker_kind": "fibres"}, "worker_kind='fibres' must be 'auto' or"),

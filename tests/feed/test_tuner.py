@@ -4,7 +4,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fulltilt.feed.tuner import FIRST_TRIALS, MARGIN, MEASURE_BATCHES, TRIALS, Tuner, Window
+from fulltilt.feed.tuner import (
+    FIRST_TRIALS,
+    MARGIN,
+    MEASURE_BATCHES,
+    MEASURE_SECONDS,
+    SETTLE_SECONDS,
+    TRIALS,
+    Tuner,
+    Window,
+)
+
+WHOLE = SETTLE_SECONDS + MEASURE_SECONDS
 
 
 def run(tuner: Tuner, rate_of, limit: float, cores_of=lambda workers: None) -> int:
@@ -150,15 +161,39 @@ def test_a_window_lets_a_change_settle_and_then_measures():
     now = [0.0]
     window = Window(lambda: now[0])
     measured = []
-    for _ in range(60):
+    for _ in range(round(15 * WHOLE)):
         now[0] += 0.1
         if (found := window.add(32, 0.05)) is not None:
             measured.append((now[0], *found))
     assert len(measured) == 1
     at, rate, wait = measured[0]
-    assert at == pytest.approx(4.1, abs=0.2)
+    assert at == pytest.approx(WHOLE + 0.1, abs=0.2)
     assert rate == pytest.approx(320, rel=0.01)
     assert wait == pytest.approx(0.5, rel=0.01)
+
+
+def test_a_pause_between_epochs_does_not_count_and_a_loop_broken_off_begins_anew():
+    now = [0.0]
+    window = Window(lambda: now[0])
+
+    def measured(steps, *, pause_at=-1):
+        for k in range(steps):
+            now[0] += 0.1
+            if (found := window.add(32, 0.05)) is not None:
+                return found
+            if k == pause_at:
+                window.pause()
+                now[0] += 100.0
+                window.go_on()
+        return None
+
+    rate, wait = measured(round(15 * WHOLE), pause_at=round(6 * WHOLE))
+    assert rate == pytest.approx(320, rel=0.01)
+    assert wait == pytest.approx(0.5, rel=0.01)
+    assert measured(round(7 * WHOLE)) is None
+    window.go_on()
+    assert measured(round(9 * WHOLE)) is None
+    assert measured(round(3 * WHOLE)) is not None
 
 
 def test_a_window_waits_for_enough_batches():

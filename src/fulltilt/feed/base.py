@@ -95,6 +95,7 @@ class OrderedFeed(Feed):
                 self._epoch, self._position = self._epoch + 1, 0
             self._begin(_steps(self.order, self._epoch, self._position))
         self._follows = self._resumes = False
+        self._went_on()
         while True:
             step, batch = self._next()
             self._position = step.position
@@ -105,6 +106,7 @@ class OrderedFeed(Feed):
             self.indices = step.indices
             yield batch
             if step.last:
+                self._paused()
                 return
 
     def set_epoch(self, epoch: int) -> None:
@@ -137,6 +139,12 @@ class OrderedFeed(Feed):
     @abstractmethod
     def _next(self) -> tuple[Step, Any]:
         """The next step's batch."""
+
+    def _paused(self) -> None:
+        """An epoch's last batch has been used: what the trainer does until the next epoch is not the feed's concern."""
+
+    def _went_on(self) -> None:
+        """An epoch's first batch is about to be asked for."""
 
     def _ended(self, epoch: int) -> None:
         """An epoch's last batch is about to be given out."""

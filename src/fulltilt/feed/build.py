@@ -217,6 +217,8 @@ def _hosting(
     """Who makes a DataLoader's batches, when the number of its workers is to be found."""
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         raise InputError("num_workers='auto' needs a DataLoader with a map-style data set and batches: leave it out")
+    if kind == "threads" and loader.worker_init_fn is not None:
+        raise InputError("worker_kind='threads' can't be met: this DataLoader's worker_init_fn sets up processes")
     length = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 1
     return prepare(
         loader.dataset,

@@ -45,6 +45,16 @@ class Crew:
         if self._steering is not None:
             self._steering.saw(samples, waited)
 
+    def pause(self) -> None:
+        """An epoch is over."""
+        if self._steering is not None:
+            self._steering.window.pause()
+
+    def go_on(self) -> None:
+        """Another begins."""
+        if self._steering is not None:
+            self._steering.window.go_on()
+
     def resize(self, workers: int) -> None:
         """Go on with another number, chosen by hand."""
         self._steering = None
@@ -76,7 +86,7 @@ class Steering:
 
     def __init__(self, tuner: Tuner, legs: Legs, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.tuner, self._legs = tuner, legs
-        self._window = Window(clock)
+        self.window = Window(clock)
         self._busy = BusyMeter(lambda: cpu_seconds(legs.pids, legs.tids), clock)
         self._changing = True
         """The present number has not come to its rate yet."""
@@ -88,19 +98,19 @@ class Steering:
             return
         if self._changing:
             self._changing = not self._legs.steady
-            self._window.restart(batches=_BATCHES_PER_WORKER * self.tuner.workers)
+            self.window.restart(batches=_BATCHES_PER_WORKER * self.tuner.workers)
             return
-        measured = self._window.add(samples, waited)
-        if self._window.counting and not self._counting:
+        measured = self.window.add(samples, waited)
+        if self.window.counting and not self._counting:
             self._busy.begin()
-        self._counting = self._window.counting
+        self._counting = self.window.counting
         if measured is not None:
             self._heard(*measured)
 
     def _heard(self, rate: float, wait_share: float) -> None:
         before = self.tuner.workers
         self.tuner.observe(rate, wait_share, self._busy.cores())
-        self._window.restart(batches=_BATCHES_PER_WORKER * self.tuner.workers)
+        self.window.restart(batches=_BATCHES_PER_WORKER * self.tuner.workers)
         if self.tuner.workers != before:
             self._changing = True
             self._legs.resize(self.tuner.workers)

@@ -81,6 +81,12 @@ class DatasetFeed(OrderedFeed):
         self._given = deque()
         self._mover.start(running(self._crew.legs, _requests(steps, self._given, self.order)))
 
+    def _paused(self) -> None:
+        self._crew.pause()
+
+    def _went_on(self) -> None:
+        self._crew.go_on()
+
     def _next(self) -> tuple[Step, Any]:
         batch = self._mover.next()
         waited = self._mover.waited_seconds

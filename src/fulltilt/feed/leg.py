@@ -195,7 +195,7 @@ class ThreadLeg(Leg):
     def __init__(self, work: Work, workers: int) -> None:
         super().__init__(workers)
         # A copy where processes may be forked later: what a data set opens on first use must not be carried into them.
-        self._dataset = copy.copy(work.dataset) if work.kind == "processes" and work.varies else work.dataset
+        self._dataset = _copy(work.dataset) if work.kind == "processes" and work.varies else work.dataset
         self._collate = work.collate or default_collate
         self._ahead = workers * work.depth
         self._pending: deque[Future[Any]] = deque()
@@ -242,6 +242,14 @@ class ThreadLeg(Leg):
     @property
     def tids(self) -> list[int]:
         return self._tids
+
+
+def _copy(dataset: Any) -> Any:
+    """With attributes of its own; the same where it can't be copied."""
+    try:
+        return copy.copy(dataset)
+    except (TypeError, copy.Error):
+        return dataset
 
 
 class DeadWorkerError(WorkerError):

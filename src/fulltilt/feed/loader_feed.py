@@ -71,6 +71,8 @@ class LoaderFeed(Feed):
             iterator = self._whole()
         self._resumes, self._begun = False, True
         self._mover.start(iterator)
+        if self._crew is not None:
+            self._crew.go_on()
         while True:
             try:
                 batch = self._mover.next()
@@ -85,6 +87,8 @@ class LoaderFeed(Feed):
             self._clock.gave(samples)
             yield self._augment(batch, self._epoch)
         self._epoch, self._batches, self._random = self._epoch + 1, 0, None
+        if self._crew is not None:
+            self._crew.pause()
 
     @property
     def hosting(self) -> Decision[Hosting] | None:

@@ -8,8 +8,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 import multiprocessing
+import os
 import pickle
 import random
+import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +23,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from fulltilt.feed.shelf import fetch
+from fulltilt.feed.shelf import fetch, leave_with
 from fulltilt.feed.structure import map_parts, map_tensors
 
 PHASE_SECONDS = 0.15
@@ -61,7 +64,9 @@ def probe(
     """Look at these samples; `threads` less than 2 only sees how large and how slow they are."""
     context = multiprocessing.get_context(context) if context is None or isinstance(context, str) else context
     receiving, sending = context.Pipe(duplex=False)
-    child = context.Process(target=_look, args=(sending, dataset, list(indices), threads, collate), daemon=True)
+    child = context.Process(
+        target=_look, args=(sending, os.getpid(), dataset, list(indices), threads, collate), daemon=True
+    )
     try:
         try:
             child.start()
@@ -82,8 +87,12 @@ def probe(
             child.close()
 
 
-def _look(sending: Any, dataset: Any, indices: list[Any], threads: int, collate: Callable[[Any], Any] | None) -> None:
+def _look(
+    sending: Any, trainer: int, dataset: Any, indices: list[Any], threads: int, collate: Callable[[Any], Any] | None
+) -> None:
     """The process. OpenMP's threads don't survive a fork, so torch computes with one, as in a DataLoader's workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=leave_with, args=(trainer,), daemon=True).start()
     torch.set_num_threads(1)
     try:
         sending.send(look(dataset, indices, threads=threads, collate=collate))

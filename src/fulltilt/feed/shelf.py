@@ -74,7 +74,7 @@ class WorkerInit:
 
     def __call__(self, worker: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's, which ends its workers
-        threading.Thread(target=_leave_with, args=(self.trainer,), daemon=True).start()
+        threading.Thread(target=leave_with, args=(self.trainer,), daemon=True).start()
         info: Any = torch.utils.data.get_worker_info()
         if isinstance(info.dataset, Shelf):
             # What an owner's worker_init_fn expects to find; torch's own setter refuses.
@@ -83,7 +83,7 @@ class WorkerInit:
             self.own(worker)
 
 
-def _leave_with(trainer: int) -> None:
+def leave_with(trainer: int) -> None:
     """End this process when the trainer has ended, however: a worker that waits on a full pipe would never see it.
 
     Torch's workers compare their parent with the one they were born to, which can be gone by then.
