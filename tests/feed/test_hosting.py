@@ -18,6 +18,7 @@ QUIET = Probed(bytes_per_sample=1e5, seconds_per_sample=0.01, threads=8, speedup
 def test_workers_begin_with_every_core_but_one_and_may_go_beyond_the_cores():
     found = host(QUIET, PLENTY, batch_size=32).value
     assert (found.kind, found.workers, found.most, found.beyond, found.depth) == ("processes", 7, 8, 32, 2)
+    assert found.also == ()
     assert found.transport == "shm"
 
 
@@ -53,6 +54,7 @@ def test_a_batch_that_costs_less_than_handing_it_over_begins_without_workers():
     cheap = Probed(bytes_per_sample=100, seconds_per_sample=5e-6, threads=8, speedup=0.9, repeatable=True)
     found = host(cheap, PLENTY, batch_size=32)
     assert (found.value.workers, found.value.least) == (0, 0)
+    assert host(cheap, PLENTY, batch_size=32, own=4).value.also == (0,), "worth a trial also where workers were set"
     assert "a batch takes 160 µs" in found.reason
     drawing = Probed(bytes_per_sample=100, seconds_per_sample=5e-6, draws=("torch",))
     assert host(drawing, PLENTY, batch_size=32).value.workers == 7, "its random numbers are not the trainer's"

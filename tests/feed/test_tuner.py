@@ -113,6 +113,20 @@ def test_workers_that_wait_may_be_more_than_the_cores_and_those_that_compute_not
     assert run(unknown, slow, 2400) == 4
 
 
+def test_what_is_worth_a_trial_in_any_case_is_tried():
+    def handing_over(workers):  # cheap samples: a worker costs more than it brings
+        return 4000 + 500 * workers if workers else 20_000
+
+    assert run(Tuner(4, 8, least=0), handing_over, 30_000) > 0, "the way down to it gets worse"
+    assert run(Tuner(4, 8, least=0, also=(0,)), handing_over, 30_000) == 0
+
+
+def test_a_feed_that_binds_and_still_grows_is_not_tried_with_fewer():
+    tuner = Tuner(2, 8)
+    assert run(tuner, lambda workers: workers * 100, 5000) == 8
+    assert [trial.workers for trial in tuner.trials] == [2, 8]
+
+
 def test_none_at_all_is_tried_where_it_may_be():
     assert run(Tuner(2, 4, least=0), lambda workers: 900 if workers else 1000, 900) == 0
     assert run(Tuner(0, 4, least=0), lambda workers: 100 + 400 * workers, 900) == 2

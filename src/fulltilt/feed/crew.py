@@ -31,7 +31,7 @@ class Crew:
         self.legs = Legs(work, chosen.workers, lasting=lasting)
         self._steering: Steering | None = None
         if tune:
-            tuner = Tuner(chosen.workers, chosen.most, beyond=chosen.beyond, least=chosen.least)
+            tuner = Tuner(chosen.workers, chosen.most, beyond=chosen.beyond, least=chosen.least, also=chosen.also)
             self._steering = Steering(tuner, self.legs)
         self._meter = BusyMeter(lambda: cpu_seconds(self.legs.pids, self.legs.tids))
         log.info("%d %s: %s", chosen.workers, chosen.kind, hosting.reason)

@@ -9,6 +9,7 @@ Pure: from what was seen of the data set and what the machine has free to a deci
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,8 +29,8 @@ MEMORY_SHARE = 0.5
 SHM_SHARE = 0.8
 THREADED = 0.8
 """Threads are taken where they bring this share of what as many cores could: the lock is mostly released."""
-CHEAP_BATCH_SECONDS = 5e-4
-"""A batch that is made faster than it is handed over between processes."""
+CHEAP_BATCH_SECONDS = 1e-3
+"""A batch that is made about as fast as it is handed over between processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,8 @@ class Hosting:
     beyond: int
     """As many as are tried where they wait."""
     least: int
+    also: tuple[int, ...]
+    """Numbers that are worth a trial in any case."""
     depth: int
     transport: Transport
 
@@ -115,6 +118,7 @@ def host(
             most=most,
             beyond=beyond,
             least=min(least, first),
+            also=(0,) if in_process and _batch_seconds(probed, batch_size) < CHEAP_BATCH_SECONDS else (),
             depth=chosen_depth,
             transport=transport,
         ),
@@ -176,11 +180,14 @@ def _first(
         return workers, f"{workers} workers, as asked for"
     if own is not None:
         return own, f"begins with {own} workers, as set before"
-    if in_process and probed.seconds_per_sample is not None:
-        seconds = probed.seconds_per_sample * batch_size
-        if seconds < CHEAP_BATCH_SECONDS:
-            return 0, f"begins without workers: a batch takes {seconds * 1e6:.0f} µs, less than to hand it over"
+    seconds = _batch_seconds(probed, batch_size)
+    if in_process and seconds < CHEAP_BATCH_SECONDS:
+        return 0, f"begins without workers: a batch takes {seconds * 1e6:.0f} µs, about as long as to hand it over"
     return max(1, free.cores - 1), "begins with every usable core but one"
+
+
+def _batch_seconds(probed: Probed, batch_size: int) -> float:
+    return math.inf if probed.seconds_per_sample is None else probed.seconds_per_sample * batch_size
 
 
 def _mib(count: int) -> str:

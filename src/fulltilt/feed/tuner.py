@@ -9,7 +9,7 @@ equally well the smallest is kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fulltilt.machine.decision import Decision
@@ -48,12 +48,16 @@ class Trial:
 class Tuner:
     """Looks for the smallest number of workers that trains as fast as any."""
 
-    def __init__(self, start: int, most: int, *, beyond: int | None = None, least: int = 1) -> None:
+    def __init__(
+        self, start: int, most: int, *, beyond: int | None = None, least: int = 1, also: Sequence[int] = ()
+    ) -> None:
         """
         Args:
             most: as many as there are cores for workers that compute all the time.
             beyond: as many as are tried where they wait for something else; counts only if `observe` hears of cores.
+            also: numbers that are worth a trial whatever their neighbours give, such as none at all.
         """
+        self._also = tuple(also)
         self._most, self._beyond, self._least = most, max(most, beyond or most), least
         self.workers = min(max(start, least), most)
         self.trials: list[Trial] = []
@@ -93,15 +97,19 @@ class Tuner:
 
     def _following(self, chosen: Trial) -> int | None:
         """Upward while the loop waits, then downward; the gaps to what was tried on either side are halved."""
-        below = max((t.workers for t in self.trials if t.workers < chosen.workers), default=None)
-        above = min((t.workers for t in self.trials if t.workers > chosen.workers), default=None)
+        tried = {trial.workers: trial for trial in self.trials}
+        for number in self._also:
+            if number not in tried:
+                return number
+        below = max((number for number in tried if number < chosen.workers), default=None)
+        above = min((number for number in tried if number > chosen.workers), default=None)
         if chosen.wait_share > WAITING:
             if above is None and chosen.workers < (ceiling := self._ceiling(chosen)):
                 return min(_upward(chosen), ceiling)
             if above is not None and (middle := _between(chosen.workers, above)) is not None:
                 return middle
         if below is not None:
-            return _between(below, chosen.workers)
+            return None if _still_grows(tried[below], chosen) else _between(below, chosen.workers)
         return max(chosen.workers // 2, self._least) if chosen.workers > self._least else None
 
     def _ceiling(self, chosen: Trial) -> int:
@@ -121,6 +129,11 @@ class Tuner:
             reason=f"{why} (tried {others})",
             evidence={"trials": [(t.workers, t.rate, t.wait_share) for t in self.trials]},
         )
+
+
+def _still_grows(below: Trial, chosen: Trial) -> bool:
+    """The loop waits and each worker brings as much as before: fewer would be slower."""
+    return chosen.wait_share > WAITING and below.rate * chosen.workers <= 1.05 * chosen.rate * below.workers
 
 
 def _upward(trial: Trial) -> int:
