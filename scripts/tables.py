@@ -1,7 +1,7 @@
-"""The README's figures, written from the benchmarks' committed JSON.
+"""The README's figures and charts, made from the benchmarks' committed JSON.
 
-    python scripts/tables.py            rewrite the block between the two marks in README.md
-    python scripts/tables.py --check    exit with 1 when the block is not what the JSON says
+    python scripts/tables.py            rewrite the block between the two marks in README.md, and the charts
+    python scripts/tables.py --check    exit with 1 when something is not what the JSON says
 
 A new result is one function, from its JSON to rows, and one line in `SECTIONS`.
 """
@@ -18,6 +18,8 @@ from typing import Any
 
 from fulltilt.bench.augment.figures import Bound
 from fulltilt.bench.augment.table import times
+from fulltilt.bench.feed.chart import chart
+from fulltilt.bench.feed.figures import in_words
 from fulltilt.bench.monitor import BUSY_SM_PERCENT, IDLE_SM_PERCENT
 
 ROOT = Path(__file__).parent.parent
@@ -91,6 +93,19 @@ def augment_rows(result: dict[str, Any]) -> list[Row]:
     return ours + others
 
 
+def feed_rows(result: dict[str, Any]) -> list[Row]:
+    rows: list[Row] = []
+    for case in result["cases"]:
+        if "rate" not in case:
+            continue
+        rate, limit = case["rate"]["samples_per_second"], case.get("limit_per_second")
+        against = [f"{100 * rate / limit:.1f} % of the limit"] if limit else []
+        against += [in_words(name, case[name]) for name in ("times_loader", "of_best", "of_own") if name in case]
+        wanted = ", ".join(f"≥ {in_words(t['figure'], t['at_least'])}" for t in case.get("targets", ()))
+        rows.append((case["title"], f"{rate:,.0f}/s", ", ".join(against), wanted))
+    return rows
+
+
 SECTIONS = (
     Section(
         title="The monitor",
@@ -106,7 +121,16 @@ SECTIONS = (
         columns=("", "GPU", "wall", "ours is faster", "wanted"),
         rows=augment_rows,
     ),
+    Section(
+        title="The feed",
+        result="h200/feed.json",
+        command="fulltilt bench feed",
+        columns=("", "samples", "against", "wanted"),
+        rows=feed_rows,
+    ),
 )
+CHARTS = {"docs/images/feed.svg": ("h200/feed.json", chart)}
+"""Picture → the result that it is drawn from, and how."""
 
 
 def block(sections: Sequence[Section] = SECTIONS, results: Path = ROOT / "benchmarks" / "results") -> str:
@@ -127,6 +151,13 @@ def _machine(machine: dict[str, Any]) -> str:
     return f"{', '.join(machine['gpus']) or 'no GPU'}, {machine['cores']} cores"
 
 
+def charts(results: Path = ROOT / "benchmarks" / "results") -> dict[Path, str]:
+    """Every picture that a committed result makes."""
+    measured = {name: results / result for name, (result, _) in CHARTS.items() if (results / result).exists()}
+    drawn = {ROOT / name: CHARTS[name][1](json.loads(file.read_text())) for name, file in measured.items()}
+    return {file: picture for file, picture in drawn.items() if picture is not None}
+
+
 def replaced(text: str, inside: str) -> str:
     """`text` with what stands between the marks replaced."""
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
@@ -143,16 +174,17 @@ def main() -> None:
     wanted = parser.parse_args()
     text = wanted.readme.read_text(encoding="utf-8")
     try:
-        new = replaced(text, block())
+        new = {wanted.readme: replaced(text, block()), **charts()}
     except ValueError as error:
         sys.exit(f"{wanted.readme}: {error}")
-    if new == text:
-        print(f"{wanted.readme} is up to date")
-    elif wanted.check:
-        sys.exit(f"{wanted.readme} does not show the committed figures; run python scripts/tables.py")
-    else:
-        wanted.readme.write_text(new, encoding="utf-8")
-        print(f"{wanted.readme} rewritten")
+    for file, content in new.items():
+        if file.exists() and file.read_text(encoding="utf-8") == content:
+            print(f"{file} is up to date")
+        elif wanted.check:
+            sys.exit(f"{file} does not show the committed figures; run python scripts/tables.py")
+        else:
+            file.write_text(content, encoding="utf-8")
+            print(f"{file} rewritten")
 
 
 if __name__ == "__main__":

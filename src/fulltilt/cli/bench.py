@@ -77,6 +77,7 @@ def feed(
     only: Annotated[str, typer.Option(help="Parts to run.")] = "ladder,train,unet,windows,grid",
     quick: Annotated[bool, typer.Option(help="A smoke run: few steps, few peers.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    chart_file: Annotated[Path | None, typer.Option("--chart", help="Draw training against its limit (SVG).")] = None,
 ) -> None:
     """The feed alone and under training, against the limit (batch on the device already) and DataLoaders."""
     import json
@@ -85,16 +86,23 @@ def feed(
 
     if not 8 <= count <= 1_000_000:
         raise InputError(f"--count: expected 8 to 1000000, found {count}")
-    if json_file is not None:
-        check_writable(json_file, option="--json")
+    for file, option in ((json_file, "--json"), (chart_file, "--chart")):
+        if file is not None:
+            check_writable(file, option=option)
 
+    from fulltilt.bench.feed.chart import chart
+    from fulltilt.bench.feed.figures import FeedBench
     from fulltilt.bench.feed.run import measure, parts_of
     from fulltilt.bench.feed.table import show
 
-    found = measure(count=count, folder=folder, quick=quick, only=parts_of(only), say=_say)
-    show(found)
-    if json_file is not None:
-        write_whole(json_file, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
+    def keep(found: FeedBench) -> None:
+        result = found.to_json()
+        if json_file is not None:
+            write_whole(json_file, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+        if chart_file is not None and (drawn := chart(result)) is not None:
+            write_whole(chart_file, drawn)
+
+    show(measure(count=count, folder=folder, quick=quick, only=parts_of(only), say=_say, keep=keep))
 
 
 @bench.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -39,27 +39,37 @@ def parts_of(text: str) -> tuple[str, ...]:
     return tuple(part for part in PARTS if part in wanted)
 
 
-def measure(*, count: int, folder: Path | None, quick: bool, only: Sequence[str], say: Say) -> FeedBench:
-    """Everything that this machine can run; `say` hears what comes next."""
+def measure(
+    *,
+    count: int,
+    folder: Path | None,
+    quick: bool,
+    only: Sequence[str],
+    say: Say,
+    keep: Callable[[FeedBench], None] = lambda _: None,
+) -> FeedBench:
+    """Everything that this machine can run; `say` hears what comes next, `keep` what there is after each part."""
     began = time.monotonic()
     gpu = torch.cuda.is_available()
     scale = scale_for(gpu=gpu, quick=quick, count=count)
     photos = bool({"ladder", "train"} & set(only))
     needed = bytes_needed(scale.photos, scale.photo_size, scale.photo_bytes) if photos else 0
     with workplace(folder, needed_bytes=needed) as place:
-        cases = _cases(place, scale, quick=quick, only=only, say=say)
-        where = str(place.parent)
-    return FeedBench(
-        machine=machine_facts(_PACKAGES),
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        material=_material(scale, where),
-        cases=tuple(cases),
-        seconds=time.monotonic() - began,
-        problem=None if gpu else NO_GPU,
-    )
+        for cases in _cases(place, scale, quick=quick, only=only, say=say):
+            found = FeedBench(
+                machine=machine_facts(_PACKAGES),
+                date=datetime.now(UTC).isoformat(timespec="seconds"),
+                material=_material(scale, str(place.parent)),
+                cases=tuple(cases),
+                seconds=time.monotonic() - began,
+                problem=None if gpu else NO_GPU,
+            )
+            keep(found)
+    return found
 
 
-def _cases(place: Path, scale: Scale, *, quick: bool, only: Sequence[str], say: Say) -> list[Case]:
+def _cases(place: Path, scale: Scale, *, quick: bool, only: Sequence[str], say: Say) -> Iterator[list[Case]]:
+    """All cases so far, after each part."""
     cores = read_cores().usable
     photos: ImageFiles | None = None
 
@@ -85,7 +95,7 @@ def _cases(place: Path, scale: Scale, *, quick: bool, only: Sequence[str], say: 
         cases += _part(part, parts[part])
         if scale.gpu:
             torch.cuda.empty_cache()
-    return cases
+        yield cases
 
 
 def _part(part: str, run: Callable[[], list[Case]]) -> list[Case]:
