@@ -103,6 +103,24 @@ def test_out_of_memory_in_the_middle_of_accumulating_starts_the_window_again():
     assert optimizer.steps == 2
 
 
+def test_out_of_memory_after_resuming_in_the_middle_of_a_window_keeps_what_was_saved():
+    batches = batches_of(8)
+    expected, theirs, _, _ = train(16, batches, accumulate=4)
+    _, model, _, trainer = train(16, batches[:6], accumulate=4)
+    saved = copy.deepcopy((model.state_dict(), trainer.state_dict()))
+    again = Small(8, fails_in="backward")
+    resumed = HybridPrecisionTrainer(
+        again, Counting(again.parameters(), lr=0.1, momentum=0.9), device="cpu", accumulate=4
+    )
+    again.load_state_dict(saved[0])
+    resumed.load_state_dict(saved[1])
+    losses = torch.stack([resumed.train_step(*batch).loss for batch in batches[6:]])
+    torch.testing.assert_close(losses, expected[6:], rtol=1e-12, atol=1e-12)
+    for a, b in zip(again.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
+    assert resumed._micro.micro.size == 8
+
+
 def test_batch_statistics_and_random_numbers_are_not_drawn_twice():
     """The failed attempt has moved both; what counts is where the batch began."""
 

@@ -25,6 +25,7 @@ from fulltilt.train.roles import split
 
 _WARM_STEPS = 3
 _ALIGNED_BYTES = 16
+_STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
 def why_not_graphed(engine: Engine) -> str | None:
@@ -37,7 +38,7 @@ def why_not_graphed(engine: Engine) -> str | None:
         why = why_not_fused(optimizer)
         if why is not None:
             return f"{why}, and its step can't be captured otherwise"
-        if _has_hooks(optimizer, ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")):
+        if _has_hooks(optimizer, _STEP_HOOKS):
             return "the optimizer has step hooks, which a graph would leave out"
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     hooked = [name or "itself" for name, module in engine.model.named_modules() if _has_hooks(module, hooks)]
@@ -116,6 +117,7 @@ class GraphedStep:
         """What a graph bakes in and Python may change: options, frozen weights, modes."""
         return [
             *fixed_options(self._engine.optimizers),
+            *[_has_hooks(optimizer, _STEP_HOOKS) for optimizer in self._engine.optimizers],
             *[parameter.requires_grad for parameter in self._engine.parameters],
             *[module.training for module in self._modules],
         ]

@@ -15,6 +15,7 @@ reducing, the ranks tell each other whether all went well, and only then are the
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -83,16 +84,19 @@ class MicroBatches:
         """Batches of the window that have been run."""
         self._window: list[Batch] = []
         self._start: _Start | None = None
+        self._inherited: dict[Tensor, Tensor] = {}
+        """Gradients of the window's batches that were run before its state was saved and loaded."""
         self._proving = _PROVING_STEPS
 
     def run(self, inputs: tuple[Any, ...], target: Any) -> tuple[Tensor, Any, bool]:
         """Loss and outputs of the batch, and whether the optimizers stepped."""
         if self.phase == 0:
             self._window.clear()
-            if self._start is None:
-                self._start = _Start(self._engine)
-            else:
-                self._start.take()
+            self._inherited.clear()
+        if self._start is None:
+            self._start = _Start(self._engine)
+        elif not self._window:
+            self._start.take()
         batch: Batch = (inputs, target)
         self._window.append(batch)
         loss, outputs = self._until_it_fits()
@@ -108,6 +112,18 @@ class MicroBatches:
         if self.micro.went_well():
             self._grow(_samples(batch))
         return loss, outputs, True
+
+    def resume(self, *, size: int | None, phase: int, grads: Mapping[Tensor, Tensor]) -> None:
+        """Go on in a window of which `phase` batches have left these gradients, by weight."""
+        self.micro.size, self.phase = size, phase
+        self._window.clear()
+        self._engine.zero_grad()
+        self._inherited = {parameter: grad.detach().clone() for parameter, grad in grads.items()}
+        self._put_inherited()
+
+    def _put_inherited(self) -> None:
+        for parameter, grad in self._inherited.items():
+            parameter.grad = torch.empty_like(parameter).copy_(grad)
 
     def why_not_whole(self) -> str | None:
         """Why a step is more than one batch through one forward and backward."""
@@ -146,7 +162,7 @@ class MicroBatches:
             last = batches[-1]
             for batch in batches[:-1]:
                 self._batch(batch, last=False)
-            return self._batch(last, last=len(self._window) == self.accumulate), None
+            return self._batch(last, last=self.phase + 1 == self.accumulate), None
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -201,6 +217,7 @@ class MicroBatches:
             problem, self.micro.size, before, samples * self.accumulate,
         )  # fmt: skip
         self._engine.zero_grad()
+        self._put_inherited()
         if self._start is not None:
             self._start.restore()
         if self._engine.device.type == "cuda":

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -51,5 +51,17 @@ class Ranks:
         """No gradients reduced inside, where a later backward does it for all."""
         if not quiet or not self.several:
             return nullcontext()
-        no_sync = getattr(forward_model, "no_sync", None)
-        return nullcontext() if no_sync is None else no_sync()
+        no_sync = getattr(forward_model, "no_sync", None)  # DistributedDataParallel
+        if no_sync is not None:
+            return cast("AbstractContextManager[Any]", no_sync())
+        set_sync = getattr(forward_model, "set_requires_gradient_sync", None)  # fully_shard
+        return nullcontext() if set_sync is None else _switched_off(set_sync)
+
+
+@contextmanager
+def _switched_off(switch: Callable[[bool], None]) -> Iterator[None]:
+    switch(False)
+    try:
+        yield
+    finally:
+        switch(True)

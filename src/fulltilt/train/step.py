@@ -187,11 +187,9 @@ class HybridPrecisionTrainer:
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self._engine.fit_optimizers()
-        self._micro.micro.size, self._micro.phase = state["micro_size"], state["phase"]
-        self._engine.zero_grad()
-        parameters = dict(self.model.named_parameters())
-        for name, grad in state.get("grads", {}).items():
-            parameters[name].grad = torch.empty_like(parameters[name]).copy_(grad)
+        parameters: dict[str, Tensor] = dict(self.model.named_parameters())
+        grads = {parameters[name]: grad for name, grad in state.get("grads", {}).items()}
+        self._micro.resume(size=state["micro_size"], phase=state["phase"], grads=grads)
         if self._engine.scaler is not None and "scaler" in state:
             self._engine.scaler.load_state_dict(state["scaler"])
         if self.ema is not None and "ema" in state:

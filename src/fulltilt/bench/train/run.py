@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -52,6 +53,7 @@ def measure(*, quick: bool, only: Sequence[str], say: Say) -> TrainBench:
     for name in only:
         cases += _workload(name, made[name], titles, gpu=gpu, rounds=rounds, seconds=seconds, say=say)
         if gpu:
+            gc.collect()
             torch.compiler.reset()
             torch.cuda.empty_cache()
     return TrainBench(
