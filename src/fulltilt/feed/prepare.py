@@ -49,7 +49,7 @@ def prepare(
         raise InputError(f"num_workers={workers} must be at least 0, or 'auto'")
     probed = Probed(problem="nothing is made by workers")
     if workers != 0:
-        threads = min(max(free.cores, 2), _THREADS) if kind != "processes" or workers is None else 1
+        threads = min(max(free.cores, 2), _THREADS) if kind == "auto" or workers is None else 1
         probed = probe(dataset, indices, threads=threads, collate=collate, context=context)
         if probed.problem is not None:
             _check_cuda(probed.problem)

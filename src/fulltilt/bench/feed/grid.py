@@ -157,9 +157,9 @@ class _Grid:
         ]
         rates = [0.0 if case.rate is None else case.rate.samples_per_second for case in found]
         best = points[rates.index(max(rates))]
-        before = attempt(PART, self._plan("best", f"best of the grid, {best}, again", self._fixed(best)), say)
+        before = attempt(PART, self._plan("best_before", f"best, {best}, before", self._fixed(best)), say)
         auto = attempt(PART, self._plan("auto", "automatic", self._auto, OF_BEST), say)
-        after = attempt(PART, self._plan("best", f"best of the grid, {best}, again", self._fixed(best)), say)
+        after = attempt(PART, self._plan("best_after", f"best, {best}, after", self._fixed(best)), say)
         own = attempt(PART, self._plan("own", f"DataLoader, {self._own_workers} workers", self._own), say)
         tuned = attempt(PART, self._plan("tuned", "the same, num_workers='auto'", self._tuned, OF_OWN), say)
         return [
