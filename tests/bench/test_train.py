@@ -106,6 +106,7 @@ def test_contestants_take_turns_each_with_its_own_switches():
             seconds=1e-6,
             say=lambda _: None,
         )
+        assert torch.get_float32_matmul_precision() == before
     finally:
         torch.set_float32_matmul_precision(before)
     turns = [order[0], *[now for last, now in pairwise(order) if now != last]]

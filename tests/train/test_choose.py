@@ -176,3 +176,11 @@ def test_convolution_algorithms_are_tried_again_in_a_graph():
     assert plan["cudnn_benchmark"].reason.startswith("in a graph: 0.1 ms a step with it")
     assert plan["channels_last"].reason == "the model has no convolutions in two dimensions"
     assert not any(settings.channels_last for settings in tried)
+
+
+def test_tuned_convolutions_stay_tuned():
+    facts = replace(GPU, cudnn_benchmark=True)
+    plan, tried = drive(resnet, facts=facts)
+    assert all(settings.cudnn_benchmark for settings in tried)
+    assert plan["cudnn_benchmark"].reason == "switched on already"
+    assert first_settings(Wishes(), replace(facts, expected_steps=10)).cudnn_benchmark is True

@@ -76,6 +76,13 @@ def test_results_of_any_shape_are_handed_out_as_copies(outputs):
     assert second[0] == 1.25
 
 
+def test_a_kept_loss_does_not_keep_large_outputs():
+    results = _Results(torch.tensor(1.0), torch.randn(64, 64))
+    loss, outputs = results.taken()
+    assert loss.untyped_storage().nbytes() <= 64
+    assert outputs.data_ptr() != results.taken()[1].data_ptr()
+
+
 # --- the whole of it, on a device that only pretends --------------------------------------------------------------
 
 
@@ -88,7 +95,7 @@ class Graph:
         Graph.replays += 1
         step, inputs, target = self.captured
         loss, outputs = step._engine.forward(inputs, target)
-        for leaf, view in zip([loss, outputs], step._results._views(step._results._flat), strict=True):
+        for leaf, view in zip([loss, outputs], step._results.leaves, strict=True):
             view.copy_(leaf.detach())
         step._engine.backward(loss)
         rates_before = rates(step._engine.optimizers)
@@ -242,7 +249,7 @@ def test_replays_that_give_other_losses_are_not_used(pretended, monkeypatch):
 
     def wrong(self):
         replay(self)
-        self.captured[0]._results._flat.add_(1.0)
+        self.captured[0]._results.leaves[0].add_(1.0)
 
     monkeypatch.setattr(Graph, "replay", wrong)
     trainer = trainer_of(momentum, cuda_graph=True)

@@ -67,6 +67,8 @@ class Facts:
     planar: bool
     """Whether some are in two dimensions: only there does the memory format matter."""
     layers: int
+    cudnn_benchmark: bool = False
+    """Whether convolution algorithms are tuned already: then they stay so."""
     not_fused: str | None = None
     """Why the optimizers can't be fused."""
     fused_already: bool = False
@@ -94,6 +96,7 @@ def first_settings(wishes: Wishes, facts: Facts) -> Settings:
     return Settings(
         precision=facts.formats.allowed[0],
         channels_last=wishes.channels_last is True,
+        cudnn_benchmark=facts.cudnn_benchmark,
         # fp16 skips steps that overflow; only fused optimizers can do so without asking the device.
         fused=fused or (facts.formats.allowed[0] == "fp16" and wishes.fused == "auto" and facts.not_fused is None),
     )
@@ -174,7 +177,9 @@ def _say_wishes(state: _State, wishes: Wishes, facts: Facts) -> None:
         state.settle("fused", "asked for")
     elif state.best.fused:
         state.settle("fused", "fp16's overflow check stays on the device with it")
-    if not facts.convolutions:
+    if facts.cudnn_benchmark:
+        state.settle("cudnn_benchmark", "switched on already")
+    elif not facts.convolutions:
         state.settle("cudnn_benchmark", "the model has no convolutions")
 
 

@@ -25,6 +25,7 @@ from fulltilt.train.roles import split
 
 _WARM_STEPS = 3
 _ALIGNED_BYTES = 16
+_TOGETHER_BYTES = 4096
 _STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
@@ -144,7 +145,10 @@ class GraphedStep:
 
 
 class _Results:
-    """Loss and outputs in one piece of memory: handed out with one copy, because the next replay overwrites them."""
+    """Loss and outputs as the graph leaves them; handed out as copies, because the next replay overwrites them.
+
+    Small ones lie together and take one copy for all. Large ones don't: whoever keeps losses would keep outputs, too.
+    """
 
     def __init__(self, loss: Tensor, outputs: Any) -> None:
         leaves = [loss]
@@ -155,6 +159,24 @@ class _Results:
 
         map_tensors(note, outputs)
         self._outputs = map_tensors(lambda _: torch.empty(0), outputs)  # its structure alone
+        self.leaves = leaves
+        self._flat: _Flat | None = None
+        if sum(leaf.numel() * leaf.element_size() for leaf in leaves) <= _TOGETHER_BYTES:
+            self._flat = _Flat(leaves)
+            self.leaves = self._flat.views()
+
+    def taken(self) -> tuple[Tensor, Any]:
+        loss, *rest = [leaf.clone() for leaf in self.leaves] if self._flat is None else self._flat.copies()
+        if isinstance(self._outputs, Tensor):
+            return loss, rest[0]
+        views = iter(rest)
+        return loss, map_tensors(lambda _: next(views), self._outputs)
+
+
+class _Flat:
+    """Tensors of any types in one piece of memory."""
+
+    def __init__(self, leaves: Sequence[Tensor]) -> None:
         self._leaves = [(leaf.dtype, leaf.shape) for leaf in leaves]
         # Kept as the narrowest type among them, so that the outputs, mostly, are theirs without a change of type.
         narrowest = min((leaf.dtype for leaf in leaves), key=lambda dtype: dtype.itemsize)
@@ -163,19 +185,18 @@ class _Results:
         sizes = [leaf.numel() * leaf.element_size() // width for leaf in leaves]
         aligned = [math.ceil(size * width / _ALIGNED_BYTES) * _ALIGNED_BYTES // width for size in sizes]
         self._pieces = [part for size, whole in zip(sizes, aligned, strict=True) for part in (size, whole - size)]
-        self._flat = torch.empty(sum(aligned), dtype=self._dtype, device=loss.device)
-        for leaf, view in zip(leaves, self._views(self._flat), strict=True):
+        self._memory = torch.empty(sum(aligned), dtype=self._dtype, device=leaves[0].device)
+        for leaf, view in zip(leaves, self.views(), strict=True):
             view.copy_(leaf)
 
-    def taken(self) -> tuple[Tensor, Any]:
-        loss, *rest = self._views(self._flat.clone())
-        if isinstance(self._outputs, Tensor):
-            return loss, rest[0]
-        views = iter(rest)
-        return loss, map_tensors(lambda _: next(views), self._outputs)
+    def views(self) -> list[Tensor]:
+        return self._views(self._memory)
 
-    def _views(self, flat: Tensor) -> list[Tensor]:
-        pieces = flat.split_with_sizes(self._pieces)[::2]
+    def copies(self) -> list[Tensor]:
+        return self._views(self._memory.clone())
+
+    def _views(self, memory: Tensor) -> list[Tensor]:
+        pieces = memory.split_with_sizes(self._pieces)[::2]
         return [
             (piece if dtype == self._dtype else piece.view(dtype)).view(shape)
             for piece, (dtype, shape) in zip(pieces, self._leaves, strict=True)

@@ -14,12 +14,14 @@ reducing, the ranks tell each other whether all went well, and only then are the
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fulltilt.errors import UnavailableError
 from fulltilt.feed.structure import map_tensors
@@ -169,6 +171,10 @@ class MicroBatches:
             return None, first_line(error)
 
     def _batch(self, batch: Batch, *, last: bool) -> tuple[Tensor, Any]:
+        """Losses of micro-batches are weighed by their samples.
+
+        One that is a mean over something else, such as labels that are not ignored, comes out close to that.
+        """
         inputs, target = batch
         samples = _samples(batch)
         size = self.micro.size
@@ -212,14 +218,17 @@ class MicroBatches:
         before = self.micro.size or samples
         if not self.micro.halve(samples):
             raise UnavailableError(f"out of memory with one sample at a time: {problem}")
+        norms = any(isinstance(module, _BatchNorm) for module in self._engine.model.modules())
         _log.warning(
-            "out of memory (%s): micro-batches of %d instead of %d from here on; the effective batch stays %d",
+            "out of memory (%s): micro-batches of %d instead of %d from here on; the effective batch stays %d%s",
             problem, self.micro.size, before, samples * self.accumulate,
+            ", batch statistics are a micro-batch's" if norms else "",
         )  # fmt: skip
         self._engine.zero_grad()
         self._put_inherited()
         if self._start is not None:
             self._start.restore()
+        gc.collect()
         if self._engine.device.type == "cuda":
             torch.cuda.empty_cache()
         self._sized(samples)

@@ -11,6 +11,7 @@ log.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -104,6 +105,7 @@ class HybridPrecisionTrainer:
         self._clock = StepClock(self.device)
         self._wishes = Wishes(channels_last=channels_last, fused=fused, compile=compile, cuda_graph=cuda_graph)
         self._target, self._expected_steps = target, expected_steps
+        self._tuned = self.device.type == "cuda" and torch.backends.cudnn.benchmark
         self._graph: GraphedStep | None = None
         self._uncaptured = False
         """The plan has a graph, and there is none yet."""
@@ -232,7 +234,9 @@ class HybridPrecisionTrainer:
         placed = tuple(self._engine.place(part) for part in batch)
         trials = Trials(self._engine, self._micro.first_piece(placed), place)
         if not self.plan:
+            began = time.perf_counter()
             self._take(trials.run(self._wishes, self._facts(batch)))
+            _log.info("settings tried in %.1f s", time.perf_counter() - began)
         self._uncaptured = False
         if self.plan["cuda_graph"].value:
             self._graph = trials.capture()
@@ -250,6 +254,7 @@ class HybridPrecisionTrainer:
             convolutions=any(isinstance(layer, _CONVOLUTIONS) for layer in layers),
             planar=any(isinstance(layer, nn.Conv2d | nn.ConvTranspose2d) for layer in layers),
             layers=len(layers),
+            cudnn_benchmark=self._tuned,
             not_fused=next(filter(None, map(why_not_fused, self.optimizers)), None),
             fused_already=engine.fused_already,
             not_graphed=not_graphed,

@@ -39,6 +39,7 @@ def contest(work: Workload, contestants: list[Contestant], *, rounds: int, secon
     """A case for each; one that can't be made is its own line, and the others go on."""
     cases: dict[str, Case] = {}
     ready: dict[str, _Ready] = {}
+    before = _switches()
     for contestant in contestants:
         say(f"{work.key}: {contestant.title}")
         case = Case(
@@ -48,6 +49,7 @@ def contest(work: Workload, contestants: list[Contestant], *, rounds: int, secon
             reference=contestant.reference,
             at_least=contestant.at_least,
         )
+        _set_switches(before)
         began = time.perf_counter()
         try:
             ready[contestant.key] = _Ready(contestant.make(work), work)
@@ -60,6 +62,7 @@ def contest(work: Workload, contestants: list[Contestant], *, rounds: int, secon
     for _ in range(rounds):
         for key, one in ready.items():
             per_step[key].append(one.burst(seconds))
+    _set_switches(before)
     for key, figures in per_step.items():
         middle = median(figures)
         cases[key] = replace(
