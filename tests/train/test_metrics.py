@@ -67,11 +67,11 @@ def test_metrics_that_count_are_updated_once_for_many_batches():
             super().update(preds, target)
 
     beside = MetricsBeside(Counting(4), CPU, prefix="")
-    for outputs, target in batches("classes", GATHERED_BATCHES + 1):
+    for outputs, target in batches("classes", GATHERED_BATCHES + 2):
         beside.add(outputs, target)
-    assert calls == [8 * GATHERED_BATCHES]
+    assert calls == [8, 8 * GATHERED_BATCHES], "the first batch at once: what does not fit shows early"
     assert list(beside.compute()) == ["counting"]
-    assert calls == [8 * GATHERED_BATCHES, 5]
+    assert calls == [8, 8 * GATHERED_BATCHES, 5]
 
 
 def test_large_outputs_are_not_gathered_for_long():
@@ -114,6 +114,18 @@ def test_only_validation_when_asked():
     record = Trainer(network(), loader(), loader(), config=config, metrics=metrics).fit().last
     assert "val_accuracy" in record
     assert "train_accuracy" not in record
+
+
+def test_scores_with_a_channel_of_their_own_fit_masks_without():
+    beside = MetricsBeside(BinaryAccuracy(), CPU, prefix="")
+    beside.add(torch.tensor([[[[2.0, -2.0]]]]), torch.tensor([[[1, 1]]], dtype=torch.uint8))
+    assert beside.compute() == {"binaryaccuracy": 0.5}
+
+
+def test_what_a_metric_can_not_take_is_named_at_the_first_batch():
+    beside = MetricsBeside({"accuracy": MulticlassAccuracy(4)}, CPU, prefix="")
+    with pytest.raises(InputError, match=r"metrics: accuracy can't take outputs and targets of \(8, 3\) torch.float32"):
+        beside.add(torch.zeros(8, 3), torch.zeros(8).long())
 
 
 def test_what_is_no_metric_is_named():

@@ -96,9 +96,7 @@ def make_scheduler(optimizer: Optimizer, training: TrainingConfig, batches_per_e
             whole = -(-batches_per_epoch * training.epochs // training.accumulate)
             steps = whole if steps is None else min(steps, whole)
         if steps is None and name in ("cosine", "onecycle", "linear"):
-            raise InputError(
-                f"training.scheduler: {name} needs the number of steps, which the data don't tell: max_steps"
-            )
+            raise InputError(f"training.scheduler: {name} has to know the number of steps; set training.max_steps")
         length = steps or 0
     lengths: dict[str, dict[str, Any]] = {
         "cosine": {"T_max": length},

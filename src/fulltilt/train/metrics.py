@@ -36,17 +36,20 @@ class MetricsBeside:
         self._joined = {name: _counts(metric) for name, metric in self._metrics.items()}
         self._gathered: list[tuple[Any, Any]] = []
         self._bytes = 0
+        self._most = 1  # what a metric can't take shows at the first batch, not sixteen later
         for metric in self._metrics.values():
             metric.persistent(True)  # so that a checkpoint in mid-epoch holds the counts so far
             metric.reset()
 
     def add(self, outputs: Any, target: Any) -> None:
         """Note a batch; now and then, update."""
+        outputs = _aligned(outputs, target)
         self._gathered.append((outputs, target))
         if isinstance(outputs, Tensor):
             self._bytes += outputs.numel() * outputs.element_size()
-        if len(self._gathered) >= GATHERED_BATCHES or self._bytes >= GATHERED_BYTES:
+        if len(self._gathered) >= self._most or self._bytes >= GATHERED_BYTES:
             self.update()
+            self._most = GATHERED_BATCHES
 
     def update(self) -> None:
         """Count what has been gathered."""
@@ -56,7 +59,7 @@ class MetricsBeside:
         joined = _join(gathered) if any(self._joined.values()) else None
         for name, metric in self._metrics.items():
             for outputs, target in [joined] if self._joined[name] and joined is not None else gathered:
-                metric.update(outputs, target)
+                _update(name, metric, outputs, target)
 
     def compute(self) -> dict[str, float]:
         """The values so far; counting starts anew."""
@@ -106,6 +109,25 @@ def _counts(metric: Metric) -> bool:
     states = list(metric.metric_state.values())
     plain = not any(isinstance(child, Metric) for child in metric.children())
     return plain and bool(states) and all(isinstance(s, Tensor) and not s.is_floating_point() for s in states)
+
+
+def _update(name: str, metric: Metric, outputs: Any, target: Any) -> None:
+    try:
+        metric.update(outputs, target)
+    except (RuntimeError, TypeError, ValueError) as error:
+        shapes = " and ".join(
+            f"{tuple(part.shape)} {part.dtype}" if isinstance(part, Tensor) else type(part).__name__
+            for part in (outputs, target)
+        )
+        raise InputError(f"metrics: {name} can't take outputs and targets of {shapes}: {error}") from error
+
+
+def _aligned(outputs: Any, target: Any) -> Any:
+    """Scores N×1×… for a target N×…, as a loss for masks takes them, too."""
+    if not isinstance(outputs, Tensor) or not isinstance(target, Tensor) or outputs.dim() != target.dim() + 1:
+        return outputs
+    fits = outputs.shape[1] == 1 and outputs.shape[2:] == target.shape[1:]
+    return outputs.squeeze(1) if fits else outputs
 
 
 def _join(gathered: list[tuple[Any, Any]]) -> tuple[Any, Any] | None:
