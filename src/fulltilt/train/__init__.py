@@ -1,19 +1,19 @@
 """One step fast and safe, then the loop around it.
 
-step.py      HybridPrecisionTrainer: the step              loop.py      Trainer: fit, validate, resume
-  roles.py     a batch's target, the loss, label checks      training.py    an epoch of training
-  device.py    where the model lives                         validation.py  the held-out data
-  engine.py    forward, loss, backward, optimizers           saving.py      when and what is saved
-  precision.py fp32, tf32, bf16, fp16                        report.py      bar, lines, logs
-  optim.py     a user's optimizers, changed in place         losses.py      losses that are no numbers
-  choose.py    what to try, what to keep (pure)            checkpoint/  files that survive anything
-  trials.py    the trials, on the real model               config.py    the YAML
-  snapshot.py  state taken and put back, bit for bit
+step.py      HybridPrecisionTrainer: the step           loop.py       Trainer: fit, validate, resume
+  roles.py     what of a batch is the target, the loss    training.py    an epoch's steps      validation.py
+  device.py    where the model lives                      sources.py     whatever gives batches, as a feed
+  engine.py    forward, loss, backward, optimizers        augmenting.py  augmentation inside the loop
+  precision.py fp32, tf32, bf16, fp16                     losses.py      a bad loss: nan.py sees it without waiting
+  optim.py     a user's optimizers, changed in place      metrics.py     torchmetrics beside the step
+  choose.py    what to try, what to keep (pure)           saving.py      a run's state, to checkpoint/ and back
+  trials.py    the trials, on the real model              report.py      progress.py, lines.py, logs.py
+  snapshot.py  state taken and put back, bit for bit      schedules.py, monitored.py, callbacks.py, signals.py
   graphed.py   the whole step as a CUDA graph
-  micro.py     micro-batches; out of memory
-  ranks.py     what processes tell each other
+  micro.py     micro-batches; out of memory (ranks.py: all processes agree)
   ema.py       averaged weights
   clock.py     times without waiting
+config.py    the YAML: config_file.py reads and checks it, build.py and data.py make a Trainer of it
 """
 
 from __future__ import annotations
