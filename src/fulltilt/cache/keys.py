@@ -84,6 +84,11 @@ def read_steadily(path: Path) -> tuple[bytes, tuple[int, ...]]:
         os.close(fd)
 
 
+def is_settled(status: os.stat_result) -> bool:
+    """Whether a further change would show in the file's times: the last one is more than a tick ago."""
+    return _unsettled_ns(status) <= 0
+
+
 def _unsettled_ns(status: os.stat_result) -> int:
     tick = _TICK_NS if status.st_ctime_ns % 1_000_000_000 else _WHOLE_SECONDS_NS
     return tick - max(0, time.time_ns() - status.st_ctime_ns)

@@ -5,6 +5,7 @@ A list of a million Python strings would be copied into every process; this is m
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 from collections.abc import Sequence
@@ -35,6 +36,14 @@ class Catalog:
             file.write(ends.tobytes())
             file.write(b"".join(encoded))
         return cls(fd)
+
+    def __len__(self) -> int:
+        return (len(self._ends) - 1) // self._columns
+
+    @property
+    def digest(self) -> bytes:
+        """Differs when any path does."""
+        return hashlib.blake2b(self._map, digest_size=16).digest()
 
     @property
     def has_masks(self) -> bool:

@@ -12,24 +12,32 @@ import mmap
 import os
 import select
 import sys
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fulltilt.cache import Cache
+from fulltilt.cache import Cache, CacheSettings
+from fulltilt.cache.keys import stamp_of
 from fulltilt.cache.make import make
 from fulltilt.decode import Quality, decode_into, decode_mask_into, probe
 from fulltilt.decode.header import Header
 from fulltilt.decode.jpeg import cpu_reason
-from fulltilt.errors import FulltiltError
+from fulltilt.errors import CacheError, FulltiltError
 from fulltilt.feed.catalog import Catalog
+from fulltilt.feed.kept import Kept, Mode
 from fulltilt.feed.slot import Slot, Status
+from fulltilt.feed.source import is_in_memory, read_file, seems_cold
+from fulltilt.feed.tally import Tally
 from fulltilt.feed.wire import Report, Task, receive_task, send_report
 
 Bytes = NDArray[np.uint8]
 
 _LOOK_UP_SECONDS = 2.0
+_LOOKS_AGAIN = 16
+"""Cold files that each decoder opens once more, to see whether the system keeps them."""
+_NO_MASK = (0, 0, 0, 0)
 _NICE = 10
 """Where cores are short, the trainer's threads come first: a kernel launched late costs more than a file read late."""
 
@@ -82,7 +90,12 @@ class Decoder:
         self._catalog = Catalog(options["catalog"])
         self._slots = [Slot(fd, options["samples"]) for fd in options["slots"]]
         self._desk = Desk(options["desk"])
+        self._line = Tally(options["tally"]).line(self._worker)
+        self._looks = _LOOKS_AGAIN
         self._cache = None if options["cache"] is None else Cache.open(options["cache"])
+        self._kept = None if options["kept"] is None else Kept(options["kept"], len(self._catalog))
+        self._folder: str | None = options["cache_to_come"]
+        self._mode = Mode.NOTHING
 
     def run(self) -> None:
         """Until told to stop, or until there is nobody to work for."""
@@ -100,6 +113,8 @@ class Decoder:
     def _do(self, task: Task) -> None:
         slot = self._slots[task.slot]
         slot.refresh()
+        if self._kept is not None and self._kept.mode is not self._mode:
+            self._change(self._kept.mode)
         fine = 0
         for position in range(task.first, task.first + task.samples):
             self._desk.write(self._worker, task, position)
@@ -113,25 +128,98 @@ class Decoder:
             self._report(task, task.first, fine)
         self._desk.clear(self._worker)
 
+    def _change(self, mode: Mode) -> None:
+        """The trainer has decided what is kept."""
+        self._mode = mode
+        if mode is Mode.DISK and self._folder is not None:
+            with contextlib.suppress(CacheError):  # somebody has cleared it since: then without
+                self._cache = Cache.open(self._folder, CacheSettings(channels=self._channels, quality=self._quality))
+
     def _sample(self, slot: Slot, position: int) -> Status:
         number = int(slot.index[position])
         image = self._catalog.image(number)
         mask = self._catalog.mask(number) if self._catalog.has_masks else None
-        if self._cache is None:
-            data, labels = _read(image), None if mask is None else _read(mask)
-            if slot.status[position] == Status.WAITING_AS_FILE:
-                header = probe(data)
-                if cpu_reason(header, memoryview(data)) is None:
-                    return self._as_file(slot, position, data, header, labels)
-            return self._decoded(slot, position, data, labels)
-        entry = self._cache.find(self._cache.key(image, mask))
+        if self._cache is not None:
+            return self._from_cache(self._cache, slot, position, image, mask)
+        if self._kept is not None and self._mode in (Mode.ENCODED, Mode.DECODED):
+            return self._from_memory(self._kept, slot, position, number, image, mask)
+        data, labels, _ = self._read(image, mask)
+        return self._made(slot, position, data, labels)
+
+    def _read(
+        self, image: str, mask: str | None, *, stamped: bool = False
+    ) -> tuple[bytes, bytes | None, tuple[int, ...] | None]:
+        """A sample's files, and the stamp that belongs to them."""
+        started = perf_counter()
+        first = read_file(image, stamped=stamped)
+        second = None if mask is None else read_file(mask, stamped=stamped)
+        seconds = perf_counter() - started
+        size = len(first.data) + (0 if second is None else len(second.data))
+        self._line.read(size, seconds, cold=seems_cold(size, seconds) if first.cold is None else first.cold)
+        if first.cold and self._looks:
+            self._looks -= 1
+            if (there := is_in_memory(image)) is not None:
+                self._line.looked_again(there=there)
+        if second is None:
+            return first.data, None, None if first.stamp is None else first.stamp + _NO_MASK
+        stamp = None if first.stamp is None or second.stamp is None else first.stamp + second.stamp
+        return first.data, second.data, stamp
+
+    def _made(self, slot: Slot, position: int, image: bytes, mask: bytes | None) -> Status:
+        if slot.status[position] == Status.WAITING_AS_FILE:
+            header = probe(image)
+            if cpu_reason(header, memoryview(image)) is None:
+                return self._as_file(slot, position, image, header, mask)
+        return self._decoded(slot, position, image, mask)
+
+    def _from_cache(self, cache: Cache, slot: Slot, position: int, image: str, mask: str | None) -> Status:
+        started = perf_counter()
+        entry = cache.find(cache.key(image, mask))
         if entry is not None:
-            return self._copied(slot, position, self._cache.pixels(entry), self._cache.mask(entry))
+            with contextlib.suppress(CacheError):  # a shard that has gone since is one that lacks the sample
+                status = self._copied(slot, position, cache.pixels(entry), cache.mask(entry))
+                if status is Status.DONE:
+                    self._line.copied(_pixel_bytes(slot, position, cache.settings.channels, mask), _since(started))
+                return status
         # What is not in the cache is made as it would have been, so that a sample looks alike in every epoch.
-        made = make(_read(image), None if mask is None else _read(mask), self._cache.settings)
-        return self._copied(slot, position, *made)
+        data, labels, _ = self._read(image, mask)
+        started = perf_counter()
+        status = self._copied(slot, position, *make(data, labels, cache.settings))
+        if status is Status.DONE:
+            self._line.decoded(_pixel_bytes(slot, position, cache.settings.channels, mask), _since(started))
+        return status
+
+    def _from_memory(self, kept: Kept, slot: Slot, position: int, number: int, image: str, mask: str | None) -> Status:
+        """Copied if some decoder has kept it and its files have not changed; otherwise made, and kept."""
+        started = perf_counter()
+        whole = self._mode is Mode.DECODED
+        found = kept.find(number, _stamp(image, mask))
+        if found is not None and whole:
+            room = self._room(slot, position, (found.height, found.width), found.image_bytes, masked=mask is not None)
+            if room is None:
+                return Status.NO_ROOM
+            kept.read_into(found, room)
+            self._line.copied(found.image_bytes + found.mask_bytes, _since(started))
+            return Status.DONE
+        stamp = None
+        if found is not None:
+            data, labels = kept.read(found)
+            self._line.copied(found.image_bytes + found.mask_bytes, _since(started))
+        else:
+            data, labels, stamp = self._read(image, mask, stamped=True)
+        status = self._made(slot, position, data, labels)
+        if stamp is not None and status is Status.DONE:
+            height, width = (int(side) for side in slot.size[position])
+            if not whole:
+                kept.keep(number, data, labels, (height, width), stamp)
+            elif not slot.length[position]:  # pixels, not a file for the GPU
+                start, middle = int(slot.offset[position]), int(slot.mask_offset[position])
+                pixels, drawn = slot.data[start:middle], slot.data[middle : middle + height * width]
+                kept.keep(number, pixels, None if mask is None else drawn, (height, width), stamp)
+        return status
 
     def _decoded(self, slot: Slot, position: int, image: bytes, mask: bytes | None) -> Status:
+        started = perf_counter()
         header = probe(image)
         size = header.height, header.width
         room = self._room(slot, position, size, size[0] * size[1] * self._channels, masked=mask is not None)
@@ -141,6 +229,7 @@ class Decoder:
         decode_into(image, pixels, header=header, channels=self._channels, quality=self._quality)
         if mask is not None:
             decode_mask_into(mask, labels, size, dtype=np.uint8)
+        self._line.decoded(len(pixels) + len(labels), _since(started))
         return Status.DONE
 
     def _as_file(self, slot: Slot, position: int, image: bytes, header: Header, mask: bytes | None) -> Status:
@@ -184,16 +273,18 @@ class Decoder:
         send_report(self._reports, Report(self._worker, task.slot, task.round, first, count, text))
 
 
-def _read(path: str) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        size = os.fstat(fd).st_size
-        data = os.read(fd, size)
-        while len(data) < size and (more := os.read(fd, size - len(data))):
-            data += more
-        return data
-    finally:
-        os.close(fd)
+def _stamp(image: str, mask: str | None) -> tuple[int, ...]:
+    """Of a sample's files as they are now; OSError when one is gone."""
+    return stamp_of(os.stat(image)) + (_NO_MASK if mask is None else stamp_of(os.stat(mask)))
+
+
+def _pixel_bytes(slot: Slot, position: int, channels: int, mask: str | None) -> int:
+    height, width = slot.size[position]
+    return int(height) * int(width) * (channels + (mask is not None))
+
+
+def _since(started: float) -> float:
+    return perf_counter() - started
 
 
 def main() -> None:

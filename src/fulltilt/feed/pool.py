@@ -21,7 +21,9 @@ from dataclasses import dataclass, field
 from fulltilt.errors import WorkerError
 from fulltilt.feed.catalog import Catalog
 from fulltilt.feed.decoder import Desk
+from fulltilt.feed.kept import Kept
 from fulltilt.feed.slot import Slot, Status
+from fulltilt.feed.tally import Tally
 from fulltilt.feed.wire import Report, Task, receive_report, send_task
 
 log = logging.getLogger("fulltilt.feed")
@@ -54,20 +56,26 @@ class Pool:
         quality: str,
         channels: int,
         cache: str | None,
+        kept: Kept | None,
+        cache_to_come: str | None,
         done: Callable[[int, dict[int, str]], None],
         broken: Callable[[BaseException], None],
     ) -> None:
         """
         Args:
             most: the largest number of workers that `resize` may ask for.
+            kept: memory in which samples may be kept, and where it is said what is kept where.
+            cache_to_come: the folder of a cache that may be there later.
             done: called with a slot's number and its failures when every sample has been dealt with.
             broken: called once with the error when the pool can't go on.
         """
         self._catalog, self._slots = catalog, slots
         self._quality, self._channels, self._cache = quality, channels, cache
+        self._kept, self._cache_to_come = kept, cache_to_come
         self._done, self._broken = done, broken
         self._most = most
         self._desk = Desk.create(most)
+        self.tally = Tally.create(most)
         self._task_in, self._task_out = os.pipe()
         os.set_blocking(self._task_out, False)
         self._backlog: deque[Task] = deque()
@@ -132,9 +140,11 @@ class Pool:
         for fd in (self._report_in, self._report_out, self._wake_in, self._wake_out):
             os.close(fd)
         self._desk.close()
+        self.tally.close()
 
     def _start(self, worker: int) -> None:
         inherited = [self._task_in, self._report_out, self._desk.fd, self._catalog.fd, *(s.fd for s in self._slots)]
+        inherited += [self.tally.fd, *(() if self._kept is None else (self._kept.fd,))]
         options = {
             "worker": worker,
             "tasks": self._task_in,
@@ -147,6 +157,9 @@ class Pool:
             "quality": self._quality,
             "channels": self._channels,
             "cache": self._cache,
+            "tally": self.tally.fd,
+            "kept": None if self._kept is None else self._kept.fd,
+            "cache_to_come": self._cache_to_come,
         }
         self._desk.clear(worker)
         process = subprocess.Popen(

@@ -16,6 +16,7 @@ import numpy as np
 from fulltilt.decode import probe
 from fulltilt.errors import FulltiltError, InputError
 from fulltilt.feed.catalog import Catalog
+from fulltilt.feed.kept import Kept
 from fulltilt.feed.order import Step
 from fulltilt.feed.pool import Pool
 from fulltilt.feed.slot import Slot, Status
@@ -75,6 +76,8 @@ class Reader:
         channels: int,
         in_order: bool,
         cache: str | None = None,
+        kept: Kept | None = None,
+        cache_to_come: str | None = None,
         pin: Pin | None = None,
     ) -> None:
         self._catalog, self._in_order, self._pin = catalog, in_order, pin
@@ -103,6 +106,8 @@ class Reader:
             quality=quality,
             channels=channels,
             cache=cache,
+            kept=kept,
+            cache_to_come=cache_to_come,
             done=self._slot_done,
             broken=self.broken,
         )
