@@ -184,3 +184,11 @@ def test_tuned_convolutions_stay_tuned():
     assert all(settings.cudnn_benchmark for settings in tried)
     assert plan["cudnn_benchmark"].reason == "switched on already"
     assert first_settings(Wishes(), replace(facts, expected_steps=10)).cudnn_benchmark is True
+
+
+def test_what_is_made_for_one_shape_is_not_tried_where_shapes_differ():
+    plan, tried = drive(resnet, facts=replace(GPU, varying=True))
+    assert not any(s.compile or s.cuda_graph or s.cudnn_benchmark for s in tried)
+    for name in ("compile", "cuda_graph", "cudnn_benchmark"):
+        assert plan[name].reason == "batches differ in shape from step to step"
+    assert plan["channels_last"].value is True

@@ -192,6 +192,21 @@ def test_compiled_for_one_shape_only(monkeypatch):
     assert seen == [4, 4]
 
 
+def test_trials_wait_for_two_batches_of_one_shape_but_not_for_ever(quick):
+    x, y = batch()
+    trainer = make(sgd, compile=True)
+    for size in (4, 3, 4, 2, 2):
+        assert not trainer.plan
+        trainer.train_step(x[:size], y[:size])
+    assert trainer.plan["compile"].value is True, "the fifth was as the fourth"
+    trainer = make(sgd, compile=True)
+    taken = 0
+    while not trainer.plan and taken < 50:
+        trainer.train_step(x[: 2 + taken % 3], y[: 2 + taken % 3])
+        taken += 1
+    assert taken == 21
+
+
 @pytest.mark.parametrize("optimizer", [sgd, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
 def test_fusing_in_place_keeps_the_state_and_can_be_undone(optimizer):
     torch.manual_seed(0)

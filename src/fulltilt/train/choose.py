@@ -30,6 +30,7 @@ COMPILE_GAIN = 0.35
 """What compiling saves of a step at best, more or less."""
 GRAPH_STEP_SECONDS = 0.06
 """Above this a step's launches are hidden behind its kernels; a graph would only hold memory."""
+VARYING = "batches differ in shape from step to step"
 SHORT_STEP_SECONDS = 0.005
 """Below this a step may be nothing but launches, and a graph turns the order of all else around."""
 
@@ -75,6 +76,8 @@ class Facts:
     not_graphed: str | None = None
     """Why a CUDA graph can't hold the step."""
     expected_steps: int | None = None
+    varying: bool = False
+    """Whether each batch has another shape: what is made for one shape only is not worth its while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +182,8 @@ def _say_wishes(state: _State, wishes: Wishes, facts: Facts) -> None:
         state.settle("fused", "fp16's overflow check stays on the device with it")
     if facts.cudnn_benchmark:
         state.settle("cudnn_benchmark", "switched on already")
+    elif facts.varying:
+        state.settle("cudnn_benchmark", VARYING)
     elif not facts.convolutions:
         state.settle("cudnn_benchmark", "the model has no convolutions")
 
@@ -224,7 +229,7 @@ def _compile(state: _State, wishes: Wishes, facts: Facts, skip: str | None) -> S
         state.settle("compile", "asked for")
         return state.plan
     if wishes.compile == "auto":
-        why = skip or _too_short(state.seconds, facts)
+        why = skip or (VARYING if facts.varying else _too_short(state.seconds, facts))
         if why is not None:
             state.settle("compile", why)
             return state.plan
@@ -245,7 +250,7 @@ def _compile(state: _State, wishes: Wishes, facts: Facts, skip: str | None) -> S
 
 def _graph(state: _State, wishes: Wishes, facts: Facts, skip: str | None) -> Search:
     asked = wishes.cuda_graph is True
-    why = "asked for" if wishes.cuda_graph is False else facts.not_graphed
+    why = "asked for" if wishes.cuda_graph is False else facts.not_graphed or (VARYING if facts.varying else None)
     if why is None and wishes.fused is False:
         why = "it needs a fused optimizer, and fused=False was asked for"
     if why is None and not asked:

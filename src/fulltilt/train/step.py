@@ -34,6 +34,8 @@ from fulltilt.train.trials import Trials
 
 _log = logging.getLogger("fulltilt.train")
 
+_VARYING_STEPS = 20
+"""Steps after which no two batches of one shape in a row are waited for any more."""
 _CONVOLUTIONS = (
     nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
 )  # fmt: skip
@@ -110,6 +112,8 @@ class HybridPrecisionTrainer:
         self._uncaptured = False
         """The plan has a graph, and there is none yet."""
         self._first = True
+        self._unsettled = 0
+        """Steps that were taken without a plan."""
         self._shapes: Signature | None = None
         self.plan: Plan = {}
         self.stepped = False
@@ -216,16 +220,22 @@ class HybridPrecisionTrainer:
 
     def _settle(self, batch: tuple[Any, ...]) -> None:
         """Before the second step, and again for a graph that was lost: try, decide, log."""
-        if not self.plan:
+        if self._first:
             plan = plan_untried(self._wishes, self._facts(batch))
             if plan is not None:
                 self._take(plan)
                 self._engine.use(settings_of(plan))
                 return
         # The first step is plain. Gradients that wait for more can't be tried upon, and a batch of another shape than
-        # the one before it, such as an epoch's last, is not what the run is made of.
+        # the one before it, such as an epoch's last, is not what the run is made of; unless they all differ.
         shapes, self._shapes = self._shapes, signature(batch)
-        if self._first or self._micro.phase or self._shapes != shapes:
+        self._unsettled += 1
+        alike = self._shapes == shapes
+        if self._first or self._micro.phase:
+            return
+        alike = self._micro.ranks.all_agree(alike)  # all ranks try together, or none
+        varying = not self.plan and not alike and self._unsettled > _VARYING_STEPS
+        if not (alike or varying):
             if self._uncaptured:
                 self._shapes = shapes  # what the lost graph was for
             return
@@ -235,14 +245,14 @@ class HybridPrecisionTrainer:
         trials = Trials(self._engine, self._micro.first_piece(placed), place)
         if not self.plan:
             began = time.perf_counter()
-            self._take(trials.run(self._wishes, self._facts(batch)))
+            self._take(trials.run(self._wishes, self._facts(batch, varying=varying)))
             _log.info("settings tried in %.1f s", time.perf_counter() - began)
         self._uncaptured = False
         if self.plan["cuda_graph"].value:
             self._graph = trials.capture()
         self._clock.restart()
 
-    def _facts(self, batch: tuple[Any, ...] = ()) -> Facts:
+    def _facts(self, batch: tuple[Any, ...] = (), *, varying: bool = False) -> Facts:
         engine = self._engine
         layers = [module for module in self.model.modules() if not next(module.children(), None)]
         not_graphed = self._micro.why_not_whole() or why_not_graphed(engine)
@@ -259,6 +269,7 @@ class HybridPrecisionTrainer:
             fused_already=engine.fused_already,
             not_graphed=not_graphed,
             expected_steps=self._expected_steps,
+            varying=varying,
         )
 
     def _take(self, plan: Plan) -> None:
