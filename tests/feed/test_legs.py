@@ -204,3 +204,15 @@ def test_a_change_is_steady_once_the_new_workers_have_given_what_they_began_with
     assert steady[:2] == [False, True]
     assert not any(steady[5:12])
     assert all(steady[15:])
+
+
+def test_no_descriptor_is_left_when_legs_come_and_go():
+    def changed() -> int:
+        legs = Legs(Work(dataset=Numbers(), varies=True), 1)
+        for k, _ in enumerate(legs.begin(stream(20))):
+            legs.resize(1 + k // 5 % 2)
+        legs.close()
+        return len(os.listdir("/proc/self/fd"))
+
+    first = changed()
+    assert max(changed() for _ in range(3)) <= first

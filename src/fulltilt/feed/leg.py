@@ -181,6 +181,7 @@ class ProcessLeg(Leg):
     def close(self) -> None:
         if self._iterator is not None:
             self._iterator._shutdown_workers()
+            self._iterator.__dict__.pop("_try_get_data", None)  # a circle, which would keep pipes open
         self._iterator = self._loader._iterator = None
 
     @property
