@@ -265,20 +265,23 @@ class _Start:
     """Where a window began: buffers (batch statistics) and random numbers. Weights have not moved since."""
 
     def __init__(self, engine: Engine) -> None:
-        self._buffers = [buffer for buffer in engine.model.buffers() if buffer.numel()]
-        self._kept = [buffer.detach().clone() for buffer in self._buffers]
+        by_dtype: dict[torch.dtype, list[Tensor]] = {}  # lists of one type are copied in a kernel or two
+        for buffer in engine.model.buffers():
+            if buffer.numel():
+                by_dtype.setdefault(buffer.dtype, []).append(buffer)
+        self._kept = [(buffers, [buffer.detach().clone() for buffer in buffers]) for buffers in by_dtype.values()]
         self._rng = DeviceRng(engine.device)
 
     @torch.no_grad()
     def take(self) -> None:
-        if self._buffers:
-            torch._foreach_copy_(self._kept, self._buffers)
+        for buffers, kept in self._kept:
+            torch._foreach_copy_(kept, buffers)
         self._rng.take()
 
     @torch.no_grad()
     def restore(self) -> None:
-        if self._buffers:
-            torch._foreach_copy_(self._buffers, self._kept)
+        for buffers, kept in self._kept:
+            torch._foreach_copy_(buffers, kept)
         self._rng.restore()
 
 
