@@ -17,8 +17,10 @@ from torchmetrics import Metric, MetricCollection
 
 from fulltilt.errors import InputError
 
-GATHERED_BATCHES = 16
+GATHERED_BATCHES = 128
+"""Many, because an update that waits for the device leaves a gap behind it, as long as half a step of a small model."""
 GATHERED_BYTES = 64 << 20
+"""Outputs and targets kept on the device meanwhile."""
 
 Metrics = Metric | MetricCollection | Mapping[str, Metric]
 
@@ -36,7 +38,7 @@ class MetricsBeside:
         self._joined = {name: _counts(metric) for name, metric in self._metrics.items()}
         self._gathered: list[tuple[Any, Any]] = []
         self._bytes = 0
-        self._most = 1  # what a metric can't take shows at the first batch, not sixteen later
+        self._most = 1  # what a metric can't take shows at the first batch, not a hundred later
         for metric in self._metrics.values():
             metric.persistent(True)  # so that a checkpoint in mid-epoch holds the counts so far
             metric.reset()
@@ -45,8 +47,9 @@ class MetricsBeside:
         """Note a batch; now and then, update."""
         outputs = _aligned(outputs, target)
         self._gathered.append((outputs, target))
-        if isinstance(outputs, Tensor):
-            self._bytes += outputs.numel() * outputs.element_size()
+        for part in (outputs, target):
+            if isinstance(part, Tensor):
+                self._bytes += part.numel() * part.element_size()
         if len(self._gathered) >= self._most or self._bytes >= GATHERED_BYTES:
             self.update()
             self._most = GATHERED_BATCHES
