@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 
@@ -116,6 +117,21 @@ def test_the_trainer_s_random_numbers_are_left_alone():
         list(it)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.array_equal(np.random.get_state()[1], before[1])
+
+
+@pytest.mark.parametrize("loader", [False, True])
+def test_a_feed_that_is_forgotten_ends_its_workers(loader):
+    if loader:
+        it = feed(DataLoader(Augmented(), batch_size=2, num_workers=1), num_workers="auto", device="cpu")
+    else:
+        it = feed(Augmented(), batch_size=2, num_workers=1, device="cpu")
+    loop = iter(it)
+    next(loop)
+    (pid,) = it._crew.legs.pids
+    del loop, it
+    gc.collect()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_cores_in_use_are_those_between_two_looks():

@@ -170,9 +170,9 @@ class LoaderFeed(Feed):
         """These batches, by workers whose number is being looked for."""
         assert self._crew is not None
         seeds = self._loader.worker_init_fn is None  # somebody who sets workers up may seed them, too
-        first = self._batches
+        epoch, first = self._epoch, self._batches  # not self: what the legs hold would keep it from being forgotten
         stream = (
-            Request(list(indices), batch_seed(seed, self._epoch, number) if seeds else None)
+            Request(list(indices), batch_seed(seed, epoch, number) if seeds else None)
             for number, indices in enumerate(batches, start=first)
         )
         return running(self._crew.legs, stream)
