@@ -32,13 +32,16 @@ class Model(nn.Module):
         super().__init__()
         self.body = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout(0.3), nn.Flatten())
         self.head = nn.Linear(6 * 36, 4)
+        self.register_buffer("mean", torch.zeros(1, 3, 8, 8))
         self.calls = 0
 
     def forward(self, x):
         self.calls += 1
         random.random()
         np.random.rand()
-        return self.head(self.body(x))
+        with torch.no_grad():
+            self.mean.lerp_(x.mean(0, keepdim=True), 0.1)
+        return self.head(self.body(x - self.mean))
 
 
 def batch(seed=0):

@@ -123,6 +123,10 @@ class MicroBatches:
         self._inherited = {parameter: grad.detach().clone() for parameter, grad in grads.items()}
         self._put_inherited()
 
+    def forget_start(self) -> None:
+        """Between windows, after buffers may have been replaced."""
+        self._start = None
+
     def _put_inherited(self) -> None:
         for parameter, grad in self._inherited.items():
             parameter.grad = torch.empty_like(parameter).copy_(grad)

@@ -74,9 +74,15 @@ class Snapshot:
     ) -> None:
         self._scaler, self._scaling = scaler, None if scaler is None else scaler.state_dict()
         self._model, self._optimizers = model, list(optimizers)
-        tensors = [*model.parameters(), *model.buffers(), *more]
-        keep = _keeper(tensors)
+        tensors = [*model.parameters(), *more]
+        keep = _keeper([*tensors, *model.buffers()])
         self._tensors = [(tensor, keep(tensor)) for tensor in tensors]
+        # By name: a change of memory format makes new buffers, where weights stay the same objects.
+        self._buffers = [
+            (module, name, keep(buffer))
+            for module in model.modules()
+            for name, buffer in module.named_buffers(recurse=False)
+        ]
         self._grads = [(p, None if p.grad is None else keep(p.grad)) for p in model.parameters()]
         self._states = [_copied(dict(optimizer.state), keep) for optimizer in self._optimizers]
         self._options = [
@@ -90,6 +96,8 @@ class Snapshot:
     def restore(self) -> None:
         for tensor, saved in self._tensors:
             tensor.copy_(saved)
+        for module, name, saved in self._buffers:
+            module.get_buffer(name).copy_(saved)
         for parameter, grad in self._grads:
             parameter.grad = None if grad is None else torch.empty_like(parameter).copy_(grad)
         for optimizer, states, options in zip(self._optimizers, self._states, self._options, strict=True):

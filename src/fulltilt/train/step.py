@@ -247,6 +247,7 @@ class HybridPrecisionTrainer:
             began = time.perf_counter()
             self._take(trials.run(self._wishes, self._facts(batch, varying=varying)))
             _log.info("settings tried in %.1f s", time.perf_counter() - began)
+            self._micro.forget_start()
         self._uncaptured = False
         if self.plan["cuda_graph"].value:
             self._graph = trials.capture()
