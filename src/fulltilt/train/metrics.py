@@ -48,8 +48,8 @@ class MetricsBeside:
         outputs = _aligned(outputs, target)
         self._gathered.append((outputs, target))
         for part in (outputs, target):
-            if isinstance(part, Tensor):
-                self._bytes += part.numel() * part.element_size()
+            known = isinstance(part, Tensor)
+            self._bytes += part.numel() * part.element_size() if known else GATHERED_BYTES // 8
         if len(self._gathered) >= self._most or self._bytes >= GATHERED_BYTES:
             self.update()
             self._most = GATHERED_BATCHES
