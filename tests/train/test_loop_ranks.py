@@ -20,20 +20,64 @@ torch.manual_seed(0)
 data, held_out = (feed(samples(), batch_size=8, shuffle=shuffle, device="cpu") for shuffle in (True, False))
 trainer = Trainer(network(), data, held_out, config={"epochs": 2, "eval_interval": 1, "output": "out", **EXACT})
 history = trainer.fit()
-print(f"rank {torch.distributed.get_rank()}: {trainer.step} steps, main {trainer.is_main}", flush=True)
+figures = [(record["train_loss"], record["val_loss"]) for record in history.epochs]
+rank = torch.distributed.get_rank()
+print(f"rank {rank}: {trainer.step} steps, main {trainer.is_main}, figures {figures}", flush=True)
 torch.distributed.destroy_process_group()
 """
 
 
-def test_only_rank_0_speaks_and_writes(tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
+def torchrun(folder: Path, script: str) -> subprocess.Popen[str]:
+    (folder / "script.py").write_text(script)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "script.py"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, env=env, check=False)
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == ["rank 0: 12 steps, main True", "rank 1: 12 steps, main False"]
-    assert done.stderr.count("epoch 1/2: train_loss") == 1
-    assert done.stderr.count("training Sequential") == 1
-    kinds = [json.loads(line)["kind"] for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
-    assert kinds == ["start", "epoch", "epoch", "end"]
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    )  # fmt: skip
+
+
+def test_only_rank_0_speaks_and_writes_and_figures_are_of_all(tmp_path):
+    with torchrun(tmp_path, SCRIPT) as process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    first, second = sorted(out.splitlines())
+    assert first.startswith("rank 0: 12 steps, main True")
+    assert second.startswith("rank 1: 12 steps, main False")
+    assert first.split("figures ")[1] == second.split("figures ")[1], "each decides by the same figures"
+    assert err.count("epoch 1/2: train_loss") == 1
+    assert err.count("training Sequential") == 1
+    records = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    assert [record["kind"] for record in records] == ["start", "epoch", "epoch", "end"]
+    assert records[1]["samples"] == 96, "of both ranks"
     assert len(list((tmp_path / "out" / "checkpoints").iterdir())) == 2
+
+
+STOPPED = """
+import os, signal, time
+import torch
+from fulltilt import Trainer
+from fulltilt.feed import feed
+from tests.train.helpers import EXACT, network, samples
+
+torch.distributed.init_process_group("gloo")
+inputs, labels = samples()
+
+def slowly(batch):
+    time.sleep(0.01)
+    if trainer.step == 25 and torch.distributed.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGTERM)  # one is told, both leave
+    return batch
+
+data = feed((inputs, labels), batch_size=4, device="cpu")
+trainer = Trainer(network(), data, config={"epochs": 20, "output": "out", **EXACT}, gpu_augmentation=slowly)
+history = trainer.fit()
+print(f"rank {torch.distributed.get_rank()}: {trainer.step} steps, {history.stopped_by.name}", flush=True)
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_ranks_leave_at_the_same_step(tmp_path):
+    with torchrun(tmp_path, STOPPED) as process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert sorted(out.splitlines()) == ["rank 0: 32 steps, SIGTERM", "rank 1: 32 steps, SIGTERM"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,11 +31,14 @@ from fulltilt.train.seeding import seed_everything
 from fulltilt.train.signals import StopSignals
 from fulltilt.train.sources import as_feed
 from fulltilt.train.step import HybridPrecisionTrainer
+from fulltilt.train.together import largest, rank, several, summed
 from fulltilt.train.training import Duties, Position, Training
 from fulltilt.train.validation import Validation
 
 _MOST_ROLLBACKS = 5
 """After so many, the cause is not some batch."""
+_AGREE_STEPS = 16
+"""Several processes ask each other this often whether one has been told to stop."""
 
 
 class Trainer:
@@ -73,7 +77,7 @@ class Trainer:
         self.config, logging = as_settings(config)
         if self.config.seed is not None:
             seed_everything(self.config.seed)
-        self.is_main = _rank() == 0
+        self.is_main = rank() == 0
         self.history = History()
         self.callbacks = list(callbacks)
         output = None if self.config.output is None else Path(self.config.output)
@@ -170,7 +174,8 @@ class Trainer:
         losses, self._stop_asked = self._training.losses, False
         self.history = History(best=self._monitored.best)
         arrived = len(losses.values)
-        with StopSignals() as signals, self._report as report, losses.guarded():
+        agreed = largest if several() else None
+        with StopSignals(agreed) as signals, self._report as report, losses.guarded():
             self._say_start()
             self.model.train()
             for callback in self.callbacks:
@@ -216,9 +221,10 @@ class Trainer:
         training.begin(self.epoch, self._middle, self._random)
         self._middle = self._random = None
         bar.begin(f"epoch {self.epoch + 1}/{self.config.epochs}", training.batches, training.losses.sums.batches)
-        duties = Duties(next_step=self._next_due, do=self._do_due, refresh=self._refresh)
+        duties = Duties(next_step=self._next_due, do=partial(self._do_due, signals), refresh=self._refresh)
         complete = training.run(position, signals, duties, bar)
         training.losses.look(wait=True)
+        signals.agree()
         if not complete:
             self._middle = training.middle()
         if complete or signals.asked is None:
@@ -250,14 +256,15 @@ class Trainer:
 
     def _record(self) -> dict[str, Any]:
         sums = self._training.losses.sums
+        loss_sum, loss_samples, samples = summed([sums.loss_sum, sums.loss_samples, sums.samples], self.device)
         record: dict[str, Any] = {
             "epoch": self.epoch + 1,
             "step": self.step,
-            "train_loss": sums.mean_loss,
+            "train_loss": loss_sum / loss_samples if loss_samples else float("nan"),
             "lr": float(self.stepper.optimizers[0].param_groups[0]["lr"]),
-            "samples": sums.samples,
+            "samples": round(samples),
             "seconds": sums.seconds,
-            "samples_per_second": sums.samples / max(sums.seconds, 1e-9),
+            "samples_per_second": samples / max(sums.seconds, 1e-9),
             "wait_share": sums.waited / max(sums.seconds, 1e-9),
         }
         if sums.bad_losses:
@@ -276,9 +283,11 @@ class Trainer:
             due.append(step + every - step % every)
         if self.config.max_steps is not None:
             due.append(self.config.max_steps)
+        if several():
+            due.append(step + _AGREE_STEPS - step % _AGREE_STEPS)
         return min(due)
 
-    def _do_due(self) -> bool:
+    def _do_due(self, signals: StopSignals) -> bool:
         """Perf line, checkpoint; True to stop in the middle of the epoch."""
         done, every = self._training.losses.sums.batches, self.config.checkpoint_every_steps
         if done % self._perf_interval == 0:
@@ -286,6 +295,8 @@ class Trainer:
             stats = self.stepper.get_performance_stats()
             loss = self._training.losses.last
             self._report.perf(stats, epoch=self.epoch + 1, batch=done, step=self.step, loss=loss)
+        if self.step % _AGREE_STEPS == 0:
+            signals.agree()
         if done == self._training.batches:
             return False  # the feed stands in the next epoch already: what is due is done at this one's end
         if every is not None and self.step % every == 0 and not self._out_of_steps:
@@ -375,8 +386,3 @@ class Trainer:
         except TypeError:
             return self.config.max_steps
         return steps if self.config.max_steps is None else min(steps, self.config.max_steps)
-
-
-def _rank() -> int:
-    distributed = torch.distributed
-    return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0

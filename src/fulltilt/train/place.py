@@ -38,10 +38,6 @@ class Sums:
     loss_samples: int = 0
     bad_losses: int = 0
 
-    @property
-    def mean_loss(self) -> float:
-        return self.loss_sum / self.loss_samples if self.loss_samples else float("nan")
-
 
 @dataclass(slots=True, kw_only=True)
 class MidEpoch:

@@ -18,6 +18,7 @@ from fulltilt.train.progress import Bar
 from fulltilt.train.roles import target_place
 from fulltilt.train.sources import batches, check_batch
 from fulltilt.train.step import HybridPrecisionTrainer
+from fulltilt.train.together import summed
 
 
 class Validation:
@@ -60,8 +61,9 @@ class Validation:
         if not losses:
             raise InputError("val_loader yields nothing; an iterator is used up after one epoch")
         found = torch.stack(losses).float().tolist()
-        mean = math.fsum(loss * size for loss, size in zip(found, sizes, strict=True)) / sum(sizes)
-        return {"val_loss": mean, **({} if self._metrics is None else self._metrics.compute())}
+        total = math.fsum(loss * size for loss, size in zip(found, sizes, strict=True))
+        total, count = summed([total, sum(sizes)], self._stepper.device)
+        return {"val_loss": total / count, **({} if self._metrics is None else self._metrics.compute())}
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:
