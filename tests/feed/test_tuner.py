@@ -16,11 +16,13 @@ from fulltilt.feed.tuner import (
 )
 
 WHOLE = SETTLE_SECONDS + MEASURE_SECONDS
+MOST = TRIALS + FIRST_TRIALS + 1
+"""Observations until a decision, at most."""
 
 
 def run(tuner: Tuner, rate_of, limit: float, cores_of=lambda workers: None) -> int:
     """Tune on a machine whose feed reaches rate_of(workers), under a training limit."""
-    for _ in range(TRIALS + FIRST_TRIALS):
+    for _ in range(MOST):
         if tuner.decision is not None:
             break
         feed = rate_of(tuner.workers)
@@ -81,7 +83,7 @@ class Machine:
     source=st.floats(50, 20_000),
     step=st.floats(1e-4, 1e-2),
     crowding=st.sampled_from([0.0, 0.02, 0.1]),
-    noise=st.lists(st.floats(-0.005, 0.005), min_size=TRIALS + FIRST_TRIALS, max_size=TRIALS + FIRST_TRIALS),
+    noise=st.lists(st.floats(-0.005, 0.005), min_size=MOST, max_size=MOST),
     data=st.data(),
 )
 def test_automatic_is_within_5_percent_of_the_grid_and_2_of_ones_own(
@@ -89,7 +91,7 @@ def test_automatic_is_within_5_percent_of_the_grid_and_2_of_ones_own(
 ):
     machine = Machine(cores=cores, cpu=cpu, wait=wait, source=source, step=step, crowding=crowding)
     own = data.draw(st.integers(1, 2 * cores), label="own setting")
-    tuner = Tuner(own, max(own, cores), beyond=4 * cores)
+    tuner = Tuner(own, max(own, cores), beyond=4 * cores, confirm=data.draw(st.booleans(), label="confirm"))
     for error in noise:
         if tuner.settled:
             break
@@ -125,6 +127,18 @@ def test_a_feed_that_binds_and_still_grows_is_not_tried_with_fewer():
     tuner = Tuner(2, 8)
     assert run(tuner, lambda workers: workers * 100, 5000) == 8
     assert [trial.workers for trial in tuner.trials] == [2, 8]
+
+
+@pytest.mark.parametrize(("again", "kept"), [(800, 8), (809, 8), (830, 4)])
+def test_somebody_s_own_number_is_measured_again_before_another_is_kept(again, kept):
+    tuner = Tuner(4, 8, confirm=True)
+    for rate in (400, 400, 800):  # 4 twice, then 8
+        tuner.observe(rate, 0.5)
+    assert not tuner.settled
+    assert tuner.workers == 4
+    tuner.observe(again, 0.5)
+    assert tuner.decision.value == tuner.workers == kept
+    assert ("no faster when the first number was measured again" in tuner.decision.reason) is (kept == 4)
 
 
 def test_none_at_all_is_tried_where_it_may_be():

@@ -25,13 +25,26 @@ _BUSY = 0.7
 class Crew:
     """The workers of a feed, with the one who steers them if their number is to be found."""
 
-    def __init__(self, work: Work, hosting: Decision[Hosting], *, tune: bool, lasting: bool = True) -> None:
+    def __init__(
+        self, work: Work, hosting: Decision[Hosting], *, tune: bool, own: bool = False, lasting: bool = True
+    ) -> None:
+        """
+        Args:
+            own: the number to begin with is somebody's own.
+        """
         chosen = hosting.value
         self.hosting = hosting
         self.legs = Legs(work, chosen.workers, lasting=lasting)
         self._steering: Steering | None = None
         if tune:
-            tuner = Tuner(chosen.workers, chosen.most, beyond=chosen.beyond, least=chosen.least, also=chosen.also)
+            tuner = Tuner(
+                chosen.workers,
+                chosen.most,
+                beyond=chosen.beyond,
+                least=chosen.least,
+                also=chosen.also,
+                confirm=own,
+            )
             self._steering = Steering(tuner, self.legs)
         self._meter = BusyMeter(lambda: cpu_seconds(self.legs.pids, self.legs.tids))
         log.info("%d %s: %s", chosen.workers, chosen.kind, hosting.reason)

@@ -52,7 +52,7 @@ class LoaderFeed(Feed):
         self._crew: Crew | None = None
         self._mover = Mover(device, depth=2, ahead=ahead)
         if hosting is not None:
-            self._crew = Crew(_work(loader, hosting.value), hosting, tune=True, lasting=_lasts(loader))
+            self._crew = Crew(_work(loader, hosting.value), hosting, tune=True, own=True, lasting=_lasts(loader))
         legs = None if self._crew is None else self._crew.legs
         self._finalizer = weakref.finalize(self, shut, self._mover, legs)
 

@@ -49,15 +49,26 @@ class Tuner:
     """Looks for the smallest number of workers that trains as fast as any."""
 
     def __init__(
-        self, start: int, most: int, *, beyond: int | None = None, least: int = 1, also: Sequence[int] = ()
+        self,
+        start: int,
+        most: int,
+        *,
+        beyond: int | None = None,
+        least: int = 1,
+        also: Sequence[int] = (),
+        confirm: bool = False,
     ) -> None:
         """
         Args:
             most: as many as there are cores for workers that compute all the time.
             beyond: as many as are tried where they wait for something else; counts only if `observe` hears of cores.
             also: numbers that are worth a trial whatever their neighbours give, such as none at all.
+            confirm: the first number is somebody's own. It is measured again at the end, and another kept only if that
+                is not slower: what else the machine does may have changed meanwhile.
         """
-        self._also = tuple(also)
+        self._also, self._confirm = tuple(also), confirm
+        self._candidate: Trial | None = None
+        """What would be chosen, while the first number is measured again."""
         self._most, self._beyond, self._least = most, max(most, beyond or most), least
         self.workers = min(max(start, least), most)
         self.trials: list[Trial] = []
@@ -75,13 +86,22 @@ class Tuner:
             self.trials.append(
                 Trial(workers=self.workers, rate=rate, wait_share=wait_share, cores_used=cores_used),
             )
-            chosen = self._chosen()
-            following = self._following(chosen) if len(self.trials) < TRIALS else None
-            if following is None:
-                self.workers, self.decision = chosen.workers, self._decide(chosen)
-            else:
-                self.workers = following
+            self._go_on(self._chosen())
         return self.workers
+
+    def _go_on(self, chosen: Trial) -> None:
+        if self._candidate is not None:
+            own = self.trials[-1]
+            chosen = self._candidate if self._candidate.rate >= own.rate * (1.0 - MARGIN) else own
+            following = None
+        else:
+            following = self._following(chosen) if len(self.trials) < TRIALS else None
+            if following is None and self._confirm and chosen.workers != self.trials[0].workers:
+                self._candidate, following = chosen, self.trials[0].workers
+        if following is None:
+            self.workers, self.decision = chosen.workers, self._decide(chosen)
+        else:
+            self.workers = following
 
     def _is_steady(self, rate: float) -> bool:
         """Whether the first number's rate has stopped changing: the others are compared with it."""
@@ -122,6 +142,8 @@ class Tuner:
     def _decide(self, chosen: Trial) -> Decision[int]:
         others = ", ".join(f"{t.workers}: {t.rate:,.0f}/s waiting {t.wait_share:.0%}" for t in self.trials)
         why = "the smallest number that trains as fast as any"
+        if self._candidate is not None and chosen is not self._candidate:
+            why = f"{self._candidate.workers} was no faster when the first number was measured again"
         if chosen.wait_share > WAITING:
             why += "; the loop still waits for its feed, so this is what binds"
         return Decision(
