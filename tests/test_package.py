@@ -16,6 +16,7 @@ PUBLIC = {
     "StrongGPUAugmentation",
     "Trainer",
     "__version__",
+    "get_optimal_batch_size",
 }
 
 

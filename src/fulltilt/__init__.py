@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fulltilt.errors import FulltiltError as FulltiltError
     from fulltilt.train import HybridPrecisionTrainer as HybridPrecisionTrainer
     from fulltilt.train import Trainer as Trainer
+    from fulltilt.tune import get_optimal_batch_size as get_optimal_batch_size
 
 __version__ = "0.1.0"
 
@@ -28,6 +29,7 @@ _HOMES = {
     "ProgressiveAugmentation": "fulltilt.augment",
     "StrongGPUAugmentation": "fulltilt.augment",
     "Trainer": "fulltilt.train",
+    "get_optimal_batch_size": "fulltilt.tune",
 }
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "StrongGPUAugmentation",
     "Trainer",
     "__version__",
+    "get_optimal_batch_size",
 ]
 
 

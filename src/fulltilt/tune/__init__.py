@@ -1,0 +1,32 @@
+"""Measured choices, made into a plan.
+
+batch_size.py   get_optimal_batch_size: the search, from the outside
+  policy.py       which size to try next, which one to take (pure)
+  memory.py       how much there is, how much a step took: GPU, or RAM
+  bench.py        a size run: whole steps, peak memory, samples/s
+  keeping.py      everything that trials touch, put back bit for bit
+  result.py       BatchSize: a number that knows how it came about, and its table
+  showing.py      the progress bar
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fulltilt.tune.batch_size import get_optimal_batch_size as get_optimal_batch_size
+    from fulltilt.tune.result import BatchSize as BatchSize
+
+__all__ = ["BatchSize", "get_optimal_batch_size"]
+
+# Imported on first use, as everywhere: torch is heavy.
+_HOMES = {"BatchSize": "result", "get_optimal_batch_size": "batch_size"}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'fulltilt.tune' has no attribute {name!r}; it has {', '.join(__all__)}")
+    from importlib import import_module
+
+    return getattr(import_module(f"fulltilt.tune.{home}"), name)

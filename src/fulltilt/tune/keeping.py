@@ -1,0 +1,103 @@
+"""Everything that trials touch, put back bit for bit: weights, buffers, optimizers, generators, switches, places."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from fulltilt.train.optim import like_weights
+from fulltilt.train.snapshot import Rng, Snapshot
+
+Buffers = dict[nn.Module, dict[str, Tensor | None]]
+
+
+class Kept:
+    """A user's model and optimizers, lent to trials on a device."""
+
+    def __init__(self, parts: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
+        self._parts, self._optimizers = nn.ModuleList(parts), list(optimizers)
+        self._homes = [(part, _home(part)) for part in parts]
+        self._theirs = _buffers(self._parts)
+        """The buffers themselves: moving a module makes new ones, which others that hold the old would not see."""
+        self._notes = [_plain(optimizer) for optimizer in optimizers]
+        """Such as a scheduler's whether its optimizer has stepped yet."""
+        self._lent: tuple[Snapshot, Buffers] | None = None
+        self.copy_bytes = 0
+        """What the copies take of a GPU's memory: trials have so much less than training will."""
+
+    def lend(self, device: torch.device) -> None:
+        """Everything to the device, and copies taken of it."""
+        self._parts.to(device)
+        for optimizer in self._optimizers:
+            like_weights(optimizer)
+        before = _allocated(device)
+        self._lent = Snapshot(self._parts, self._optimizers, device), _buffers(self._parts)
+        self.copy_bytes = _allocated(device) - before
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        if self._lent is not None:
+            snapshot, placed = self._lent
+            _set_buffers(placed)  # a module may have put others in their place
+            snapshot.restore()
+        for part, home in self._homes:
+            if home is not None:
+                part.to(home)
+        for optimizer, notes in zip(self._optimizers, self._notes, strict=True):
+            like_weights(optimizer)
+            for new in _plain(optimizer).keys() - notes.keys():
+                delattr(optimizer, new)
+            vars(optimizer).update(notes)
+        for module, buffers in self._theirs.items():
+            for name, buffer in buffers.items():
+                now = module._buffers[name]
+                if buffer is not None and now is not None and now is not buffer:
+                    buffer.copy_(now)
+        _set_buffers(self._theirs)
+
+
+class Switches:
+    """torch's process-wide settings that a step's precision changes, and the generators."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._rng = Rng(device)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # newer names exist, but mixed with these they fail
+            self._matmul = torch.get_float32_matmul_precision()
+            self._cudnn = torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
+
+    def put_back(self) -> None:
+        if self._cuda:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                torch.set_float32_matmul_precision(self._matmul)
+                torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = self._cudnn
+        self._rng.restore()
+
+
+def _home(module: nn.Module) -> torch.device | None:
+    tensor = next(iter([*module.parameters(), *module.buffers()]), None)
+    return None if tensor is None else tensor.device
+
+
+def _plain(optimizer: Optimizer) -> dict[str, Any]:
+    return {key: value for key, value in vars(optimizer).items() if isinstance(value, bool | int | float | str)}
+
+
+def _buffers(parts: nn.Module) -> Buffers:
+    return {module: dict(module._buffers) for module in parts.modules() if module._buffers}
+
+
+def _set_buffers(buffers: Buffers) -> None:
+    for module, named in buffers.items():
+        module._buffers.update(named)
+
+
+def _allocated(device: torch.device) -> int:
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
