@@ -8,8 +8,8 @@ step.py      HybridPrecisionTrainer: the step           loop.py       Trainer: f
   optim.py     a user's optimizers, changed in place      metrics.py     torchmetrics beside the step
   choose.py    what to try, what to keep (pure)           saving.py      a run's state, to checkpoint/ and back
   trials.py    the trials, on the real model              report.py      progress.py, lines.py, logs.py
-  snapshot.py  state taken and put back, bit for bit      schedules.py, monitored.py, callbacks.py, signals.py
-  graphed.py   the whole step as a CUDA graph
+  snapshot.py  state taken and put back, bit for bit      schedules.py, monitored.py, callbacks.py
+  graphed.py   the whole step as a CUDA graph             signals.py     save and leave; together.py: all ranks
   micro.py     micro-batches; out of memory (ranks.py: all processes agree)
   ema.py       averaged weights
   clock.py     times without waiting
