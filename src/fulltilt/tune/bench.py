@@ -61,18 +61,18 @@ class Bench:
     def run(self, size: int) -> Trial:
         self._clean()
         room = self._room()
-        error: BaseException | None = None
+        error: Exception | None = None
         problem: str | None = None
         measured = (math.inf, math.inf)
         try:
             measured = self._measured(size)
-        except (RuntimeError, MemoryError, ValueError, FulltiltError) as caught:
+        except Exception as caught:
             if _ran_out(caught):
                 problem = _OUT_OF_MEMORY
             elif size < self._asked_from:
                 problem = first_line(caught)
             elif self.ranks.several:
-                error = caught
+                error = caught  # raised when the others, who wait for this trial, know
             else:
                 raise
         # Here and not where it was caught: an exception holds the tensors that filled the memory.
@@ -80,7 +80,7 @@ class Bench:
         return self._agreed(size, min(room, self._room()), measured, problem, error)
 
     def _agreed(
-        self, size: int, room: int, measured: tuple[float, float], problem: str | None, error: BaseException | None
+        self, size: int, room: int, measured: tuple[float, float], problem: str | None, error: Exception | None
     ) -> Trial:
         """All ranks' trial: the least room, the largest peak, the slowest step."""
         ranks = self.ranks
