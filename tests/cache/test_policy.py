@@ -20,7 +20,7 @@ H200 = Rates(  # ResNet-50 from JPEG files of 80 KB, 16 cores
     encoded_bytes=80_000,
     decoded_bytes=562_500,
     resized_bytes=256 * 341 * 3,
-    source_bytes_per_second=3 * GB,
+    source_bytes_per_second=None,  # in the page cache
     cache_bytes_per_second=6 * GB,
     copy_bytes_per_second=60 * GB,
     free_ram_bytes=128 * GB,
@@ -51,6 +51,18 @@ def test_encoded_bytes_in_memory_when_the_source_is_slow():
 
 def test_pixels_in_memory_when_they_fit():
     assert decide(replace(H200, samples=50_000, decode_rate=1_800)).value is Keep.RAM_DECODED
+
+
+def test_reading_and_decoding_take_their_time_one_after_the_other():
+    rates = replace(H200, decode_rate=1_000, source_bytes_per_second=1_000 * 80_000)
+    assert training_rate(Keep.NOTHING, rates) == pytest.approx(500)
+
+
+def test_nothing_where_training_does_not_wait():
+    decision = decide(replace(H200, decode_rate=1_800, wait_share=0.01))
+    assert decision.value is Keep.NOTHING
+    assert "waits for its feed for 1.0% of its time" in decision.reason
+    assert decide(replace(H200, decode_rate=1_800, wait_share=0.5)).value is Keep.DISK_DECODED
 
 
 def test_a_build_must_pay_within_the_epochs_left():

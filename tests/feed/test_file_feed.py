@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from fulltilt.augment import GPUAugmentation
 from fulltilt.errors import InputError, SampleError
 from fulltilt.feed import ImageFiles, feed
-from fulltilt.feed.file_feed import bottleneck
 from fulltilt.machine.cores import Cores
 
 COUNT = 37
@@ -291,9 +290,13 @@ def test_figures_say_who_is_slowest(photos):
         assert figures["samples_per_second"] > 0
         assert 0.0 <= figures["decoder_busy_share"] <= 1.0
         assert figures["workers"] == 2
-    assert bottleneck(0.001, 0.9) == "step"
-    assert bottleneck(0.3, 0.9) == "decoding"
-    assert bottleneck(0.3, 0.2) == "reading"
+        for stage in ("read", "decode"):
+            each, all_of_them = figures[f"{stage}_seconds_per_sample"], figures[f"{stage}_samples_per_second"]
+            assert all_of_them == pytest.approx(2 / each)
+        assert 0 < figures["step_seconds_per_sample"] < 1
+        assert figures["read_bytes_per_sample"] == pytest.approx(np.mean([os.path.getsize(p) for p in photos]), rel=0.1)
+        assert figures["bottleneck"] in ("step", "decoding", "reading")
+    assert it.stats()["samples"] == COUNT, "also when it is closed"
 
 
 def alive(pid: int) -> bool:
@@ -307,7 +310,6 @@ def alive(pid: int) -> bool:
 SCRIPT = """
 import sys, time
 from fulltilt.feed import ImageFiles, feed
-from fulltilt.feed.file_feed import bottleneck
 it = feed(ImageFiles(sys.argv[2:]), batch_size=4, size=16, device="cpu", num_workers=2)
 loop = iter(it)
 next(loop)

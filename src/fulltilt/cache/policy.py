@@ -2,7 +2,7 @@
 
 What is kept is a cut through source → bytes → pixels → smaller pixels: what lies before it is saved in every epoch.
 
-    nothing        read, decode                    limited by the source's disk and the decoders
+    nothing        read, decode                    limited by the decoders, which do one after the other
     ram-encoded            decode                  … the decoders alone
     ram-decoded                    copy            … memory
     disk-decoded   read pixels,    copy            … the cache's disk: pixels are several times larger than JPEG
@@ -52,13 +52,16 @@ class Rates:
     resized_bytes: float | None = None
     """At the size that was asked for. None when none was: smaller pixels are not the same data."""
     source_bytes_per_second: float | None = None
-    """Read from where the files are, not from the page cache. None: reading does not limit."""
+    """Read from where the files are, by all decoders together if they did nothing else; files in the page cache cost
+    nothing. None: reading does not limit."""
     cache_bytes_per_second: float | None = None
     """Read from the cache's disk."""
     copy_bytes_per_second: float | None = None
     """Memory to memory, all decoders together."""
     free_ram_bytes: int | None = None
     free_disk_bytes: int | None = None
+    wait_share: float | None = None
+    """Of its time, as training is now: what it does not wait for can't be saved."""
     epochs: float | None = None
     """Still to come; a build must pay within them. None: many."""
 
@@ -86,6 +89,9 @@ def decide(rates: Rates, *, cache: Keep | str = "auto") -> Decision[Keep]:
     options = _options(rates)
     if cache != "auto":
         return _asked(cache, options, rates)
+    if rates.wait_share is not None and rates.wait_share <= LEAST_GAIN:
+        reason = f"training waits for its feed for {rates.wait_share:.1%} of its time: there is nothing to gain"
+        return Decision(value=Keep.NOTHING, reason=reason, evidence=_evidence(options, rates))
     possible = [option for option in options if option.is_possible]
     seconds = {option.keep: _seconds(option, rates) for option in possible}
     chosen = options[0]
@@ -122,7 +128,8 @@ def _options(rates: Rates) -> tuple[_Option, ...]:
             keep=Keep.NOTHING,
             needs_bytes=0,
             room_bytes=0,
-            rate=rates.decode_rate if read is None else min(read, rates.decode_rate),
+            # A decoder reads, then decodes: the times of both add up.
+            rate=rates.decode_rate if read is None else 1 / (1 / read + 1 / rates.decode_rate),
         ),
         _Option(keep=Keep.RAM_ENCODED, needs_bytes=kept * rates.encoded_bytes, room_bytes=ram, rate=rates.decode_rate),
         _Option(keep=Keep.RAM_DECODED, needs_bytes=kept * rates.decoded_bytes, room_bytes=ram, rate=copied),

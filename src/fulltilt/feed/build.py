@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -11,9 +12,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fulltilt.augment import GPUAugmentation
-from fulltilt.cache import Cache
+from fulltilt.cache import Cache, CacheSettings
 from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed
+from fulltilt.feed.caching import AutoCache, default_root
+from fulltilt.feed.catalog import Catalog
 from fulltilt.feed.dataset_feed import DatasetFeed
 from fulltilt.feed.file_feed import FileFeed
 from fulltilt.feed.files import ImageFiles
@@ -46,6 +49,7 @@ def feed(
     gpu_share: float | Literal["auto"] = "auto",
     channels: int = 3,
     cache: str | os.PathLike[str] | None = None,
+    cache_folder: str | os.PathLike[str] | None = None,
     collate: Callable[[list[Any]], Any] | None = None,
 ) -> Feed:
     """Batches of `source` on the device, in order, ahead of the step that uses them.
@@ -66,7 +70,10 @@ def feed(
         in_order: False gives out whichever batch is ready first.
         on_error: "raise" names the file and the cause; "skip" leaves the sample out, counts it and lists it.
         cache: a folder that `fulltilt cache build` has filled for these image files: what it holds is copied instead of
-            decoded, what it lacks or what has changed since is made as it would have been.
+            decoded, what it lacks or what has changed since is made as it would have been. "auto" decides from what it
+            measures whether the files' bytes, their pixels in memory, pixels on disk or nothing is kept.
+        cache_folder: where "auto" makes caches on disk, if that pays; otherwise FULLTILT_CACHE_DIR, or the user's cache
+            directory.
         quality: "fast" decodes JPEG with a quicker transform and upsampling; pixels differ slightly.
         gpu_share: the part of each batch that the GPU decodes, from 0 to 1. "auto" looks for the one that trains
             fastest where `quality` is "fast" (a GPU's pixels differ slightly as well), and is 0 otherwise.
@@ -86,6 +93,7 @@ def feed(
             gpu_share=gpu_share != "auto",
             channels=channels != 3,
             cache=cache is not None,
+            cache_folder=cache_folder is not None,
         )
     cores = read_cores().usable
     auto = not isinstance(num_workers, int)
@@ -129,8 +137,9 @@ def feed(
             in_order=in_order,
             skip_errors=on_error == "skip",
             tune=auto,
-            cache=_cache(cache, channels, quality),
-            gpu_share=_gpu_share(gpu_share, where, channels, fast=quality == "fast" and cache is None),
+            cache=None if cache == "auto" else _cache(cache, channels, quality),
+            auto_cache=_auto_cache(cache, cache_folder, channels, quality),
+            gpu_share=_gpu_share(gpu_share, where, channels, fast=quality == "fast" and cache in (None, "auto")),
         )
     if isinstance(source, IterableDataset):
         if shuffle:
@@ -211,6 +220,23 @@ def _cache(folder: str | os.PathLike[str] | None, channels: int, quality: str) -
     return os.path.abspath(folder)
 
 
+def _auto_cache(
+    wanted: str | os.PathLike[str] | None,
+    folder: str | os.PathLike[str] | None,
+    channels: int,
+    quality: Literal["exact", "fast"],
+) -> Callable[[Catalog], AutoCache] | None:
+    """What will decide on a cache, if that is wanted."""
+    if wanted != "auto":
+        if folder is not None:
+            raise InputError(
+                f"cache_folder={os.fspath(folder)!r} goes with cache='auto'; a built cache is cache=folder"
+            )
+        return None
+    settings = CacheSettings(channels=channels, quality=quality)
+    return partial(AutoCache, settings=settings, root=default_root(folder), ranks=_local_world())
+
+
 def _hosting(
     loader: DataLoader[Any], cores: int, kind: Literal["auto", "processes", "threads"], prefetch: Any, ahead: int
 ) -> Decision[Hosting]:
@@ -224,7 +250,7 @@ def _hosting(
         loader.dataset,
         np.unique(np.linspace(0, length - 1, PROBED).astype(int)).tolist(),
         free=free_here(cores, _local_world()),
-        batch_size=loader.batch_size or 1,
+        batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1,
         ahead=ahead,
         kind="processes" if kind == "auto" else kind,  # as its owner has it
         own=loader.num_workers,

@@ -7,30 +7,32 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
 import torch
 
 from fulltilt.augment import GPUAugmentation
+from fulltilt.cache.policy import Keep
 from fulltilt.decode.gpu import GpuDecoder
 from fulltilt.errors import SampleError, UnavailableError
 from fulltilt.feed.base import OrderedFeed, Tensors
+from fulltilt.feed.caching import ENOUGH_SAMPLES, AutoCache
 from fulltilt.feed.catalog import Catalog
 from fulltilt.feed.files import ImageFiles
 from fulltilt.feed.gpu_side import GpuSide
+from fulltilt.feed.kept import Mode
 from fulltilt.feed.order import Order, Step
 from fulltilt.feed.reader import Filled, Reader
 from fulltilt.feed.share import ShareTuner
 from fulltilt.feed.stage import CudaPin, Stage, Staged
-from fulltilt.feed.tuner import WAITING, Tuner, Window
+from fulltilt.feed.stages import Stages, cache_rates
+from fulltilt.feed.tally import Counts
+from fulltilt.feed.tuner import Tuner, Window
 from fulltilt.machine.decision import Decision
 
 log = logging.getLogger("fulltilt.feed")
-
-_BUSY = 0.7
-"""Decoders that are on a core for more than this share of the time are held up by cores, not by files."""
 
 
 class FileFeed(OrderedFeed):
@@ -53,10 +55,12 @@ class FileFeed(OrderedFeed):
         skip_errors: bool,
         tune: bool,
         cache: str | None,
+        auto_cache: Callable[[Catalog], AutoCache] | None,
         gpu_share: float | None,
     ) -> None:
         """
         Args:
+            auto_cache: makes what decides whether samples are kept, and keeps them.
             gpu_share: the part of each batch that the GPU decodes; None looks for it.
         """
         super().__init__(order)
@@ -70,8 +74,12 @@ class FileFeed(OrderedFeed):
         self._skipped: list[str] = []
         self._skipped_epoch = 0
         self._staged: deque[Staged] = deque()
+        self._earlier = Counts(), 0, 0.0
+        """What the decoders, and the GPU beside them, had done when this epoch began."""
+        catalog = Catalog.create(source.paths, source.masks)
+        self._auto = None if auto_cache is None else auto_cache(catalog)
         self._reader = Reader(
-            Catalog.create(source.paths, source.masks),
+            catalog,
             len(source),
             batch_size=order.batch_size,
             slots=slots,
@@ -81,6 +89,8 @@ class FileFeed(OrderedFeed):
             channels=channels,
             in_order=in_order,
             cache=cache,
+            kept=None if self._auto is None else self._auto.kept,
+            cache_to_come=None if self._auto is None else str(self._auto.folder),
             pin=CudaPin(device) if device.type == "cuda" else None,
         )
         self._stage = Stage(
@@ -94,7 +104,7 @@ class FileFeed(OrderedFeed):
         if gpu_share:
             self._set_share(gpu_share)
         # Also when nobody calls close(): at the interpreter's end, and when the feed is forgotten.
-        self._finalizer = weakref.finalize(self, _close, self._reader, self._stage)
+        self._finalizer = weakref.finalize(self, _close, self._reader, self._stage, self._auto)
 
     @property
     def skipped(self) -> list[str]:
@@ -102,18 +112,40 @@ class FileFeed(OrderedFeed):
         return list(self._skipped)
 
     def stats(self) -> dict[str, Any]:
-        """Rates seen from the loop, how busy the decoders are, and what holds the loop up, if something does."""
+        """Rates seen from the loop and of each stage, how busy the decoders are, what holds the loop up, if anything.
+
+        `<stage>_seconds_per_sample` is what one decoder (or the GPU, or the step) takes, `<stage>_samples_per_second`
+        what all of them would give if they did nothing else. Stages: read, decode, copy, gpu_decode, step.
+        """
         figures = super().stats()
-        busy = _busy(self._reader.pool.pids)
         found = {
             **figures,
+            **self._stages().figures(),
             "workers": self._reader.pool.wanted,
-            "decoder_busy_share": busy,
+            "decoder_busy_share": _busy(self._reader.pool.pids),
             "gpu_share": self._reader.share,
         }
+        if self._auto is not None and not self._closed:
+            found |= {"kept_samples": self._auto.kept.samples, "kept_bytes": self._auto.kept.used_bytes}
         if "wait_share" in figures:
-            found["bottleneck"] = bottleneck(figures["wait_share"], busy)
+            found["bottleneck"] = self._stages(*self._earlier).bottleneck(figures["wait_share"])
         return found
+
+    def _stages(self, counts: Counts | None = None, gpu_samples: int = 0, gpu_seconds: float = 0.0) -> Stages:
+        """What was counted, less what had been counted before."""
+        side = self._side
+        return Stages(
+            counts=self._reader.pool.counts - (counts or Counts()),
+            workers=self._reader.pool.wanted,
+            gpu_samples=0 if side is None else side.samples - gpu_samples,
+            gpu_seconds=0.0 if side is None else side.seconds - gpu_seconds,
+            step_seconds_per_sample=self._stage.clock.seconds_per_sample,
+        )
+
+    @property
+    def cache_decision(self) -> Decision[Keep] | None:
+        """What is kept of the samples, with `cache="auto"`; None until that is decided."""
+        return None if self._auto is None else self._auto.decision
 
     @property
     def decision(self) -> Decision[int] | None:
@@ -122,8 +154,8 @@ class FileFeed(OrderedFeed):
 
     @property
     def is_settled(self) -> bool:
-        """Nothing is being tried: neither the number of decoders nor the GPU's share."""
-        tuned = self._tuner is None or self._tuner.settled
+        """Nothing is being tried or built: neither the number of decoders, nor the GPU's share, nor a cache."""
+        tuned = (self._tuner is None or self._tuner.settled) and (self._auto is None or self._auto.settled)
         return tuned and (self._share_tuner is None or self._share_tuner.decision is not None)
 
     @property
@@ -171,8 +203,13 @@ class FileFeed(OrderedFeed):
         if self._side is not None and self._side.trouble is not None and self._reader.share:
             log.warning("%s: the CPU decodes all from now on", self._side.trouble)
             self._share_tuner, self._reader.share = None, 0.0
-        share, tuner = self._share_tuner, self._tuner
-        wanted = share is not None or (tuner is not None and not tuner.settled)
+        if self._auto is not None and self._share_tuner is not None and self._auto.mode in (Mode.DECODED, Mode.DISK):
+            log.info("the GPU decodes nothing from now on: pixels are kept")
+            self._share_tuner, self._reader.share = None, 0.0
+        share, tuner, auto = self._share_tuner, self._tuner, self._auto
+        undecided = auto is not None and auto.waits_for_rates
+        share_is_found = share is None or share.decision is not None
+        wanted = share is not None or (tuner is not None and not tuner.settled) or undecided
         measured = self._window.add(samples, waited) if wanted else None
         if measured is None:
             return
@@ -183,10 +220,26 @@ class FileFeed(OrderedFeed):
                 return
             if share.decision is not was:
                 log.info("%.0f %% decoded by the GPU: %s", 100 * share.decision.value, share.decision.reason)
+        if auto is not None and undecided and share_is_found:
+            self._consider(auto, wait_share=measured[1])
         if tuner is not None and not tuner.settled:
             self._reader.pool.resize(tuner.observe(*measured))
             if tuner.decision is not None:
                 log.info("%d decoders: %s", tuner.decision.value, tuner.decision.reason)
+
+    def _consider(self, auto: AutoCache, *, wait_share: float) -> None:
+        """Have it decided what is kept, if enough has been measured."""
+        stages, samples, share = self._stages(), len(self._source), self._reader.share
+        if stages.counts.decode_samples >= ENOUGH_SAMPLES:
+            auto.consider(
+                lambda room: cache_rates(stages, samples=samples, gpu_share=share, wait_share=wait_share, room=room),
+                stages.workers,
+            )
+
+    def _went_on(self) -> None:
+        self._stage.clock.forget()
+        side = self._side
+        self._earlier = self._reader.pool.counts, *((0, 0.0) if side is None else (side.samples, side.seconds))
 
     def _set_share(self, share: float) -> None:
         """From the next batch on that is begun; where the GPU can't decode, none of it."""
@@ -217,15 +270,6 @@ class FileFeed(OrderedFeed):
             self._skipped.append(f"{path}: {reason}")
 
 
-def bottleneck(wait_share: float, decoder_busy_share: float | None) -> str:
-    """Who is slowest: the training step, the decoders' cores, or the files they wait for."""
-    if wait_share <= WAITING:
-        return "step"
-    if decoder_busy_share is None:
-        return "feed"
-    return "decoding" if decoder_busy_share >= _BUSY else "reading"
-
-
 def _busy(pids: list[int]) -> float | None:
     """The share of their lives that the decoders have spent on a core."""
     shares = []
@@ -237,6 +281,8 @@ def _busy(pids: list[int]) -> float | None:
     return min(sum(shares) / len(shares), 1.0) if shares else None
 
 
-def _close(reader: Reader, stage: Stage) -> None:
+def _close(reader: Reader, stage: Stage, auto: AutoCache | None) -> None:
+    if auto is not None:
+        auto.close()
     stage.recycle(wait=True)
     reader.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -45,6 +46,8 @@ class GpuSide:
         self._queue: queue.SimpleQueue[Filled | None] = queue.SimpleQueue()
         self.trouble: str | None = None
         """Why a batch could not be decoded on the device; its files went through the CPU, one after the other."""
+        self.samples, self.seconds = 0, 0.0
+        """Decoded so far, and the time that took."""
         self._thread = threading.Thread(target=self._run, name="fulltilt-gpu-decode", daemon=True)
         self._thread.start()
 
@@ -61,7 +64,9 @@ class GpuSide:
         try:
             while (filled := self._queue.get()) is not None:
                 if not filled.dropped:
+                    started = time.perf_counter()
                     self._decode(filled)
+                    self.seconds += time.perf_counter() - started
                 self._done(filled)
         except BaseException as error:
             self._broken(error)
@@ -69,6 +74,7 @@ class GpuSide:
     def _decode(self, filled: Filled) -> None:
         slot, n = filled.slot, len(filled.step.indices)
         positions = np.flatnonzero((slot.status[:n] == Status.DONE) & (slot.length[:n] > 0))
+        self.samples += len(positions)
         starts, lengths = slot.offset[positions], slot.length[positions]
         sizes, turns = slot.size[positions].astype(np.int64), slot.turn[positions].astype(np.int64)
         stream = self._decoder.stream

@@ -1,11 +1,11 @@
 """Samples kept in memory, shared by all decoders: what one has read or decoded, every other copies.
 
-    ┌ header │ a record for each sample: where it lies, how large, the stamp of its files │ … samples, one behind the other
+    ┌ header │ a record for each sample: where it lies, how large, the stamp of its files │ … samples, one by one ─┐
 
 It is a memory file without a name (memfd): gone with the last process that holds it, however that ended. Samples are
-read and written by system calls, not through a mapping: no page tables of their own for gigabytes, and no fault for each
-page. A record is filled in when its sample lies there whole, and ends with a sum of itself: a decoder that is killed while
-it writes either leaves nothing but a hole. No room is used twice: what a record points to never changes.
+read and written by system calls, not through a mapping: no page tables for gigabytes, and no fault for each page. A
+record is filled in when its sample lies there whole, and ends with a sum of itself: a decoder that is killed while it
+writes either leaves nothing but a hole. No room is used twice: what a record points to never changes.
 """
 
 from __future__ import annotations

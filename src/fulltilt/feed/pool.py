@@ -23,7 +23,7 @@ from fulltilt.feed.catalog import Catalog
 from fulltilt.feed.decoder import Desk
 from fulltilt.feed.kept import Kept
 from fulltilt.feed.slot import Slot, Status
-from fulltilt.feed.tally import Tally
+from fulltilt.feed.tally import Counts, Tally
 from fulltilt.feed.wire import Report, Task, receive_report, send_task
 
 log = logging.getLogger("fulltilt.feed")
@@ -75,7 +75,8 @@ class Pool:
         self._done, self._broken = done, broken
         self._most = most
         self._desk = Desk.create(most)
-        self.tally = Tally.create(most)
+        self._tally = Tally.create(most)
+        self._counts: Counts | None = None
         self._task_in, self._task_out = os.pipe()
         os.set_blocking(self._task_out, False)
         self._backlog: deque[Task] = deque()
@@ -121,6 +122,11 @@ class Pool:
         with self._lock:
             return [process.pid for process in self._workers.values()]
 
+    @property
+    def counts(self) -> Counts:
+        """What the decoders have done so far, those that have ended included."""
+        return self._tally.total() if self._counts is None else self._counts
+
     def close(self) -> None:
         """Stop the processes and free everything; waits until they are gone."""
         if self._closed:
@@ -140,11 +146,12 @@ class Pool:
         for fd in (self._report_in, self._report_out, self._wake_in, self._wake_out):
             os.close(fd)
         self._desk.close()
-        self.tally.close()
+        self._counts = self._tally.total()
+        self._tally.close()
 
     def _start(self, worker: int) -> None:
         inherited = [self._task_in, self._report_out, self._desk.fd, self._catalog.fd, *(s.fd for s in self._slots)]
-        inherited += [self.tally.fd, *(() if self._kept is None else (self._kept.fd,))]
+        inherited += [self._tally.fd, *(() if self._kept is None else (self._kept.fd,))]
         options = {
             "worker": worker,
             "tasks": self._task_in,
@@ -157,7 +164,7 @@ class Pool:
             "quality": self._quality,
             "channels": self._channels,
             "cache": self._cache,
-            "tally": self.tally.fd,
+            "tally": self._tally.fd,
             "kept": None if self._kept is None else self._kept.fd,
             "cache_to_come": self._cache_to_come,
         }

@@ -80,7 +80,7 @@ class Reader:
         cache_to_come: str | None = None,
         pin: Pin | None = None,
     ) -> None:
-        self._catalog, self._in_order, self._pin = catalog, in_order, pin
+        self._catalog, self._kept, self._in_order, self._pin = catalog, kept, in_order, pin
         room = int(_expected_bytes(catalog, count, channels) * batch_size * _SPARE)
         self._bytes_per_pixel = channels + catalog.has_masks
         slots = fitting_slots(slots, room, read_memory().available_bytes)
@@ -171,6 +171,8 @@ class Reader:
                 self._pin.unpin(slot)
             slot.close()
         self._catalog.close()
+        if self._kept is not None:
+            self._kept.close()
 
     def _ask(self, number: int, parts: list[tuple[int, int]]) -> None:
         self._rounds[number] += 1

@@ -9,6 +9,7 @@ same without streams: the augmentation reads the slot's memory itself.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from fulltilt.errors import FulltiltError
 from fulltilt.feed.gpu_side import Decoded
 from fulltilt.feed.reader import Filled
 from fulltilt.feed.slot import Slot, Status
+from fulltilt.feed.step_clock import StepClock, timed_event
 
 _STEPS_IN_FLIGHT = 4
 """The loop may be so many steps ahead of the device. More would only pile up batches in its memory."""
@@ -90,16 +92,19 @@ class Stage:
         """Where slots are copied to, one after the other: all that reads it is on the one stream."""
         self._copying: deque[tuple[torch.cuda.Event, Filled]] = deque()
         self._steps: deque[torch.cuda.Event] = deque()
+        self.clock = StepClock()
 
     def put(self, filled: Filled) -> Staged:
         """Begin to move a slot; nothing is waited for."""
         if self._stream is None:
+            started = time.perf_counter()
             memory = _whole(filled.slot)
             if filled.decoded is not None:  # behind the slot's own: a place to reach is for kernels alone
                 filled.slot.offset[filled.decoded.positions] = filled.decoded.offsets + len(filled.slot.data)
                 memory = torch.cat((memory, filled.decoded.pixels))
             staged = self._moved(filled, memory)
             self._release(filled)
+            self.clock.prepared(time.perf_counter() - started)
             return staged
         with torch.cuda.stream(self._stream):
             size = filled.slot.start + filled.slot.used
@@ -117,18 +122,22 @@ class Stage:
 
     def take(self, staged: Staged) -> tuple[Tensor, ...]:
         """The batch, safe to use on the current stream."""
+        current = None
         if staged.ready is not None:
             current = torch.cuda.current_stream(self._device)
             current.wait_event(staged.ready)
             for tensor in staged.tensors:
                 tensor.record_stream(current)  # its memory stays until this stream is through with it
+        self.clock.begin(staged.samples, current)
         return staged.tensors
 
     def keep_step(self) -> None:
         """All of a step has been launched. Waits for the device when the loop is far ahead of it."""
         if self._stream is None:
+            self.clock.end()
             return
-        self._steps.append(_event(torch.cuda.current_stream(self._device)))
+        self._steps.append(timed_event(torch.cuda.current_stream(self._device)))
+        self.clock.end(self._steps[-1])
         if len(self._steps) > _STEPS_IN_FLIGHT:
             self._steps.popleft().synchronize()
 
