@@ -5,7 +5,12 @@ files.py      image files as a source                  file_feed.py    the feed 
   catalog.py  their paths, shared with the decoders      reader.py     a ring of slots, kept full
   slot.py     the memory of one batch                    pool.py       the decoder processes
   wire.py     what is said between them                  decoder.py    one of them (no torch, no shared lock)
-  stage.py    one copy and one augmentation pass       tensor_feed.py  the feed of tensors in memory
+  stage.py    one copy and one augmentation pass         source.py     a file's bytes; were they in memory?
+  gpu_side.py the GPU's share of decoding                tally.py      what the decoders have done, counted
+  share.py    … how much of it, by the loop's rate       stages.py     … in rates, and who is slowest
+  kept.py     samples kept in shared memory              step_clock.py how long the step itself takes
+  caching.py  what is kept: decided, then done           builder.py    a cache on disk, built beside training
+tensor_feed.py  the feed of tensors in memory
 dataset_feed.py  the feed of a map-style data set      loader_feed.py  the feed of a DataLoader
   prepare.py  a look at it and the machine, then …       mover.py      an iterator's batches to the device, ahead
   probing.py  … what a sample costs, fit for threads?    structure.py  batches of any shape; augmentation of them
