@@ -48,6 +48,13 @@ def test_a_share_is_of_the_fastest_by_hand(rate, met):
     assert found["step"].met is met
 
 
+def test_a_share_may_be_of_another_case():
+    found = with_shares(
+        [case("loop", 500.0), case("hand", 1000.0, reference=True), case("saving", 490.0, against="loop")]
+    )
+    assert [one.share for one in found] == [0.5, 1.0, 0.98]
+
+
 def test_without_a_reference_there_is_no_share():
     (alone,) = with_shares([case("step", 5.0, at_least=0.99)])
     assert alone.share is None
@@ -127,6 +134,6 @@ def test_the_command_runs_here_and_writes_its_figures(tmp_path):
     result = CliRunner().invoke(bench, ["train", "--quick", "--only", "windows", "--json", str(file)])
     assert result.exit_code == 0, result.output
     found = json.loads(file.read_text())
-    assert found["cases"][-1]["key"] == "step"
-    assert all(one["samples_per_second"] > 0 for one in found["cases"])
+    assert [case["key"] for case in found["cases"]] == ["hand_0", "step", "loop", "plain", "memory"]
+    assert all(case["samples_per_second"] > 0 for case in found["cases"])
     assert found.get("problem") == (None if torch.cuda.is_available() else run.NO_GPU)

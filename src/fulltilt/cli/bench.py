@@ -112,7 +112,7 @@ def train(
     quick: Annotated[bool, typer.Option(help="A smoke run: few rounds, short ones.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
-    """The training step with everything at "auto", against steps optimised by hand."""
+    """The training step with everything at "auto", and the whole Trainer, against steps optimised by hand."""
     import json
 
     from fulltilt.machine.files import check_writable, write_whole
@@ -120,13 +120,15 @@ def train(
     if json_file is not None:
         check_writable(json_file, option="--json")
 
+    from fulltilt.bench.train.figures import TrainBench
     from fulltilt.bench.train.run import measure, parts_of
     from fulltilt.bench.train.table import show
 
-    found = measure(quick=quick, only=parts_of(only), say=_say)
-    show(found)
-    if json_file is not None:
-        write_whole(json_file, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
+    def keep(found: TrainBench) -> None:
+        if json_file is not None:
+            write_whole(json_file, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
+
+    show(measure(quick=quick, only=parts_of(only), say=_say, keep=keep))
 
 
 def _say(text: str) -> None:

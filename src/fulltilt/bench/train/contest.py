@@ -32,7 +32,9 @@ class Contestant:
     reference: bool = False
     """By hand: what the others are measured against, if it is the fastest of its kind."""
     at_least: float | None = None
-    """The share of the reference that it has to reach."""
+    """The share of what it is measured against that it has to reach."""
+    against: str | None = None
+    """The key of another contestant that it is measured against; None: the fastest reference."""
 
 
 def contest(work: Workload, contestants: list[Contestant], *, rounds: int, seconds: float, say: Say) -> list[Case]:
@@ -48,6 +50,7 @@ def contest(work: Workload, contestants: list[Contestant], *, rounds: int, secon
             title=contestant.title,
             reference=contestant.reference,
             at_least=contestant.at_least,
+            against=contestant.against,
         )
         _set_switches(before)
         began = time.perf_counter()
@@ -72,18 +75,21 @@ def contest(work: Workload, contestants: list[Contestant], *, rounds: int, secon
             spread=(max(figures) - min(figures)) / middle,
             notes=ready[key].running.notes,
         )
+    for one in ready.values():
+        one.running.close()
     return with_shares(list(cases.values()))
 
 
 def with_shares(cases: list[Case]) -> list[Case]:
-    """Each as a share of the fastest reference."""
-    rates = [case.samples_per_second for case in cases if case.reference and case.samples_per_second is not None]
-    if not rates:
-        return cases
-    return [
-        replace(case, share=case.samples_per_second / max(rates)) if case.samples_per_second is not None else case
-        for case in cases
-    ]
+    """Each as a share of what it is measured against."""
+    rates = {case.key: case.samples_per_second for case in cases}
+    fastest = max((rate for case in cases if case.reference and (rate := case.samples_per_second)), default=None)
+
+    def shared(case: Case) -> Case:
+        base = fastest if case.against is None else rates.get(case.against)
+        return replace(case, share=case.samples_per_second / base) if base and case.samples_per_second else case
+
+    return [shared(case) for case in cases]
 
 
 class _Ready:
@@ -92,6 +98,8 @@ class _Ready:
     def __init__(self, running: Running, work: Workload) -> None:
         self.running, self._work = running, work
         self._switches = _switches()
+        if running.step is None:
+            return
         for _ in range(_WARM_STEPS):
             running.step(*work.batch)
         self._steps = max(_LEAST_STEPS, math.ceil(0.1 / (self._run(_LEAST_STEPS) / _LEAST_STEPS)))
@@ -99,6 +107,8 @@ class _Ready:
     def burst(self, seconds: float) -> float:
         """Seconds per step over about so long."""
         _set_switches(self._switches)
+        if self.running.burst is not None:
+            return self.running.burst(seconds)
         self._run(_LEAST_STEPS)  # the other's burst has emptied caches
         once = self._run(self._steps) / self._steps
         count = max(_LEAST_STEPS, math.ceil(seconds / once))
@@ -106,6 +116,7 @@ class _Ready:
 
     def _run(self, count: int) -> float:
         step, batch = self.running.step, self._work.batch
+        assert step is not None
         self._finish()
         began = time.perf_counter()
         for _ in range(count):

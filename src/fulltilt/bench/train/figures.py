@@ -22,8 +22,10 @@ class Case:
     setup_seconds: float | None = None
     """Before the first measured step: compiling, trials."""
     share: float | None = None
-    """Of the fastest that was optimised by hand."""
+    """Of what it is measured against."""
     at_least: float | None = None
+    against: str | None = None
+    """The key of another case of the workload; None: the fastest that was optimised by hand."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     problem: str | None = None
 
@@ -35,7 +37,8 @@ class Case:
     def shortfall(self) -> str | None:
         if self.at_least is None or self.met:
             return None
-        wanted = f"{self.workload}: {self.title}: ≥ {100 * self.at_least:g} % of the step by hand"
+        base = "the step by hand" if self.against is None else self.against
+        wanted = f"{self.workload}: {self.title}: ≥ {100 * self.at_least:g} % of {base}"
         if self.share is None:
             return f"not measured: {wanted}" + (f" ({self.problem})" if self.problem else "")
         return f"missed: {wanted}, found {100 * self.share:.1f} %"
@@ -51,6 +54,7 @@ class Case:
             "setup_seconds": self.setup_seconds,
             "share": self.share,
             "at_least": self.at_least,
+            "against": self.against,
             "met": self.met,
             **self.notes,
             "problem": self.problem,

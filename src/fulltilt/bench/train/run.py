@@ -12,13 +12,18 @@ import torch
 from fulltilt.bench.ground import machine_facts, said
 from fulltilt.bench.train.contest import Contestant, Say, contest
 from fulltilt.bench.train.figures import Case, TrainBench
+from fulltilt.bench.train.loops import loop, plain_loader
 from fulltilt.bench.train.workloads import Workload, ours, workloads
 from fulltilt.errors import InputError
 
 WORKLOADS = ("resnet50", "unet", "windows")
 NO_GPU = "The targets need an NVIDIA GPU that torch can use: tiny models were run on the CPU."
-STEP_AT_LEAST = 0.99
+STEP_AT_LEAST, LOOP_AT_LEAST = 0.99, 0.97
 """Of the fastest step by hand."""
+SAVING_EVERY, SAVING_AT_LEAST = 50, 0.99
+"""Steps between two checkpoints; of the loop without them."""
+TIMES_LOADER = 10.0
+"""Training from memory, against a plain loop over a DataLoader."""
 
 
 def parts_of(text: str) -> tuple[str, ...]:
@@ -36,14 +41,43 @@ def contestants(work: Workload, *, gpu: bool) -> list[Contestant]:
         Contestant(key=f"hand_{index}", title=f"by hand: {title}", make=make, reference=True)
         for index, (title, make) in enumerate(work.by_hand.items())
     ]
-    step = Contestant(
-        key="step", title="ours, all at auto", make=ours, at_least=STEP_AT_LEAST if gpu else None
-    )  # fmt: skip
-    return [*hand, step]
+
+    def target(at_least: float) -> float | None:
+        return at_least if gpu else None
+
+    found = [
+        *hand,
+        Contestant(key="step", title="our step, all at auto", make=ours, at_least=target(STEP_AT_LEAST)),
+        Contestant(key="loop", title="Trainer: log, metrics, progress", make=loop(), at_least=target(LOOP_AT_LEAST)),
+    ]
+    if work.key != "windows":  # fifty of its steps take ten milliseconds
+        found.append(
+            Contestant(
+                key="saving",
+                title=f"Trainer, a checkpoint every {SAVING_EVERY} steps",
+                make=loop(checkpoint_every=SAVING_EVERY if gpu else 2),
+                at_least=target(SAVING_AT_LEAST),
+                against="loop",
+            )
+        )
+    if work.key == "windows":
+        found += [
+            Contestant(key="plain", title="plain loop over a DataLoader", make=plain_loader),
+            Contestant(
+                key="memory",
+                title="Trainer over data in memory",
+                make=loop(from_memory=True),
+                at_least=target(TIMES_LOADER),
+                against="plain",
+            ),
+        ]
+    return found
 
 
-def measure(*, quick: bool, only: Sequence[str], say: Say) -> TrainBench:
-    """Everything that this machine can run; `say` hears what comes next."""
+def measure(
+    *, quick: bool, only: Sequence[str], say: Say, keep: Callable[[TrainBench], None] = lambda _: None
+) -> TrainBench:
+    """Everything that this machine can run; `say` hears what comes next, `keep` what there is after each workload."""
     began = time.monotonic()
     gpu = torch.cuda.is_available()
     rounds, seconds = (3, 0.5) if gpu and quick else (7, 1.0) if gpu else (3, 0.02) if quick else (5, 0.2)
@@ -56,14 +90,16 @@ def measure(*, quick: bool, only: Sequence[str], say: Say) -> TrainBench:
             gc.collect()
             torch.compiler.reset()
             torch.cuda.empty_cache()
-    return TrainBench(
-        machine=machine_facts({"torchvision": "torchvision"}),
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        workloads=titles,
-        cases=tuple(cases),
-        seconds=time.monotonic() - began,
-        problem=None if gpu else NO_GPU,
-    )
+        found = TrainBench(
+            machine=machine_facts({"torchvision": "torchvision"}),
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            workloads=titles,
+            cases=tuple(cases),
+            seconds=time.monotonic() - began,
+            problem=None if gpu else NO_GPU,
+        )
+        keep(found)
+    return found
 
 
 def _workload(

@@ -15,9 +15,9 @@ def show(found: TrainBench, console: Console | None = None) -> None:
     console = console or Console()
     if not console.is_terminal:
         console.width = 110  # a pipe or a file has no width of its own
-    table = Table(title="One training step, batch on the device", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    table = Table(title="Training, batch on the device", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
     table.add_column("")
-    for name in ("samples/s", "a step", "spread", "set up", "of by hand", "target", ""):
+    for name in ("samples/s", "a step", "spread", "set up", "share", "target", ""):
         table.add_column(name, justify="right", no_wrap=True)
     for workload, cases in groupby(found.cases, key=lambda case: case.workload):
         table.add_row(f"[bold]{found.workloads.get(workload, workload)}[/bold]")

@@ -25,10 +25,13 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A contestant that is ready: its step, and what there is to say about it."""
+    """A contestant that is ready: its step, or what runs it, and what there is to say about it."""
 
-    step: Callable[..., Any]
+    step: Callable[..., Any] | None = None
+    burst: Callable[[float], float] | None = None
+    """Runs for about so many seconds and gives those of a step: for what is more than a step."""
     notes: dict[str, Any] = field(default_factory=dict)
+    close: Callable[[], None] = lambda: None
 
 
 StepFactory = Callable[["Workload"], Running]
@@ -44,6 +47,9 @@ class Workload:
     device: str
     make_model: Callable[[], nn.Module]
     batch: Batch
+    classes: int
+    epoch_steps: int
+    """Steps of an epoch that takes some seconds."""
     by_hand: dict[str, StepFactory]
     """What ours is compared with: the fastest of these."""
 
@@ -102,6 +108,8 @@ def _resnet() -> Workload:
         device="cuda",
         make_model=lambda: resnet50()[0],
         batch=_images((256, 3, 224, 224), (256,), CLASSES, "cuda"),
+        classes=CLASSES,
+        epoch_steps=100,
         by_hand=_LARGE,
     )
 
@@ -113,6 +121,8 @@ def _classifier() -> Workload:
         device="cpu",
         make_model=small_classifier,
         batch=_images((8, 3, 32, 32), (8,), CLASSES, "cpu"),
+        classes=CLASSES,
+        epoch_steps=4,
         by_hand=_PLAIN,
     )
 
@@ -127,6 +137,8 @@ def _unet(gpu: bool) -> Callable[[], Workload]:
             device=device,
             make_model=lambda: UNet(base),
             batch=_images((count, 3, side, side), (count, side, side), 4, device),
+            classes=4,
+            epoch_steps=80 if gpu else 4,
             by_hand=_LARGE if gpu else _PLAIN,
         )
 
@@ -143,6 +155,8 @@ def _windows(gpu: bool) -> Callable[[], Workload]:
             device=device,
             make_model=window_classifier,
             batch=_images((32, 24, 16), (32,), 10, device),
+            classes=10,
+            epoch_steps=6250 if gpu else 20,
             by_hand=_SMALL if gpu else _PLAIN,
         )
 
