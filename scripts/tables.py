@@ -106,6 +106,29 @@ def feed_rows(result: dict[str, Any]) -> list[Row]:
     return rows
 
 
+def train_rows(result: dict[str, Any]) -> list[Row]:
+    titles = {(case["workload"], case["key"]): case["title"] for case in result["cases"]}
+    rows: list[Row] = []
+    for case in result["cases"]:
+        if "samples_per_second" not in case:
+            continue
+        against = titles.get((case["workload"], case.get("against")), "the fastest by hand")
+        share, wanted = case.get("share"), case.get("at_least")
+        rows.append(
+            (
+                f"{result['workloads'][case['workload']]}: {case['title']}",
+                f"{case['samples_per_second']:,.0f}/s",
+                "" if share is None else f"{_share(share)} of {against}",
+                "" if wanted is None else f"≥ {_share(wanted)}",
+            )
+        )
+    return rows
+
+
+def _share(value: float) -> str:
+    return f"{value:.3g} times" if value >= 2 else f"{100 * value:.3g} %"
+
+
 SECTIONS = (
     Section(
         title="The monitor",
@@ -127,6 +150,13 @@ SECTIONS = (
         command="fulltilt bench feed",
         columns=("", "samples", "against", "wanted"),
         rows=feed_rows,
+    ),
+    Section(
+        title="Training",
+        result="h200/train.json",
+        command="fulltilt bench train",
+        columns=("", "samples", "share", "wanted"),
+        rows=train_rows,
     ),
 )
 CHARTS = {"docs/images/feed.svg": ("h200/feed.json", chart)}
