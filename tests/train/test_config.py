@@ -83,7 +83,6 @@ def test_a_broken_file_lists_every_problem_at_once():
         ("data: {channels: 2}", "data.channels: found 2; allowed: 1 or 3"),
         ("data: {unheard_of: 1}", "data.unheard_of: not a key; allowed: source, args, masks,"),
         ("training: {use_amp: false, precision: bf16}", "training.precision: found 'bf16' with use_amp: false"),
-        ("data: {batch_size: auto}", "data.batch_size: 'auto' is not known to `train` yet"),
         ("data: {val_source: a, val_share: 0.1}", "data.val_share: samples are set aside only without"),
         ("data: {val_masks: a}", "data.val_masks: needs data.val_source"),
         ("gpu_augmentation: {switch_epoch: 3}", "gpu_augmentation.switch_epoch: needs preset: progressive"),

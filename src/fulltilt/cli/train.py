@@ -62,6 +62,20 @@ def _with_output(settings: Config, path: Path) -> Config:
     return settings.model_copy(update={"training": training})
 
 
+def _with_batch_size(settings: Config, output: Path, *, resumes: bool) -> Config:
+    """`batch_size: auto` as a number: that of the run which goes on, or the one found here."""
+    if settings.data.batch_size != "auto":
+        return settings
+    if not resumes:
+        from fulltilt.tune import settle_batch_size
+
+        return settle_batch_size(settings)
+    from fulltilt.train.config_file import read_config
+
+    earlier = read_config(output / "config.yaml").data.batch_size
+    return settings.model_copy(update={"data": settings.data.model_copy(update={"batch_size": earlier})})
+
+
 def _trained(settings: Config, *, resume: bool) -> tuple[History, bool]:
     from fulltilt.machine.files import write_whole
     from fulltilt.train.build import make_trainer
@@ -75,6 +89,7 @@ def _trained(settings: Config, *, resume: bool) -> tuple[History, bool]:
             f"{output} holds {len(saved)} checkpoints of an earlier run: add --resume to go on from them, "
             "or name another folder with training.output=…"
         )
+    settings = _with_batch_size(settings, output, resumes=bool(saved))
     trainer = make_trainer(settings)
     if trainer.is_main:
         write_whole(output / "config.yaml", dump_config(settings))

@@ -53,12 +53,11 @@ def make_trainer(config: Config) -> Trainer:
     optimizer = make_optimizer(model, training)
     scheduler = make_scheduler(optimizer, training, batches(train))
     metrics = {name: _metric(f"metrics.{name}", metric) for name, metric in config.metrics.items()}
-    criterion = None if training.loss is None else _LOSSES.get(training.loss) or found("training.loss", training.loss)
     return Trainer(
         model,
         train,
         val,
-        criterion,
+        make_loss(training),
         optimizer,
         scheduler,
         config,
@@ -81,6 +80,11 @@ def make_optimizer(model: nn.Module, training: TrainingConfig) -> Optimizer:
     make = _OPTIMIZERS.get(name) or found("training.optimizer", name)
     args = {"lr": training.lr, **training.optimizer_args}
     return called("training.optimizer", make, args, list(model.parameters()))  # type: ignore[no-any-return]
+
+
+def make_loss(training: TrainingConfig) -> Callable[..., torch.Tensor] | None:
+    name = training.loss
+    return None if name is None else _LOSSES.get(name) or found("training.loss", name)
 
 
 def make_scheduler(optimizer: Optimizer, training: TrainingConfig, batches_per_epoch: int | None) -> Any:

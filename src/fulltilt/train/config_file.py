@@ -303,11 +303,6 @@ def _relations(content: Mapping[str, Any]) -> list[str]:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f" (did you mean {near[0]}?)" if near else ""
             problems.append(f"{path}: found {name!r}{hint}; allowed: {', '.join(known)} or package.module:callable")
-    if at("data.batch_size") == "auto":
-        problems.append(
-            "data.batch_size: 'auto' is not known to `train` yet; give a whole number ≥ 1 "
-            "(the largest that fits is seldom the fastest)"
-        )
     if at("training.use_amp") is False and at("training.precision") in ("bf16", "fp16"):
         problems.append(
             f"training.precision: found {at('training.precision')!r} with use_amp: false, which is fp32; "

@@ -116,7 +116,11 @@ def _feed(
     name = "data.source" if training else "data.val_source"
     if isinstance(source, Feed | DataLoader) or not _has_samples(source):
         return as_feed(source, device, name=name)
-    assert data.batch_size != "auto"  # refused when the file was read
+    if data.batch_size == "auto":
+        raise InputError(
+            "data.batch_size: 'auto' has to be made a number first: `fulltilt train` does that, "
+            "and fulltilt.tune.settle_batch_size(config)"
+        )
     options: dict[str, Any] = {
         "batch_size": data.batch_size if training else data.val_batch_size or data.batch_size,
         "device": device,

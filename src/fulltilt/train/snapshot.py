@@ -71,11 +71,13 @@ class Snapshot:
         *,
         more: Iterable[Tensor] = (),
         scaler: torch.amp.GradScaler | None = None,
+        on_host: bool = False,
     ) -> None:
+        """`on_host` keeps the copies in RAM, where they take nothing from what is measured on the device."""
         self._scaler, self._scaling = scaler, None if scaler is None else scaler.state_dict()
         self._model, self._optimizers = model, list(optimizers)
         tensors = [*model.parameters(), *more]
-        keep = _keeper([*tensors, *model.buffers()])
+        keep = _on_host if on_host else _keeper([*tensors, *model.buffers()])
         self._tensors = [(tensor, keep(tensor)) for tensor in tensors]
         # By name: a change of memory format makes new buffers, where weights stay the same objects.
         self._buffers = [

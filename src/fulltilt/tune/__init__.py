@@ -7,6 +7,7 @@ batch_size.py   get_optimal_batch_size: the search, from the outside
   keeping.py      everything that trials touch, put back bit for bit
   result.py       BatchSize: a number that knows how it came about, and its table
   showing.py      the progress bar
+configured.py   `batch_size: auto` of a configuration file
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fulltilt.tune.batch_size import get_optimal_batch_size as get_optimal_batch_size
+    from fulltilt.tune.configured import settle_batch_size as settle_batch_size
     from fulltilt.tune.result import BatchSize as BatchSize
 
-__all__ = ["BatchSize", "get_optimal_batch_size"]
+__all__ = ["BatchSize", "get_optimal_batch_size", "settle_batch_size"]
 
 # Imported on first use, as everywhere: torch is heavy.
-_HOMES = {"BatchSize": "result", "get_optimal_batch_size": "batch_size"}
+_HOMES = {"BatchSize": "result", "get_optimal_batch_size": "batch_size", "settle_batch_size": "configured"}
 
 
 def __getattr__(name: str) -> Any:

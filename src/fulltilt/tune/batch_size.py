@@ -97,7 +97,7 @@ def get_optimal_batch_size(
         afterwards.callback(bar.close)
         bench = Bench(
             engine, make_batch, gauge_for(where), target=target, memory_bytes=memory_bytes,
-            copy_bytes=kept.copy_bytes, asked_from=min_batch, tick=bar.tick,
+            asked_from=min_batch, tick=bar.tick,
         )  # fmt: skip
         found = _searched(sizes, safety, bench, bar)
         del reserved

@@ -39,24 +39,21 @@ class Bench:
         *,
         target: Any,
         memory_bytes: int | None,
-        copy_bytes: int,
         asked_from: int,
         tick: Callable[[], None],
     ) -> None:
         """
         Args:
             memory_bytes: what may be used, where that is less than there is.
-            copy_bytes: held for the search only; not counted.
             asked_from: sizes below are run to know their memory, and the model may refuse them, such as one sample.
         """
         self._engine, self._make_batch, self._gauge, self._target = engine, make_batch, gauge, target
-        self._memory_bytes, self._copy_bytes = memory_bytes, copy_bytes
-        self._asked_from, self._tick = asked_from, tick
+        self._memory_bytes, self._asked_from, self._tick = memory_bytes, asked_from, tick
         self.ranks = Ranks(engine.device)
 
     def held_bytes(self) -> int:
         """The least of all ranks: what a first trial adds is then rather too much."""
-        return int(-self.ranks.largest(-float(self._gauge.held_bytes() - self._copy_bytes)))
+        return int(-self.ranks.largest(-float(self._gauge.held_bytes())))
 
     def run(self, size: int) -> Trial:
         self._clean()
@@ -114,7 +111,7 @@ class Bench:
         if size < self._asked_from:  # tried for its memory alone
             count = 1
         seconds = median(self._times(inputs, target, count))
-        peak = self._gauge.peak_bytes() - self._copy_bytes
+        peak = self._gauge.peak_bytes()
         del ahead
         return seconds, float(peak)
 

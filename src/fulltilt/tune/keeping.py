@@ -27,17 +27,13 @@ class Kept:
         self._notes = [_plain(optimizer) for optimizer in optimizers]
         """Such as a scheduler's whether its optimizer has stepped yet."""
         self._lent: tuple[Snapshot, Buffers] | None = None
-        self.copy_bytes = 0
-        """What the copies take of a GPU's memory: trials have so much less than training will."""
 
     def lend(self, device: torch.device) -> None:
         """Everything to the device, and copies taken of it."""
         self._parts.to(device)
         for optimizer in self._optimizers:
             like_weights(optimizer)
-        before = _allocated(device)
-        self._lent = Snapshot(self._parts, self._optimizers, device), _buffers(self._parts)
-        self.copy_bytes = _allocated(device) - before
+        self._lent = Snapshot(self._parts, self._optimizers, device, on_host=True), _buffers(self._parts)
 
     @torch.no_grad()
     def put_back(self) -> None:
@@ -97,7 +93,3 @@ def _buffers(parts: nn.Module) -> Buffers:
 def _set_buffers(buffers: Buffers) -> None:
     for module, named in buffers.items():
         module._buffers.update(named)
-
-
-def _allocated(device: torch.device) -> int:
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
