@@ -50,7 +50,7 @@ def quick(monkeypatch, tmp_path):
     monkeypatch.setattr(caching, "_SCRATCH_BYTES", 1 << 22)
     monkeypatch.setenv("FULLTILT_CACHE_DIR", str(tmp_path / "caches"))
     monkeypatch.setenv("PYTHONPATH", SLOW)
-    monkeypatch.setenv("FULLTILT_TEST_SLOW_DECODE", "0.004")  # or a loop over such small pictures would not wait
+    monkeypatch.setenv("FULLTILT_TEST_SLOW_DECODE", "0.01")  # or a loop over such small pictures would not wait
 
 
 @pytest.fixture
@@ -168,10 +168,11 @@ def test_nothing_is_kept_where_training_does_not_wait(photos, monkeypatch):
 def test_a_cache_on_disk_is_built_beside_training_and_used_when_complete(photos, plain, no_ram, caplog):
     caplog.set_level("INFO", "fulltilt.feed")
     with feed(ImageFiles(photos), **options()) as it:
+        meanwhile = []
         while it._auto.mode is not Mode.DISK:
             assert not it._auto.settled, it.cache_decision
-            number = it.state_dict()["epoch"]
-            assert same(epoch(it), plain(number))
+            meanwhile.append(epoch(it))
+        assert all(same(batches, plain(number)) for number, batches in enumerate(meanwhile))
         assert it.cache_decision.value is Keep.DISK_DECODED
         folder = it._auto.folder
         assert "is complete" in caplog.text
@@ -201,7 +202,7 @@ def test_another_folder_may_be_named(photos, no_ram, tmp_path):
 def test_a_file_that_changes_is_given_out_as_it_is(photos, keep, request):
     if keep is Keep.DISK_DECODED:
         request.getfixturevalue("no_ram")
-    with feed(ImageFiles(photos), **options(shuffle=False, prefetch=2)) as it:
+    with feed(ImageFiles(photos), **options(shuffle=False)) as it:
         until(it, lambda: it._auto.mode is Mode.DISK or it.stats()["kept_samples"] == COUNT)
         assert it.cache_decision.value is keep
         for value in (250, 10):

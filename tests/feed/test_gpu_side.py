@@ -1,5 +1,6 @@
 """Files left to the GPU, with a stand-in that decodes on the CPU: content, order, masks, and what it refuses."""
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from fulltilt.decode import decode
 from fulltilt.decode.gpu import GpuDecoder
 from fulltilt.errors import SampleError, UnavailableError
 from fulltilt.feed import ImageFiles, feed, file_feed
+from fulltilt.feed.kept import Mode
 
 
 class StandIn:
@@ -93,6 +95,27 @@ def test_masks_come_along(folder, backend, tmp_path_factory):
     for ours, theirs in zip(batches(source, 0.6), batches(source, 0.0), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     assert backend.files
+
+
+@pytest.mark.parametrize("mode", [Mode.DECODED, Mode.ENCODED])
+def test_samples_whose_pixels_are_kept_are_not_sent_to_the_gpu(folder, backend, mode):
+    time.sleep(0.06)  # what has just been written may be changed in the same tick, and is not kept
+    source = ImageFiles(folder)
+    with file_feed_with(source, 0.0) as plain:
+        expected = [batch for _ in range(4) for batch in plain]
+    with file_feed_with(source, 0.0, cache="auto", cache_folder=folder / "none") as it:
+        it._auto.kept.begin(mode, budget_bytes=1 << 30)
+        found = [batch for _ in range(2) for batch in it]
+        assert it.stats()["kept_samples"] == len(source)
+        it._set_share(1.0)
+        found += [batch for _ in range(2) for batch in it]
+        it.set_epoch(5)
+        reads = it._reader.pool.counts.read_samples
+        list(it)
+        assert it._reader.pool.counts.read_samples == reads, "nor are their files read"
+    assert (backend.files == 0) == (mode is Mode.DECODED)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours[0], theirs[0])
 
 
 def test_what_the_gpu_refuses_the_cpu_decodes(folder, backend):

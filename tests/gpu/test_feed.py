@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
 from fulltilt.augment import GPUAugmentation
 from fulltilt.bench.photos import make_photos
 from fulltilt.feed import ImageFiles, feed
+from fulltilt.feed.kept import Mode
 from fulltilt.feed.tensor_feed import TensorFeed
 
 
@@ -59,6 +62,37 @@ def test_values_stay_right_under_pressure(folder, share):
                 sums.append(images.sum(dtype=torch.int64))
                 del junk, images
         assert torch.equal(torch.stack(sums), torch.stack(first).repeat(60))
+
+
+def test_the_step_is_timed_by_the_device_alone(folder):
+    """Host work beside the step, and waiting for the feed, don't count; nobody waits for the clock."""
+    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begun.record()
+    torch.cuda._sleep(20_000_000)
+    ended.record()
+    ended.synchronize()
+    expected = begun.elapsed_time(ended) / 1e3
+    with feed(ImageFiles(folder), batch_size=30, size=64, device="cuda", num_workers=3) as it:
+        for _ in range(4):
+            for (_images,) in it:
+                torch.cuda._sleep(20_000_000)
+        torch.cuda.synchronize()
+        time.sleep(0.3)  # between two epochs: not a step
+        next(iter(it))
+        assert it.stats()["step_seconds_per_sample"] * 30 == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize("mode", [Mode.ENCODED, Mode.DECODED])
+def test_batches_are_the_same_from_memory(folder, mode):
+    reference = batches(folder, "cuda", epochs=4)
+    augment = GPUAugmentation(0.5, 15, 0.2, 0.2, size=64, channels_last=True)
+    wanted = {"batch_size": 32, "device": "cuda", "shuffle": True, "augment": augment, "num_workers": 3}
+    with feed(ImageFiles(folder), cache="auto", **wanted) as it:
+        it._auto.kept.begin(mode, budget_bytes=1 << 30)
+        ours = [images.cpu() for _ in range(4) for (images,) in it]
+        assert it.stats()["kept_samples"] == 150
+        assert it.stats()["copy_samples_per_second"] > 0
+    assert all(torch.equal(a, b) for a, b in zip(ours, reference, strict=True))
 
 
 @pytest.mark.parametrize("resident", [True, False])

@@ -37,6 +37,9 @@ log = logging.getLogger("fulltilt.feed")
 
 ENOUGH_SAMPLES = 300
 """Decoded, before anything is decided."""
+_STEADY = 0.1
+"""Rates of two windows that differ by no more than this agree."""
+_MOST_HEARD = 4
 _FLOOR_SHARE = 0.125
 """Of the memory that was free: when no more than this is left, nothing more is kept."""
 _COPY_BYTES = 1 << 25
@@ -61,6 +64,7 @@ class AutoCache:
         """What is kept and why, once that is decided."""
         self.settled = False
         """Nothing is being decided or built."""
+        self._heard: list[float] = []
         self._thread: threading.Thread | None = None
         self._builder: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -80,6 +84,12 @@ class AutoCache:
     @property
     def waits_for_rates(self) -> bool:
         return self.decision is None and self._thread is None
+
+    def is_steady(self, rate: float) -> bool:
+        """Whether training's rate has stopped changing: its first steps compile and warm up, and then nobody waits."""
+        self._heard.append(rate)
+        before = self._heard[-2] if len(self._heard) > 1 else 0.0
+        return abs(rate - before) <= _STEADY * max(rate, before) or len(self._heard) >= _MOST_HEARD
 
     def consider(self, rates: Callable[[Room], Rates | None], workers: int) -> None:
         """Decide from these rates, given the room that there is; returns at once."""

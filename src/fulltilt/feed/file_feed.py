@@ -221,22 +221,26 @@ class FileFeed(OrderedFeed):
             if share.decision is not was:
                 log.info("%.0f %% decoded by the GPU: %s", 100 * share.decision.value, share.decision.reason)
         if auto is not None and undecided and share_is_found:
-            self._consider(auto, wait_share=measured[1])
+            self._consider(auto, *measured)
         if tuner is not None and not tuner.settled:
             self._reader.pool.resize(tuner.observe(*measured))
             if tuner.decision is not None:
                 log.info("%d decoders: %s", tuner.decision.value, tuner.decision.reason)
 
-    def _consider(self, auto: AutoCache, *, wait_share: float) -> None:
+    def _consider(self, auto: AutoCache, rate: float, wait_share: float) -> None:
         """Have it decided what is kept, if enough has been measured."""
         stages, samples, share = self._stages(), len(self._source), self._reader.share
-        if stages.counts.decode_samples >= ENOUGH_SAMPLES:
+        if auto.is_steady(rate) and stages.counts.decode_samples >= ENOUGH_SAMPLES:
             auto.consider(
                 lambda room: cache_rates(stages, samples=samples, gpu_share=share, wait_share=wait_share, room=room),
                 stages.workers,
             )
 
+    def _paused(self) -> None:
+        self._window.pause()
+
     def _went_on(self) -> None:
+        self._window.go_on()
         self._stage.clock.forget()
         side = self._side
         self._earlier = self._reader.pool.counts, *((0, 0.0) if side is None else (side.samples, side.seconds))
