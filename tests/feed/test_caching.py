@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 from fulltilt.cache import Cache
+from fulltilt.cache.manifest import clear
 from fulltilt.cache.policy import Keep
 from fulltilt.errors import InputError, SampleError
 from fulltilt.feed import ImageFiles, caching, feed
@@ -280,6 +281,30 @@ def test_a_disk_that_can_not_be_written_is_told_and_training_goes_on(photos, pla
         assert same(epoch(it), plain(number))
     assert "could not be built" in caplog.text
     assert "budget" in caplog.text
+
+
+def test_a_build_that_is_killed_is_told_and_training_goes_on(photos, plain, no_ram, monkeypatch, caplog):
+    monkeypatch.setenv("FULLTILT_TEST_SLOW_OPEN", "0.2")
+    monkeypatch.setenv("FULLTILT_TEST_SLOW_MODULE", "fulltilt.cache.worker")
+    with feed(ImageFiles(photos), **options()) as it:
+        until(it, lambda: it._auto._builder is not None)
+        os.kill(it._auto._builder.pid, signal.SIGKILL)
+        until(it, lambda: it._auto.settled)
+        number = it.state_dict()["epoch"]
+        assert same(epoch(it), plain(number))
+    assert "could not be built, files are decoded as before: its process ended with status -9" in caplog.text
+
+
+def test_a_cache_that_is_cleared_while_it_is_used(photos, plain, no_ram):
+    with feed(ImageFiles(photos), **options()) as it:
+        until(it, lambda: it._auto.mode is Mode.DISK)
+        epoch(it)
+        clear(it._auto.folder)
+        for pid in it._reader.pool.pids:
+            os.kill(pid, signal.SIGKILL)  # those that follow find no cache
+        epoch(it)
+        number = it.state_dict()["epoch"]
+        assert same(epoch(it), plain(number))
 
 
 SCRIPT = """
