@@ -22,7 +22,7 @@ from fulltilt.tune.policy import Trial
 MakeBatch = Callable[[int], Any]
 
 _TIMED_SECONDS = 0.3
-_LEAST_STEPS, _MOST_STEPS = 5, 50
+_LEAST_STEPS, _MOST_STEPS = 5, 300
 _OUT_OF_MEMORY = "out of memory"
 _SAYINGS = ("can't allocate memory", "not enough memory", "CUDA error: out of memory")
 """How torch's CPU allocator and the driver say it, without an exception of its own."""

@@ -23,7 +23,7 @@ FLAT_GAIN = 0.01
 _FLAT_DOUBLINGS = 2
 _NARROWINGS = 4
 _CLOSE = 0.1
-"""Sizes that differ by less than this share tell nothing new about where memory ends."""
+"""Sizes that differ by no more than this share are not worth a trial between them."""
 _GIB = 1024**3
 
 
@@ -127,6 +127,10 @@ def check_safety(safety: float) -> None:
         raise InputError(f"safety={safety} must be above 0 and at most 1")
 
 
+def plain_rate(samples_per_second: float) -> str:
+    return f"{samples_per_second:,.0f}" if samples_per_second >= 100 else f"{samples_per_second:.3g}"
+
+
 Search = Generator[int, Trial, Decision[int]]
 
 
@@ -209,9 +213,12 @@ class _State:
         largest = None if line is None else self.sizes.at_most(line.largest(self.limit_bytes))
         reason = f"the fastest of {len(fitting)} sizes that ran and fit"
         if chosen is not best:
-            reason = f"the smallest within {1 - NEAR:.0%} of the best rate, {best_rate:,.4g} samples/s at {best.size}"
+            near = f"the smallest within {1 - NEAR:.0%} of the best rate"
+            reason = f"{near}, {plain_rate(best_rate)} samples/s at {best.size}"
         elif len(fitting) == 1:
             reason = "the only size that ran and fits" if self.sizes.largest > chosen.size else "the only size allowed"
+        elif chosen.size == self.sizes.largest:
+            reason += ", and the largest allowed"
         return Decision(
             value=chosen.size,
             reason=reason,
@@ -279,7 +286,7 @@ def _narrow(state: _State) -> Generator[int, Trial, None]:
         high = knee(state.fitting).size
         low = max((trial.size for trial in state.fitting if trial.size < high), default=None)
         left = [] if low is None else [s for s in state.sizes.between(low, high) if s not in state.tried]
-        if not left:
+        if low is None or not left or high - low <= _CLOSE * high:
             return
         state.note((yield left[len(left) // 2]))
 

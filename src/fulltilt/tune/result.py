@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fulltilt.machine.decision import Decision
-from fulltilt.tune.policy import Trial
+from fulltilt.tune.policy import Trial, plain_rate
 
 _GIB = 1024**3
 
@@ -44,8 +44,6 @@ def _row(trial: Trial, limit_bytes: int, *, chosen: bool) -> str:
     if trial.memory_bytes is None:
         return f"{trial.size:>12}{'–':>14}{'–':>14}  {trial.problem}"
     rate = trial.samples_per_second
-    figures = f"{trial.memory_bytes / _GIB:>10.2f} GiB{'–' if rate is None else f'{rate:,.4g}':>14}"
-    if rate is not None and rate >= 1000:
-        figures = f"{trial.memory_bytes / _GIB:>10.2f} GiB{rate:>14,.0f}"
+    figures = f"{trial.memory_bytes / _GIB:>10.2f} GiB{'–' if rate is None else plain_rate(rate):>14}"
     mark = "  ← chosen" if chosen else "  over the limit" if trial.memory_bytes > limit_bytes else ""
     return f"{trial.size:>12}{figures}{mark}"

@@ -65,5 +65,5 @@ class Bar:
             auto_refresh=False,  # a thread of its own would disturb what is being timed
             transient=True,  # the table stays
         )
-        self._task = self._progress.add_task(self._title, total=self._expected)
+        self._task = self._progress.add_task(self._title, total=self._expected, completed=self._done)
         self._progress.start()
