@@ -72,7 +72,7 @@ def same(a, b):
     return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def until(it, happened, seconds=20.0):
+def until(it, happened, seconds=60.0):
     """Go through epochs until it happens; each as it would be without a cache."""
     end = time.monotonic() + seconds
     while not happened():
@@ -125,7 +125,7 @@ def test_masks_are_kept_along(photos, tmp_path):
         Image.fromarray(labels).save(masks[-1])
     source = ImageFiles(photos, masks=masks)
     with feed(source, **options()) as it, feed(source, **options(cache=None)) as other:
-        until_both = time.monotonic() + 20
+        until_both = time.monotonic() + 60
         while it.stats()["kept_samples"] < COUNT:
             assert time.monotonic() < until_both
             list(it)
@@ -138,7 +138,7 @@ def test_bytes_are_kept_where_files_come_slowly(photos, plain, monkeypatch):
     monkeypatch.delenv("FULLTILT_TEST_SLOW_DECODE")
     monkeypatch.setenv("FULLTILT_TEST_SLOW_OPEN", "0.01")
     with feed(ImageFiles(photos), **options()) as it:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while it.stats()["kept_samples"] < COUNT:
             assert time.monotonic() < end, it.cache_decision
             for _ in it:
@@ -157,7 +157,7 @@ def test_bytes_are_kept_where_files_come_slowly(photos, plain, monkeypatch):
 def test_nothing_is_kept_where_training_does_not_wait(photos, monkeypatch):
     monkeypatch.delenv("FULLTILT_TEST_SLOW_DECODE")
     with feed(ImageFiles(photos), **options()) as it:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while it.cache_decision is None:
             assert time.monotonic() < end
             for _ in it:
