@@ -18,7 +18,7 @@ from fulltilt.errors import FulltiltError
 from fulltilt.feed.catalog import Catalog
 
 _NICE = 15
-"""Behind the decoders (10): where they take all cores, a build gets a quarter. With less, its gain would come too late."""
+"""Behind the decoders (10): where they take all cores, a build gets a quarter. With less it would gain too late."""
 
 
 def main() -> int:
