@@ -16,7 +16,7 @@ from fulltilt.tune import get_optimal_batch_size
 pytestmark = pytest.mark.gpu
 
 GIB = 1024**3
-PLAIN = {"compile": False, "cuda_graph": False, "channels_last": False, "fused": False}
+PLAIN = {"compile": False, "cuda_graph": False, "channels_last": False, "fused": False, "expected_steps": 10}
 
 
 @pytest.fixture

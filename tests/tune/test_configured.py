@@ -93,6 +93,12 @@ def test_a_source_with_batches_of_its_own_is_refused():
         settle_batch_size(settings("loader"))
 
 
+def test_processes_that_could_not_agree_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="or each process would choose for itself"):
+        settle_batch_size(settings("tensors"))
+
+
 def test_a_trainer_made_without_settling_says_what_to_do():
     with pytest.raises(InputError, match=r"'auto' has to be made a number first: .*settle_batch_size"):
         make_trainer(settings("tensors"))

@@ -126,7 +126,7 @@ def _guessed(device: str | torch.device) -> torch.device:
     """Where a factory may draw random numbers; the model, which says where it trains, is not there yet."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if str(device).startswith("cuda") and torch.cuda.is_available():
+    if str(device).partition(":")[0] == "cuda" and torch.cuda.is_available():
         return torch.device(device)
     return torch.device("cpu")
 

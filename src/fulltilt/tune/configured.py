@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from fulltilt.errors import InputError
@@ -32,6 +34,11 @@ def settle_batch_size(config: Config) -> Config:
     """
     if config.data.batch_size != "auto":
         return config
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not (dist.is_available() and dist.is_initialized()):
+        raise InputError(
+            "data.batch_size: 'auto' needs torch.distributed under torchrun, or each process would choose for itself: "
+            "initialise it first, or give a number"
+        )
     switches = Switches(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     try:
         size = _found(config)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -58,23 +59,33 @@ class Kept:
 
 
 class Switches:
-    """torch's process-wide settings that a step's precision changes, and the generators."""
+    """Random number generators, and torch's process-wide settings that a step's precision changes."""
 
     def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
         self._rng = Rng(device)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # newer names exist, but mixed with these they fail
-            self._matmul = torch.get_float32_matmul_precision()
-            self._cudnn = torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
+        self._maths = _read_maths() if device.type == "cuda" else None
 
     def put_back(self) -> None:
-        if self._cuda:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                torch.set_float32_matmul_precision(self._matmul)
-                torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = self._cudnn
+        if self._maths is not None:
+            matmul, tf32, benchmark = self._maths
+            with _older_names():
+                torch.set_float32_matmul_precision(matmul)
+                torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = tf32, benchmark
         self._rng.restore()
+
+
+def _read_maths() -> tuple[str, bool, bool]:
+    with _older_names():
+        cudnn = torch.backends.cudnn
+        return torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
+
+
+@contextmanager
+def _older_names() -> Iterator[None]:
+    """The step sets precision by these; newer ones exist, but the two can't be mixed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _home(module: nn.Module) -> torch.device | None:
