@@ -18,6 +18,7 @@ from fulltilt.cache.policy import Keep
 from fulltilt.decode.gpu import GpuDecoder
 from fulltilt.errors import SampleError, UnavailableError
 from fulltilt.feed.base import OrderedFeed, Tensors
+from fulltilt.feed.busy import BusyMeter, cpu_seconds
 from fulltilt.feed.caching import ENOUGH_SAMPLES, AutoCache
 from fulltilt.feed.catalog import Catalog
 from fulltilt.feed.files import ImageFiles
@@ -29,7 +30,7 @@ from fulltilt.feed.share import ShareTuner
 from fulltilt.feed.stage import CudaPin, Stage, Staged
 from fulltilt.feed.stages import Stages, cache_rates
 from fulltilt.feed.tally import Counts
-from fulltilt.feed.tuner import Tuner, Window
+from fulltilt.feed.tuner import BEYOND_CORES, Tuner, Window
 from fulltilt.machine.decision import Decision
 
 log = logging.getLogger("fulltilt.feed")
@@ -68,7 +69,8 @@ class FileFeed(OrderedFeed):
         self._device, self._channels = device, channels
         self._share_tuner = ShareTuner() if gpu_share is None else None
         self._side: GpuSide | None = None
-        self._tuner = Tuner(workers, most_workers) if tune else None
+        beyond = BEYOND_CORES * most_workers  # decoders that wait for files may be more than the cores
+        self._tuner = Tuner(workers, most_workers, beyond=beyond) if tune else None
         self._window = Window(time.monotonic)
         self._source, self._skip_errors, self._ahead = source, skip_errors, ahead
         self._skipped: list[str] = []
@@ -84,7 +86,7 @@ class FileFeed(OrderedFeed):
             batch_size=order.batch_size,
             slots=slots,
             workers=workers,
-            most_workers=most_workers,
+            most_workers=beyond if tune else most_workers,
             quality=quality,
             channels=channels,
             in_order=in_order,
@@ -93,6 +95,8 @@ class FileFeed(OrderedFeed):
             cache_to_come=None if self._auto is None else str(self._auto.folder),
             pin=CudaPin(device) if device.type == "cuda" else None,
         )
+        pool = self._reader.pool
+        self._meter = BusyMeter(lambda: cpu_seconds(pool.pids))
         self._stage = Stage(
             device,
             augment,
@@ -210,8 +214,11 @@ class FileFeed(OrderedFeed):
         undecided = auto is not None and auto.waits_for_rates
         share_is_found = share is None or share.decision is not None
         wanted = share is not None or (tuner is not None and not tuner.settled) or undecided
+        counting = self._window.counting
         measured = self._window.add(samples, waited) if wanted else None
         if measured is None:
+            if self._window.counting and not counting:
+                self._meter.begin()
             return
         if share is not None:
             was = share.decision
@@ -223,7 +230,7 @@ class FileFeed(OrderedFeed):
         if auto is not None and undecided and share_is_found:
             self._consider(auto, *measured)
         if tuner is not None and not tuner.settled:
-            self._reader.pool.resize(tuner.observe(*measured))
+            self._reader.pool.resize(tuner.observe(*measured, self._meter.cores()))
             if tuner.decision is not None:
                 log.info("%d decoders: %s", tuner.decision.value, tuner.decision.reason)
 
