@@ -80,4 +80,7 @@ def test_ranks_leave_at_the_same_step(tmp_path):
     with torchrun(tmp_path, STOPPED) as process:
         out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    assert sorted(out.splitlines()) == ["rank 0: 32 steps, SIGTERM", "rank 1: 32 steps, SIGTERM"]
+    first, second = sorted(out.splitlines())
+    assert first.endswith("SIGTERM")
+    assert first.removeprefix("rank 0") == second.removeprefix("rank 1")
+    assert 25 <= int(first.split()[2]) < 200, "soon, at a step that all came to agree on"

@@ -77,16 +77,26 @@ def _with_batch_size(settings: Config, output: Path, *, resumes: bool) -> Config
 
 
 def _trained(settings: Config, *, resume: bool) -> tuple[History, bool]:
+    from fulltilt.train.group import process_group
+
+    with process_group():  # under torchrun
+        return _trained_together(settings, resume=resume)
+
+
+def _trained_together(settings: Config, *, resume: bool) -> tuple[History, bool]:
     from fulltilt.machine.files import write_whole
     from fulltilt.train.build import make_trainer
     from fulltilt.train.config_file import dump_config
+    from fulltilt.train.group import restarted
+    from fulltilt.train.together import largest
 
     assert settings.training.output is not None
     output = Path(settings.training.output)
-    saved = list((output / "checkpoints").glob("checkpoint-*"))
-    if saved and not resume:
+    saved = largest(len(list((output / "checkpoints").glob("checkpoint-*"))))
+    wanted = settings.training.resume
+    if saved and not (resume or (restarted() if wanted == "auto" else wanted)):
         raise InputError(
-            f"{output} holds {len(saved)} checkpoints of an earlier run: add --resume to go on from them, "
+            f"{output} holds {saved} checkpoints of an earlier run: add --resume to go on from them, "
             "or name another folder with training.output=…"
         )
     settings = _with_batch_size(settings, output, resumes=bool(saved))

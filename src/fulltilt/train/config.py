@@ -121,6 +121,12 @@ class TrainingConfig(Section):
     """Metrics of the training batches, too, not of validation alone."""
     seed: WholeOrZero | None = None
     """None: random numbers go on from where they are; the data are then shuffled with seed 0."""
+    parallel: Literal["auto", "ddp", "fsdp"] = "auto"
+    """Under torchrun: each process with a copy of the model (ddp) or a part of it (fsdp); auto: ddp where it fits."""
+    sync_batchnorm: bool = False
+    """Under torchrun: batch statistics over all processes' samples; otherwise each has its own."""
+    resume: bool | Auto = "auto"
+    """Go on from the newest good checkpoint, if any; auto: when torchrun has started the processes again."""
     output: str | None = None
     """Folder for checkpoints and logs; None: nothing is written (the command takes runs/ and the file's name)."""
 

@@ -115,7 +115,7 @@ def _feed(
 ) -> Feed:
     name = "data.source" if training else "data.val_source"
     if isinstance(source, Feed | DataLoader) or not _has_samples(source):
-        return as_feed(source, device, name=name)
+        return as_feed(source, device, name=name, seed=seed)
     if data.batch_size == "auto":
         raise InputError(
             "data.batch_size: 'auto' has to be made a number first: `fulltilt train` does that, "

@@ -76,6 +76,11 @@ class Engine:
         return hasattr(self.forward_model, "no_sync")
 
     @property
+    def sharded(self) -> bool:
+        """Whether this process has only a part of the weights (FSDP2)."""
+        return hasattr(self.forward_model, "set_requires_gradient_sync")
+
+    @property
     def fused_already(self) -> bool:
         return all(fusing.always for fusing in self._fusings)
 

@@ -19,26 +19,27 @@ from fulltilt.train.callbacks import Callback
 from fulltilt.train.checkpoint import Checkpoints, rng
 from fulltilt.train.config import Config, TrainingConfig
 from fulltilt.train.config_file import as_settings
+from fulltilt.train.group import restarted, start_until_exit
 from fulltilt.train.history import History
 from fulltilt.train.losses import Losses, RollBackError
 from fulltilt.train.metrics import Metrics, MetricsBeside, named
 from fulltilt.train.monitored import Monitored
+from fulltilt.train.parallel import Arranged, arrange
 from fulltilt.train.place import MidEpoch
 from fulltilt.train.report import Report
-from fulltilt.train.saving import Saving
+from fulltilt.train.saving import OWN, Saving
 from fulltilt.train.schedules import Schedules
-from fulltilt.train.seeding import seed_everything
+from fulltilt.train.seeding import part_ways, seed_everything
+from fulltilt.train.shared import check_shared
 from fulltilt.train.signals import StopSignals
-from fulltilt.train.sources import as_feed
+from fulltilt.train.sources import as_feed, batches
 from fulltilt.train.step import HybridPrecisionTrainer
-from fulltilt.train.together import largest, rank, several, summed
+from fulltilt.train.together import Rhythm, largest, rank, several, summed, world
 from fulltilt.train.training import Duties, Position, Training
 from fulltilt.train.validation import Validation
 
 _MOST_ROLLBACKS = 5
 """After so many, the cause is not some batch."""
-_AGREE_STEPS = 16
-"""Several processes ask each other this often whether one has been told to stop."""
 
 
 class Trainer:
@@ -46,7 +47,7 @@ class Trainer:
 
     Loaders may be DataLoaders, fulltilt feeds or any iterable of batches (*inputs, target). Everything but the model
     and the training data has a default. `config` is the section `training` of a configuration file, as a mapping or a
-    `TrainingConfig`, or the whole file's content.
+    `TrainingConfig`, or the whole file's content. Under torchrun the processes train together (docs/distributed.md).
     """
 
     def __init__(
@@ -75,8 +76,10 @@ class Trainer:
             target: which of a batch's values is the target, when "auto" can't tell.
         """
         self.config, logging = as_settings(config)
+        start_until_exit()
         if self.config.seed is not None:
             seed_everything(self.config.seed)
+        part_ways(rank())
         self.is_main = rank() == 0
         self.history = History()
         self.callbacks = list(callbacks)
@@ -92,15 +95,20 @@ class Trainer:
         checkpoints = None if output is None else self._checkpoints(output)
 
         optimizer = torch.optim.AdamW(model.parameters(), lr=self.config.lr) if optimizer is None else optimizer
+        optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
         schedules = Schedules(scheduler, self.config.scheduler_interval)
+        self._arranged: Arranged = arrange(
+            model, optimizers, self.config, device=self.config.device if device == "auto" else device
+        )
+        model = self._arranged.model
         self.stepper = HybridPrecisionTrainer(
             model,
-            optimizer,
+            optimizers,
             loss=criterion,
-            device=self.config.device if device == "auto" else device,
+            device=self._arranged.device,
             precision="fp32" if self.config.use_amp is False else self.config.precision,
-            compile=self.config.compile,
-            channels_last=self.config.channels_last,
+            compile=self._arranged.compile,
+            channels_last=self._arranged.channels_last,
             cuda_graph=self.config.cuda_graph,
             fused=self.config.fused,
             accumulate=self.config.accumulate,
@@ -109,7 +117,9 @@ class Trainer:
             target=target,
             expected_steps=self._expected_steps(train_loader),
         )
-        source = as_feed(train_loader, self.device, name="train_loader")
+        self._arranged.wrap(self.stepper)
+        seed = self.config.seed or 0
+        source = as_feed(train_loader, self.device, name="train_loader", seed=seed)
         beside = metrics if self.config.train_metrics else None
         self._augmentation = source.augmentation if augments(source) else gpu_augmentation
         if self.config.use_gpu_augmentation is False and not augments(source):
@@ -122,10 +132,12 @@ class Trainer:
             metrics=None if beside is None else MetricsBeside(beside, self.device, prefix="train_"),
             schedules=schedules,
             target=target,
+            even=check_shared(source, batches(source), name="train_loader"),
         )
         self._validation: Validation | None = None
         if val_loader is not None:
-            held_out = as_feed(val_loader, self.device, name="val_loader")
+            held_out = as_feed(val_loader, self.device, name="val_loader", seed=seed)
+            check_shared(held_out, batches(held_out), name="val_loader")
             self._validation = Validation(
                 self.stepper,
                 held_out,
@@ -142,7 +154,8 @@ class Trainer:
         self._middle: MidEpoch | None = None
         self._random: Mapping[str, Any] | None = None
         self._rollbacks = 0
-        self._stop_asked = False
+        self._stop_asked = self._resumed = False
+        self._rhythm = Rhythm()
 
     @property
     def model(self) -> nn.Module:
@@ -171,11 +184,14 @@ class Trainer:
 
     def fit(self) -> History:
         """Train until the configured epochs are over, or until SIGTERM or SIGINT (the state is saved first)."""
+        if self._should_resume():
+            self.resume()
         losses, self._stop_asked = self._training.losses, False
         self.history = History(best=self._monitored.best)
         arrived = len(losses.values)
         agreed = largest if several() else None
-        with StopSignals(agreed) as signals, self._report as report, losses.guarded():
+        with StopSignals(agreed) as signals, self._report as report, losses.guarded(), self._saving.at_rest_after():
+            self._rhythm.begin(self.step)
             self._say_start()
             self.model.train()
             for callback in self.callbacks:
@@ -200,6 +216,7 @@ class Trainer:
     def resume(self, path: str | os.PathLike[str] | None = None) -> int:
         """Go on from a checkpoint: the given one, or the newest good one in `output`. Returns its step."""
         self._restore(path)
+        self._resumed = True
         return self.step
 
     # --- epochs --------------------------------------------------------------------------------------------------
@@ -247,6 +264,7 @@ class Trainer:
         self._report.epoch(record, self.stepper.get_performance_stats(), step=self.step)
         for callback in self.callbacks:
             callback.on_epoch_end(self, record)
+        self._stop_asked = bool(largest(self._stop_asked))
         improved = self._monitored.improves(monitored)
         self.history.best = self._monitored.best
         every = config.checkpoint_every_steps
@@ -284,7 +302,7 @@ class Trainer:
         if self.config.max_steps is not None:
             due.append(self.config.max_steps)
         if several():
-            due.append(step + _AGREE_STEPS - step % _AGREE_STEPS)
+            due.append(self._rhythm.due)
         return min(due)
 
     def _do_due(self, signals: StopSignals) -> bool:
@@ -295,8 +313,9 @@ class Trainer:
             stats = self.stepper.get_performance_stats()
             loss = self._training.losses.last
             self._report.perf(stats, epoch=self.epoch + 1, batch=done, step=self.step, loss=loss)
-        if self.step % _AGREE_STEPS == 0:
+        if several() and self.step >= self._rhythm.due:
             signals.agree()
+            self._rhythm.went_on(self.step)
         if done == self._training.batches:
             return False  # the feed stands in the next epoch already: what is due is done at this one's end
         if every is not None and self.step % every == 0 and not self._out_of_steps:
@@ -322,8 +341,14 @@ class Trainer:
     # --- state ---------------------------------------------------------------------------------------------------
 
     def _checkpoints(self, output: Path) -> Checkpoints:
-        keep_last, keep_best = self.config.keep_last, self.config.keep_best
-        return Checkpoints(output / "checkpoints", keep_last=keep_last, keep_best=keep_best, mode=self._monitored.mode)
+        return Checkpoints(
+            output / "checkpoints",
+            keep_last=self.config.keep_last,
+            keep_best=self.config.keep_best,
+            mode=self._monitored.mode,
+            sharded=several() or "auto",
+            own=OWN,
+        )
 
     def _save(self, metric: float | None) -> None:
         self._saving.save(self._position, self._middle, best=self._monitored.best, metric=metric)
@@ -332,8 +357,10 @@ class Trainer:
         state = self._saving.load(path, before_step=before_step)
         self._middle = self._saving.restore(state, self._position)
         self._monitored.best = self.history.best = state["metrics"]["best"]
-        self._random = state["rng"]
         rng.restore(state["rng"])
+        if rank() >= state.get("world", 1):
+            part_ways(rank())  # those of rank 0, since this rank was not there
+        self._random = rng.take()
         self._report.say("going on from step %d (epoch %d)", self.step, self.epoch + 1)
 
     def _roll_back(self, bad: RollBackError) -> None:
@@ -354,6 +381,11 @@ class Trainer:
 
     # --- beginning and end ---------------------------------------------------------------------------------------
 
+    def _should_resume(self) -> bool:
+        """As `resume` in the configuration asks; not where the program has, and not after steps of its own."""
+        wanted = restarted() if self.config.resume == "auto" else self.config.resume
+        return wanted and not self._resumed and self.step == 0 and self._saving.exist()
+
     def _say_start(self) -> None:
         config, report = self.config, self._report
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
@@ -366,6 +398,9 @@ class Trainer:
             config.epochs,
             per_epoch,
         )
+        if self._arranged.parallel is not None:
+            found = self._arranged.parallel
+            report.say("parallel: %s over %d processes (%s)", found.value, world(), found.reason)
         if self._augmentation is not None:
             where = "in the feed" if self._training.augment is None else f"on {self.device}"
             report.say("augmentation is on, in training only, %s: %s", where, describe(self._augmentation))

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from fulltilt.errors import LossError
 from fulltilt.train.nan import LossWatch, UpdateGuard
 from fulltilt.train.place import Batch, MidEpoch, Sums
+from fulltilt.train.together import several
 
 log = logging.getLogger("fulltilt.train")
 
@@ -39,7 +40,8 @@ class Losses:
     def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], device: torch.device, policy: Policy) -> None:
         self.guard = UpdateGuard(model) if policy == "skip" else None
         self._optimizers = list(optimizers)
-        self.watch = LossWatch(device, buffers=() if self.guard is None else self.guard.buffers)
+        buffers = () if self.guard is None else self.guard.buffers
+        self.watch = LossWatch(device, buffers=buffers, together=several())
         self.awaited: deque[Batch] = deque()
         self.sums = Sums()
         self.last: float | None = None

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import SyncBatchNorm
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fulltilt.errors import UnavailableError
@@ -89,6 +90,8 @@ class MicroBatches:
         self._inherited: dict[Tensor, Tensor] = {}
         """Gradients of the window's batches that were run before its state was saved and loaded."""
         self._proving = _PROVING_STEPS
+        self._talks = any(isinstance(module, SyncBatchNorm) for module in engine.model.modules())
+        """Ranks meet in every forward already: none can try alone."""
 
     def run(self, inputs: tuple[Any, ...], target: Any) -> tuple[Tensor, Any, bool]:
         """Loss and outputs of the batch, and whether the optimizers stepped."""
@@ -123,6 +126,15 @@ class MicroBatches:
         self._inherited = {parameter: grad.detach().clone() for parameter, grad in grads.items()}
         self._put_inherited()
 
+    def share_gradients(self) -> bool:
+        """In the middle of a window: what each rank has added up, averaged over all, so that one may save for all.
+
+        The window's sum stays the same. False where it can't be had: sharded weights keep it to themselves.
+        """
+        if self.ranks.several and self._engine.wrapped:
+            self.ranks.reduce(self._engine.parameters)
+        return not self._engine.sharded
+
     def forget_start(self) -> None:
         """Between windows, after buffers may have been replaced."""
         self._start = None
@@ -148,7 +160,7 @@ class MicroBatches:
 
     @property
     def _proves(self) -> bool:
-        return self._proving > 0 and self.ranks.several and self._engine.wrapped
+        return self._proving > 0 and self.ranks.several and self._engine.wrapped and not self._talks
 
     def _until_it_fits(self) -> tuple[Tensor, Any]:
         todo = self._window[-1:]

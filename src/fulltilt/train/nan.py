@@ -3,7 +3,8 @@
     loss, loss, loss … ─ one stack, one copy ─► pinned memory ─ when its event has passed ─► values, in order
 
 On the CPU a value can be read at once, so every step's is. On a GPU losses are gathered and copied out together; what
-is found is a few dozen steps old then, but it is known exactly which step and batch it was.
+is found is a few dozen steps old then, but it is known exactly which step and batch it was. Of several processes'
+losses the mean is taken before: a bad one of any rank is bad for all, and all act upon it at the same step.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from fulltilt.train.together import mean_of_ranks
 
 GATHERED = 64
 """Losses copied out together: a copy costs the host about as much as launching three kernels."""
@@ -38,11 +41,13 @@ class _UnderWay:
 class LossWatch:
     """Losses in, numbers out, later."""
 
-    def __init__(self, device: torch.device, *, buffers: Iterable[Tensor] = ()) -> None:
+    def __init__(self, device: torch.device, *, buffers: Iterable[Tensor] = (), together: bool = False) -> None:
         """
         Args:
             buffers: a model's running statistics, to be copied along with the losses (see `last_good`).
+            together: losses are averaged over several processes, and all of them see each at the same step.
         """
+        self._together = together
         self.last_good: list[Tensor] = []
         """The buffers at a moment up to which every loss was finite."""
         self._cuda = device.type == "cuda"
@@ -65,6 +70,8 @@ class LossWatch:
         if not self._gathered:
             return
         stacked = torch.stack(self._gathered).float()
+        if self._together:
+            mean_of_ranks(stacked)
         if self._cuda:  # few at first: a bad start is found early, and so is what a loss keeps alive
             self._copies = self._gathered[-1].untyped_storage().nbytes() > _LARGE
             self._most = min(2 * self._most, GATHERED)
@@ -87,9 +94,9 @@ class LossWatch:
         while self._under_way:
             first = self._under_way[0]
             if first.arrived is not None:
-                if wait:
-                    first.arrived.synchronize()
-                elif not first.arrived.query():  # type: ignore[no-untyped-call]
+                if wait or (self._together and len(self._under_way) > 1):
+                    first.arrived.synchronize()  # ranks must not differ; all but the newest have long arrived
+                elif self._together or not first.arrived.query():  # type: ignore[no-untyped-call]
                     break
             self._under_way.popleft()
             values = first.values.tolist()
@@ -144,7 +151,10 @@ class UpdateGuard:
         if not parameters:
             return
         largest = nn.utils.get_total_norm([p.grad for p in parameters], norm_type=math.inf)
-        if _is_fused(optimizer):
+        whole = getattr(largest, "full_tensor", None)  # of gradients that are spread over ranks
+        if whole is not None:
+            largest = whole()
+        if _is_fused(optimizer) and whole is None:
             optimizer.found_inf = (~torch.isfinite(largest)).float()  # type: ignore[attr-defined]
             optimizer._fulltilt_guarded = True  # type: ignore[attr-defined]
         elif not bool(torch.isfinite(largest)):

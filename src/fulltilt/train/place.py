@@ -51,6 +51,14 @@ class MidEpoch:
     augmentation: dict[str, Any] | None = None
     metrics: dict[str, Any] | None = None
 
+    def for_other_world(self, then: int, now: int) -> None:
+        """Counted by `then` processes, each its own part; gone on with by `now`, which add theirs up."""
+        sums = self.sums
+        mean = sums.loss_sum / max(sums.loss_samples, 1)
+        sums.samples, sums.loss_samples = (round(count * then / now) for count in (sums.samples, sums.loss_samples))
+        sums.loss_sum = mean * sums.loss_samples
+        self.metrics = None
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "sums": asdict(self.sums),
@@ -84,4 +92,6 @@ def is_finite(model: nn.Module, weights: Mapping[str, Any]) -> bool:
     """Whether the saved parameters are numbers: those of a run that had gone wrong before it was saved are not."""
     names = {name for name, _ in model.named_parameters()}
     floats = [w for name, w in weights.items() if name in names and isinstance(w, Tensor) and w.is_floating_point()]
-    return all(bool(torch.isfinite(weight).all()) for weight in floats)
+    # Of a weight that is spread over ranks, each looks at its part.
+    parts = [weight.to_local() if hasattr(weight, "to_local") else weight for weight in floats]
+    return all(bool(torch.isfinite(part).all()) for part in parts)

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from fulltilt.errors import CheckpointError, InputError
+from fulltilt.errors import CheckpointError, FulltiltError, InputError
 from fulltilt.feed.base import Feed
 from fulltilt.train.checkpoint import Checkpoints, check_matches, folder, load_checkpoint, rng
 from fulltilt.train.checkpoint.keep import Entry, newest_first
 from fulltilt.train.checkpoint.ranks import team
+from fulltilt.train.fsdp import begin_states, is_sharded, spread
 from fulltilt.train.place import FORMAT, MidEpoch, check_format, is_finite
 from fulltilt.train.schedules import Schedules
+from fulltilt.train.shared import batches_done, check_place
 from fulltilt.train.step import HybridPrecisionTrainer
+from fulltilt.train.together import rank, several, world
 from fulltilt.train.training import Position
 
 log = logging.getLogger("fulltilt.train")
+
+OWN = ("rng", "middle")
+"""What differs from rank to rank, and is kept for each: random states, and the epoch's counts so far."""
 
 
 class Saving:
@@ -48,6 +55,19 @@ class Saving:
         if self.checkpoints is not None:
             self.checkpoints.wait()
 
+    @contextmanager
+    def at_rest_after(self) -> Iterator[None]:
+        """Among several processes nothing is left being written behind an error: the group may be closed next."""
+        try:
+            yield
+        except BaseException:
+            if several():
+                try:
+                    self.wait()
+                except FulltiltError as error:
+                    log.warning("%s", error)
+            raise
+
     @property
     def _model(self) -> nn.Module:
         return self._stepper.model
@@ -67,6 +87,7 @@ class Saving:
             "feed": self._source.state_dict(),
             "epoch": position.epoch,
             "step": position.step,
+            "world": world(),
             "middle": None if middle is None else middle.state_dict(),
             "metrics": {"best": best},
             "config": self._config,
@@ -76,50 +97,85 @@ class Saving:
     def load(self, path: str | os.PathLike[str] | None = None, *, before_step: int | None = None) -> dict[str, Any]:
         """A checkpoint that can be gone on from: the given one, or the newest good one (made before a step)."""
         self.wait()
-        if path is not None:
-            return self._checked(load_checkpoint(path))
-        return self._checked(load_checkpoint(team().from_first(lambda: str(self._newest_good(before_step)))))
+        return self._newest_good(before_step) if path is None else self._checked(self._read(Path(path)))
 
-    def restore(self, state: Mapping[str, Any], position: Position) -> MidEpoch | None:
+    def exist(self) -> bool:
+        """Whether there are checkpoints, good or not; all ranks get the same answer."""
+        return self.folder is not None and team().from_first(lambda: bool(self._entries()))
+
+    def restore(self, state: dict[str, Any], position: Position) -> MidEpoch | None:
         """Put everything back but the random states, whose moment comes later."""
+        if is_sharded(self._model):
+            spread(state, self._model, self._stepper.optimizers)
         self._model.load_state_dict(state["model"])
         self._stepper.load_state_dict(state["trainer"])
         self._schedules.load_state_dict(state["schedulers"])
-        self._source.load_state_dict(state["feed"])
+        self._source.load_state_dict(check_place(self._source, state["feed"]))
         self._saved = None
         position.epoch, position.step = int(state["epoch"]), int(state["step"])
-        return None if state["middle"] is None else MidEpoch.of(state["middle"])
+        return self._middle(state)
 
     def remove_from(self, step: int) -> None:
         """Remove what was saved at or after a step that turned out bad."""
-        for entry in self._entries():
-            if entry.step >= step:
-                folder.remove(entry.path)
+
+        def remove() -> None:
+            for entry in self._entries():
+                if entry.step >= step:
+                    folder.remove(entry.path)
+
+        team().from_first(remove)
+
+    def _middle(self, state: Mapping[str, Any]) -> MidEpoch | None:
+        if state["middle"] is None:
+            return None
+        middle = MidEpoch.of(state["middle"])
+        done = batches_done(self._source, state["feed"])
+        if done is not None:
+            middle.sums.batches = done
+        if (then := state.get("world", 1)) != world():
+            if middle.metrics is not None and rank() == 0:
+                log.info("training metrics of this epoch are counted from here: %d processes began to", then)
+            middle.for_other_world(then, world())
+        return middle
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        into = None
+        if is_sharded(self._model):  # each rank reads its own part
+            begin_states(self._stepper.optimizers)
+            into = {"model": self._model.state_dict(), "trainer": self._stepper.state_dict()}
+        if self.checkpoints is None:
+            return load_checkpoint(path, into=into)
+        return self.checkpoints.load(path, into=into)
 
     def _checked(self, state: dict[str, Any]) -> dict[str, Any]:
         check_format(state)
         check_matches(self._model, state)
         return state
 
-    def _newest_good(self, before_step: int | None) -> Path:
-        seen = 0
-        for entry in self._entries():
-            if before_step is not None and entry.step >= before_step:
-                continue
-            seen += 1
+    def _newest_good(self, before_step: int | None) -> dict[str, Any]:
+        def candidates() -> list[Path]:
+            return [e.path for e in self._entries() if before_step is None or e.step < before_step]
+
+        paths = team().from_first(candidates)
+        for path in paths:
             try:
-                state = load_checkpoint(entry.path)
+                state = self._read(path)
             except CheckpointError as error:
-                log.warning("%s; trying the one before it", error)
+                _warn("%s; trying the one before it", error)
                 continue
-            if is_finite(self._model, state.get("model", {})):
-                return entry.path
-            log.warning("the checkpoint %s holds weights that are not numbers; trying the one before it", entry.path)
-        if seen:
-            raise CheckpointError(f"none of the {seen} checkpoints in {self.folder} can be used")
+            if all(team().share(is_finite(self._model, state.get("model", {})))):
+                return self._checked(state)
+            _warn("the checkpoint %s holds weights that are not numbers; trying the one before it", path)
+        if paths:
+            raise CheckpointError(f"none of the {len(paths)} checkpoints in {self.folder} can be used")
         raise CheckpointError(f"there is no checkpoint in {self.folder}; name another folder, or begin anew")
 
     def _entries(self) -> list[Entry]:
         if self.folder is None:
             raise InputError("there are no checkpoints: set output, or give a checkpoint's path")
         return newest_first(folder.entries(self.folder))
+
+
+def _warn(text: str, what: object) -> None:
+    if rank() == 0:
+        log.warning(text, what)

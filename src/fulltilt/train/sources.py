@@ -16,11 +16,19 @@ from fulltilt.feed.base import Feed
 from fulltilt.feed.build import feed
 from fulltilt.feed.mover import Mover
 from fulltilt.feed.structure import samples_in
+from fulltilt.train.shared import share
 
 
-def as_feed(loader: Any, device: torch.device, *, name: str) -> Feed:
-    """A feed as it is; a DataLoader or any iterable of batches behind one."""
-    if isinstance(loader, Feed):
+def as_feed(loader: Any, device: torch.device, *, name: str, seed: int = 0) -> Feed:
+    """A feed as it is; a DataLoader or any iterable of batches behind one.
+
+    Args:
+        seed: of the order in which a DataLoader's samples are shared out among several processes.
+    """
+    shared = share(loader, device, name=name, seed=seed)
+    if shared is not None:
+        found = shared
+    elif isinstance(loader, Feed):
         found = loader
     elif isinstance(loader, DataLoader):
         found = feed(loader, device=device)

@@ -153,7 +153,10 @@ class HybridPrecisionTrainer:
     def eval_step(self, *batch: Any) -> StepResult:
         """Loss and outputs without gradients; whether the model is in eval mode is the caller's choice."""
         inputs, target = self._split(batch)
-        loss, outputs = self._engine.forward(tuple(map(self._engine.place, inputs)), self._engine.place(target))
+        # Not through DDP, which would send buffers: ranks may have other numbers of batches to evaluate.
+        alone = self._engine.wrapped
+        placed = tuple(map(self._engine.place, inputs))
+        loss, outputs = self._engine.forward(placed, self._engine.place(target), alone=alone)
         return StepResult(loss, detached(outputs))
 
     def note_wait(self, seconds: float) -> None:
@@ -170,14 +173,15 @@ class HybridPrecisionTrainer:
         return self._clock.figures()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the model's weights, as plain tensors and numbers."""
+        """Everything but the model's weights, as plain tensors and numbers. Several processes call it together."""
         micro = self._micro
+        shared = not micro.phase or micro.share_gradients()
         state: dict[str, Any] = {
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "micro_size": micro.micro.size,
-            "phase": micro.phase,
+            "phase": micro.phase if shared else 0,
         }
-        if micro.phase:  # in the middle of accumulating: what has been added up so far
+        if micro.phase and shared:  # in the middle of accumulating: what has been added up so far
             state["grads"] = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
         if self._engine.scaler is not None:
             state["scaler"] = self._engine.scaler.state_dict()

@@ -24,6 +24,7 @@ from fulltilt.train.schedules import Schedules
 from fulltilt.train.signals import StopSignals
 from fulltilt.train.sources import batches, check_batch
 from fulltilt.train.step import HybridPrecisionTrainer
+from fulltilt.train.together import largest
 
 _END = object()
 
@@ -63,13 +64,19 @@ class Training:
         metrics: MetricsBeside | None,
         schedules: Schedules,
         target: int | Literal["auto"],
+        even: bool = True,
     ) -> None:
+        """
+        Args:
+            even: all ranks are known to have as many batches; otherwise they ask each other before each step.
+        """
         self.source, self.losses, self.augment, self.metrics = source, losses, augment, metrics
         self.batches = batches(source)
         """In an epoch, where that is known."""
         self.left_out: set[tuple[int, int]] = set()
         """Batches, as (epoch, number), that are passed over: a rollback has found them bad."""
         self._stepper, self._schedules, self._target = stepper, schedules, target
+        self._even = even
         self._random: Mapping[str, Any] | None = None
         self._resumes = False
         self._mark = 0.0
@@ -120,7 +127,7 @@ class Training:
         sums, awaited, watch = losses.sums, losses.awaited, losses.watch
         train_step, note_wait = stepper.train_step, stepper.note_wait
         augment, metrics, per_step, left_out = self.augment, self.metrics, self._schedules.per_step, self.left_out
-        epoch, step, place = position.epoch + 1, position.step, -1
+        epoch, step, place, even = position.epoch + 1, position.step, -1, self._even
         iterator = iter(self.source)
         due = duties.next_step()
         first = True
@@ -133,6 +140,8 @@ class Training:
                     raise
                 return False  # Ctrl-C goes to a loader's processes, too: without them there is no next batch
             now = clock()
+            if not even and largest(batch is _END):
+                return True  # one has no more: the others leave the rest of theirs
             if batch is _END:
                 return True
             sums.batches += 1

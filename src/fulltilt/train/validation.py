@@ -16,9 +16,10 @@ from fulltilt.train.augmenting import LoopAugmentation
 from fulltilt.train.metrics import MetricsBeside
 from fulltilt.train.progress import Bar
 from fulltilt.train.roles import target_place
+from fulltilt.train.shared import first_samples, own_samples
 from fulltilt.train.sources import batches, check_batch
 from fulltilt.train.step import HybridPrecisionTrainer
-from fulltilt.train.together import summed
+from fulltilt.train.together import same_buffers, summed
 
 
 class Validation:
@@ -45,6 +46,7 @@ class Validation:
         if self._metrics is not None:
             self._metrics.reset()
         bar.begin("validation", self.batches)
+        same_buffers(self._stepper.model)
         with evaluating(self._stepper.model), self._averaged(), self._random_kept():
             place = 0
             for batch in self.source:
@@ -52,10 +54,13 @@ class Validation:
                     check_batch(batch, name="val_loader")
                     place = target_place(tuple(batch), self._target)
                 given = batch if self._augment is None else self._augment(batch)
+                own = own_samples(self.source, len(losses) + 1)
+                if own:
+                    given = first_samples(given, own)
                 loss, outputs = self._stepper.eval_step(*given)
                 losses.append(loss)
-                sizes.append(len(given[0]))
-                if self._metrics is not None:
+                sizes.append(len(given[0]) if own != 0 else 0)
+                if self._metrics is not None and own != 0:
                     self._metrics.add(outputs, given[place])
                 bar.advance(len(losses))
         if not losses:

@@ -1,0 +1,95 @@
+"""The process group of a run under torchrun: started where it is missing, and closed again.
+
+    torchrun ─ RANK, WORLD_SIZE, LOCAL_RANK … ─► start: this process's GPU and cores, then the group ─► stop
+
+Whoever starts a group by himself (`torch.distributed.init_process_group`) keeps it: nothing is started or closed then.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+from fulltilt.errors import UnavailableError
+from fulltilt.machine.cores import read_cores
+
+log = logging.getLogger("fulltilt.train")
+
+_TOLD = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun tells each process."""
+
+
+@contextmanager
+def process_group() -> Iterator[None]:
+    """Under torchrun: all processes of the run, connected while this is open. Without torchrun nothing happens."""
+    started = start()
+    try:
+        yield
+    finally:
+        if started:
+            stop()
+
+
+def start() -> bool:
+    """Connect this process with the others that torchrun started; False where there is nothing to do."""
+    if not launched() or int(os.environ["WORLD_SIZE"]) == 1 or dist.is_initialized():
+        return False
+    local_rank = int(os.environ["LOCAL_RANK"])
+    if torch.cuda.is_available():
+        device = torch.device("cuda", gpu_of(local_rank, torch.cuda.device_count()))
+        torch.cuda.set_device(device)
+        dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)
+    else:
+        torch.set_num_threads(threads_of_rank(torch.get_num_threads()))
+        dist.init_process_group("gloo")
+    return True
+
+
+def start_until_exit() -> None:
+    """As `start`, for a program that does not say when it is done."""
+    if start():
+        atexit.register(stop)
+
+
+def stop() -> None:
+    """Leave the group; a second time does nothing."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def launched() -> bool:
+    """Whether torchrun, or something like it, has started this process, maybe beside others."""
+    return dist.is_available() and all(name in os.environ for name in _TOLD)
+
+
+def restarted() -> bool:
+    """Whether torchrun has started the processes again, after one of them had ended."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def gpu_of(local_rank: int, visible: int) -> int:
+    """The GPU of a process: its own number, or 0 where each process is shown one GPU only."""
+    if local_rank < visible:
+        return local_rank
+    if visible == 1 and "CUDA_VISIBLE_DEVICES" in os.environ:
+        return 0
+    raise UnavailableError(
+        f"LOCAL_RANK is {local_rank}, but there are {visible} GPUs here: give torchrun --nproc-per-node {visible}, "
+        "or hide the GPUs (CUDA_VISIBLE_DEVICES=) to train on the CPU"
+    )
+
+
+def threads_of_rank(now: int) -> int:
+    """This process's share of the cores, for a model that computes on the CPU.
+
+    torchrun sets OMP_NUM_THREADS to 1 where nobody has set it; another number is somebody's wish.
+    """
+    if os.environ.get("OMP_NUM_THREADS", "1") != "1":
+        return now
+    return max(1, read_cores().usable // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
