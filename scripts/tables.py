@@ -19,7 +19,7 @@ from typing import Any
 from fulltilt.bench.augment.figures import Bound
 from fulltilt.bench.augment.table import times
 from fulltilt.bench.feed.chart import chart
-from fulltilt.bench.feed.figures import in_words
+from fulltilt.bench.feed.figures import Figure, in_words
 from fulltilt.bench.monitor import BUSY_SM_PERCENT, IDLE_SM_PERCENT
 
 ROOT = Path(__file__).parent.parent
@@ -96,13 +96,12 @@ def augment_rows(result: dict[str, Any]) -> list[Row]:
 def feed_rows(result: dict[str, Any]) -> list[Row]:
     rows: list[Row] = []
     for case in result["cases"]:
-        if "rate" not in case:
+        if "samples_per_second" not in case:
             continue
-        rate, limit = case["rate"]["samples_per_second"], case.get("limit_per_second")
-        against = [f"{100 * rate / limit:.1f} % of the limit"] if limit else []
-        against += [in_words(name, case[name]) for name in ("times_loader", "of_best", "of_own") if name in case]
-        wanted = ", ".join(f"≥ {in_words(t['figure'], t['at_least'])}" for t in case.get("targets", ()))
-        rows.append((case["title"], f"{rate:,.0f}/s", ", ".join(against), wanted))
+        figures: tuple[Figure, ...] = ("share", "times_loader", "of_best", "of_own")
+        against = ", ".join(in_words(name, case[name]) for name in figures if name in case)
+        wanted = ", ".join(f"≥ {in_words(target['figure'], target['at_least'])}" for target in case.get("target", ()))
+        rows.append((case["title"], f"{case['samples_per_second']:,.0f}/s", against, wanted))
     return rows
 
 

@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from itertools import pairwise, repeat
 from pathlib import Path
+from xml.etree import ElementTree
 
 import psutil
 import pytest
@@ -20,6 +21,7 @@ import torch
 from rich.console import Console
 
 from fulltilt.bench.feed import grid, ladder, material, run, training, windows
+from fulltilt.bench.feed.chart import chart
 from fulltilt.bench.feed.figures import Case, FeedBench, Rate, Target
 from fulltilt.bench.feed.limit import Limit, Plan, against, attempt
 from fulltilt.bench.feed.loader import Photos, crop_box, loading
@@ -379,8 +381,22 @@ def test_automatic_workers_say_whether_they_settled(photos, tmp_path):
     files = ImageFiles(images, labels=[0] * len(images))
     case = training.Training(files, tmp_path, replace(TINY, settle_seconds=0.05), cores=2)
     rate = case._fed(num_workers="auto")
-    assert rate.note.startswith("not settled after")
+    assert rate.note.startswith("not settled: ")
     assert rate.workers >= 1
+
+
+def test_the_chart_has_a_bar_for_every_case_with_a_limit():
+    limit, fast = (
+        {"title": "limit", "samples_per_second": 6800.0},
+        {"title": "feed <fast>", "samples_per_second": 6700.0},
+    )
+    drawn = ElementTree.fromstring(chart({"cases": [limit, fast | {"share": 0.985}, fast | {"share": 0.1}]}))
+    bars = [float(one.attrib["width"]) for one in drawn.iter() if one.tag.endswith("rect")]
+    assert bars[0] == pytest.approx(9.85 * bars[1], rel=0.01)
+    words = [one.text for one in drawn.iter() if one.tag.endswith("text")]
+    assert "feed <fast>" in words
+    assert "98.5 %" in words
+    assert chart({"cases": [limit]}) is None
 
 
 def test_a_gpu_s_plan_has_every_case_and_leaves_out_cores_that_are_not_there(photos, tmp_path, monkeypatch):
@@ -392,8 +408,8 @@ def test_a_gpu_s_plan_has_every_case_and_leaves_out_cores_that_are_not_there(pho
         return {p.key: p for p in training.Training(files, tmp_path, scale, cores=cores)._plans(quick=quick)}
 
     whole = plans(16, quick=False)
-    wanted = ["fast", "exact", "auto", "cache", "cores_8", "cores_4", "loader_tuned", "loader_plain"]
-    assert list(whole) == wanted
+    few = [f"cores_{cores}{how}" for cores in (8, 4) for how in ("", "_cpu", "_gpu")]
+    assert list(whole) == ["fast", "exact", "auto", "cache", *few, "loader_tuned", "loader_plain"]
     for key, share in training.TARGETS.items():
         assert whole[key].targets == (Target(figure="share", at_least=share),)
     assert not whole["loader_tuned"].targets

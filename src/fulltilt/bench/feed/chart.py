@@ -18,7 +18,7 @@ text {{ {_FONT}; fill: #24292f }} .title {{ font-weight: 600 }} .quiet {{ fill: 
 
 def chart(result: dict[str, Any]) -> str | None:
     """From the benchmark's JSON, a bar for every case that has a limit; None where there is none."""
-    cases = [case for case in result["cases"] if "rate" in case and "limit_per_second" in case]
+    cases = [case for case in result["cases"] if "share" in case]
     if not cases:
         return None
     height = _TOP + _ROW * len(cases) + _BOTTOM
@@ -38,8 +38,7 @@ def chart(result: dict[str, Any]) -> str | None:
 
 
 def _bar(case: dict[str, Any], top: int) -> list[str]:
-    rate = case["rate"]["samples_per_second"]
-    share = rate / case["limit_per_second"]
+    rate, share = case["samples_per_second"], case["share"]
     length = max(1.0, min(share, 1.05) * _span())
     kind = "other" if case["title"].startswith("DataLoader") else "ours"
     return [
