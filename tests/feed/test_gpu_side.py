@@ -14,6 +14,8 @@ from fulltilt.decode import decode
 from fulltilt.decode.gpu import GpuDecoder
 from fulltilt.errors import SampleError, UnavailableError
 from fulltilt.feed import ImageFiles, feed, file_feed
+from fulltilt.feed.share import ShareTuner
+from fulltilt.feed.tuner import Tuner
 from fulltilt.feed.kept import Mode
 
 
@@ -167,3 +169,20 @@ def test_no_decoder_on_this_device_means_no_share(folder, monkeypatch, caplog):
         assert len(list(it)) == 3
         assert it.stats()["gpu_share"] == 0
     assert "no JPEG decoding here" in caplog.text
+
+
+def test_numbers_of_decoders_that_are_tried_don_t_move_the_share(folder, monkeypatch):
+    with file_feed_with(ImageFiles(folder), 0.0, num_workers="auto") as it:
+        it._share_tuner = ShareTuner()
+        it._tuner = Tuner(8, 8)
+        monkeypatch.setattr(it._reader.pool, "resize", lambda workers: None)
+        measured = iter([(1000.0, 0.0)] * 3 + [(500.0, 0.5)] * 20)
+        monkeypatch.setattr(it._window, "add", lambda samples, waited: next(measured))
+        shares, numbers = set(), set()
+        while not it.is_settled:
+            it._tune(8, 0.0)
+            shares.add(it._share_tuner.share)
+            numbers.add(it._tuner.workers)
+        assert shares == {0.0}
+        assert len(numbers) > 1
+        assert it.decision.value == 8

@@ -203,7 +203,10 @@ class FileFeed(OrderedFeed):
         return staged.filled.step, self._stage.take(staged)
 
     def _tune(self, samples: int, waited: float) -> None:
-        """First the GPU's share, for that decides how much is left to the decoders; then their number."""
+        """First the GPU's share, for that decides how much is left to the decoders; then their number.
+
+        While numbers are tried, a loop that waits says nothing of the share.
+        """
         if self._side is not None and self._side.trouble is not None and self._reader.share:
             log.warning("%s: the CPU decodes all from now on", self._side.trouble)
             self._share_tuner, self._reader.share = None, 0.0
@@ -220,7 +223,7 @@ class FileFeed(OrderedFeed):
             if self._window.counting and not counting:
                 self._meter.begin()
             return
-        if share is not None:
+        if share is not None and (tuner is None or tuner.settled or not tuner.trials):
             was = share.decision
             self._set_share(share.observe(*measured))
             if share.decision is None:

@@ -1,7 +1,8 @@
 """How much of each batch the GPU decodes: found by trying, with the training's own rate as the measure. Policy only.
 
 Where the cores can't keep up, files left to the GPU's engines help; but they take time from the step, so more is not
-better. The rate rises with the share until the cores keep up, then falls: a hill, climbed in steps that get smaller.
+always better. Nor is less: decoders that just keep up may leave the trainer no core to launch kernels from. So both
+sides of the best so far are tried, in steps that get smaller, and of shares that do equally well the smallest is kept.
 """
 
 from __future__ import annotations
@@ -70,12 +71,12 @@ class ShareTuner:
         return min((t for t in self._trials.values() if t.rate >= best * (1 - _SAME)), key=lambda t: t.share)
 
     def _following(self, chosen: ShareTrial) -> float | None:
+        if chosen.share == 0 and chosen.wait_share <= WAITING:
+            return None
         while self._step >= _LAST_STEP:
-            higher, lower = min(chosen.share + self._step, 1.0), max(chosen.share - self._step, 0.0)
-            if chosen.wait_share > WAITING and higher not in self._trials:
-                return higher
-            if lower not in self._trials:
-                return lower
+            for share in (min(chosen.share + self._step, 1.0), max(chosen.share - self._step, 0.0)):
+                if share not in self._trials:
+                    return share
             self._step /= 2
         return None
 

@@ -74,7 +74,7 @@ class Training:
     def _with_fewer(self, cores: int, *, quick: bool) -> list[Plan]:
         """As it sets itself, and what the cores and the GPU's engines give alone."""
         title, each = f"feed, fast, {cores} cores only", {"cores": cores, "num_workers": cores - 1}
-        plans = [self._plan(f"cores_{cores}", title, gpu_share="auto", **each)]
+        plans = [self._plan(f"cores_{cores}", title, cores=cores, num_workers="auto")]
         if not quick:
             plans += [
                 self._plan(f"cores_{cores}_cpu", f"{title}, none decoded by the GPU", gpu_share=0.0, **each),
@@ -133,12 +133,11 @@ class Training:
 
     def _tuned_loader(self, workers: int) -> Rate:
         scale = self._scale
-        with loading(
-            self._photos(), batch=scale.batch, workers=workers, device=scale.device, half=scale.gpu
-        ) as batches:
-            rate = measure(
-                batches, self.step, device=scale.device, warm=workers, steps=scale.steps, seconds=scale.seconds,
-                workers=workers,
+        photos = self._photos(as_bytes=True)
+        with loading(photos, batch=scale.batch, workers=workers, device=scale.device, half=scale.gpu) as batches:
+            rate = measure(  # workers deliver in bursts: several rounds of them
+                batches, self.step, device=scale.device, warm=2 * workers, steps=4 * workers,
+                seconds=3 * scale.seconds, workers=workers,
             )  # fmt: skip
         self.step.check()
         return replace(rate, note=way())
@@ -152,7 +151,7 @@ class Training:
                 batches, step, device=scale.device, warm=2, steps=_PLAIN_STEPS, seconds=scale.seconds, workers=0
             )
 
-    def _photos(self) -> Photos:
+    def _photos(self, *, as_bytes: bool = False) -> Photos:
         labels = self._files.labels
         assert labels is not None
-        return Photos(self._files.paths, [int(label) for label in labels], self._scale.crop)
+        return Photos(self._files.paths, [int(label) for label in labels], self._scale.crop, as_bytes=as_bytes)
