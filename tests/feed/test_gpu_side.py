@@ -14,9 +14,9 @@ from fulltilt.decode import decode
 from fulltilt.decode.gpu import GpuDecoder
 from fulltilt.errors import SampleError, UnavailableError
 from fulltilt.feed import ImageFiles, feed, file_feed
+from fulltilt.feed.kept import Mode
 from fulltilt.feed.share import ShareTuner
 from fulltilt.feed.tuner import Tuner
-from fulltilt.feed.kept import Mode
 
 
 class StandIn:
@@ -176,7 +176,7 @@ def test_numbers_of_decoders_that_are_tried_don_t_move_the_share(folder, monkeyp
         it._share_tuner = ShareTuner()
         it._tuner = Tuner(8, 8)
         monkeypatch.setattr(it._reader.pool, "resize", lambda workers: None)
-        measured = iter([(1000.0, 0.0)] * 3 + [(500.0, 0.5)] * 20)
+        measured = iter([(1000.0, 0.0)] * 2 + [(500.0, 0.5)] * 20)
         monkeypatch.setattr(it._window, "add", lambda samples, waited: next(measured))
         shares, numbers = set(), set()
         while not it.is_settled:
