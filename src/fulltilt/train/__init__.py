@@ -9,10 +9,13 @@ step.py      HybridPrecisionTrainer: the step           loop.py       Trainer: f
   choose.py    what to try, what to keep (pure)           saving.py      a run's state, to checkpoint/ and back
   trials.py    the trials, on the real model              report.py      progress.py, lines.py, logs.py
   snapshot.py  state taken and put back, bit for bit      schedules.py, monitored.py, callbacks.py
-  graphed.py   the whole step as a CUDA graph             signals.py     save and leave; together.py: all ranks
+  graphed.py   the whole step as a CUDA graph             signals.py     save and leave
   micro.py     micro-batches; out of memory (ranks.py: all processes agree)
   ema.py       averaged weights
   clock.py     times without waiting
+several processes (torchrun)
+  group.py     the process group, started and closed      parallel.py    a model for each (DDP), or a part (fsdp.py)
+  together.py  what loops agree on                        shared.py      a DataLoader's samples, each rank its own
 config.py    the YAML: config_file.py reads and checks it, build.py and data.py make a Trainer of it
 """
 
@@ -21,13 +24,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fulltilt.train.group import process_group as process_group
     from fulltilt.train.loop import Trainer as Trainer
     from fulltilt.train.step import HybridPrecisionTrainer as HybridPrecisionTrainer
 
-__all__ = ["HybridPrecisionTrainer", "Trainer"]
+__all__ = ["HybridPrecisionTrainer", "Trainer", "process_group"]
 
 # Imported on first use: `fulltilt train --help` must not load torch.
-_HOMES = {"HybridPrecisionTrainer": "step", "Trainer": "loop"}
+_HOMES = {"HybridPrecisionTrainer": "step", "Trainer": "loop", "process_group": "group"}
 
 
 def __getattr__(name: str) -> Any:

@@ -10,8 +10,11 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -44,10 +47,10 @@ def start() -> bool:
     if torch.cuda.is_available():
         device = torch.device("cuda", gpu_of(local_rank, torch.cuda.device_count()))
         torch.cuda.set_device(device)
-        dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)
+        _connect("cpu:gloo,cuda:nccl", device)
     else:
         torch.set_num_threads(threads_of_rank(torch.get_num_threads()))
-        dist.init_process_group("gloo")
+        _connect("gloo", None)
     return True
 
 
@@ -71,6 +74,44 @@ def launched() -> bool:
 def restarted() -> bool:
     """Whether torchrun has started the processes again, after one of them had ended."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def _connect(backend: str, device: torch.device | None) -> None:
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, world = next(rendezvous("env://"))
+    store = PrefixStore(_agreed_token(store, rank, world), store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, device_id=device)
+
+
+def _agreed_token(store: Any, rank: int, world: int) -> str:
+    """A name that this start of the processes has for itself, the same on all ranks.
+
+    torchrun's store outlives the processes. Without a name of their own, those that are started again find the dead
+    ones' addresses in it, and wait for them. The number of restarts won't do: machines may count it differently.
+    """
+    own = uuid.uuid4().hex
+    if rank:
+        store.set(f"ask/{rank}", own)
+        token: str = store.get(f"answer/{own}").decode()
+        store.set(f"heard/{token}/{rank}", "")
+        return token
+    unheard = set(range(1, world))
+    deadline = time.monotonic() + store.timeout.total_seconds()
+    while unheard:
+        for other in sorted(unheard):
+            # An asker may be a dead one's trace: answered as well, and the living one's question comes over it.
+            if store.check([f"ask/{other}"]):
+                store.set(f"answer/{store.get(f'ask/{other}').decode()}", own)
+            if store.check([f"heard/{own}/{other}"]):
+                unheard.discard(other)
+        if unheard and time.monotonic() > deadline:
+            raise UnavailableError(
+                f"rank {min(unheard)} of {world} has not come within {store.timeout}; see its output"
+            )
+        time.sleep(0.01)
+    return own
 
 
 def gpu_of(local_rank: int, visible: int) -> int:

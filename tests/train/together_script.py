@@ -1,0 +1,72 @@
+"""A user's own script for torchrun: a Trainer, and nothing said about processes. Runs the jobs that it is given.
+
+Also called in one process, with `jobs(…)`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics.classification import MulticlassAccuracy
+
+from fulltilt import Trainer
+from fulltilt.feed import feed
+from fulltilt.train import process_group
+from fulltilt.train.together import rank
+
+GLOBAL_BATCH = 12
+SAMPLES = 96
+
+
+def samples() -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(3)
+    inputs = torch.randn(SAMPLES, 8, generator=draw)
+    return inputs, (inputs[:, 0] * inputs[:, 1] > 0).long()
+
+
+def run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Train; losses, figures and whole weights."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
+    inputs, labels = samples()
+    if (bad := job.get("bad_sample")) is not None:
+        inputs[bad] = torch.nan
+    size, config = GLOBAL_BATCH // int(os.environ.get("WORLD_SIZE", "1")), dict(job["config"])
+    train: Any = feed((inputs, labels), batch_size=size, shuffle=True, device="cpu")
+    if job.get("loader"):
+        train = DataLoader(TensorDataset(inputs, labels), size, shuffle=True)
+    held_out = DataLoader(TensorDataset(inputs[:41], labels[:41]), 4)  # which no number of ranks divides
+    config |= {
+        "epochs": 3,
+        "eval_interval": 1,
+        "compile": False,
+        "precision": "fp32",
+        "output": str(folder / job["name"]),
+    }
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    trainer = Trainer(
+        model, train, held_out, None, optimizer, config=config, metrics={"accuracy": MulticlassAccuracy(2)}
+    )
+    history = trainer.fit()
+    weights = {name: value.full_tensor() if hasattr(value, "full_tensor") else value
+               for name, value in trainer.model.state_dict().items()}  # fmt: skip
+    figures = [{key: value for key, value in record.items() if "loss" in key or "accuracy" in key or key == "samples"}
+               for record in history.epochs]  # fmt: skip
+    return {"losses": torch.tensor(list(history.losses)), "weights": weights, "figures": figures, "step": trainer.step}
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    jobs = json.loads(sys.argv[2])
+    # Feeds have to know their rank; a script with DataLoaders alone needs no such line.
+    with nullcontext() if all(job.get("loader") for job in jobs) else process_group():
+        for job in jobs:
+            torch.save(run(job, folder), folder / f"{job['name']}-{rank()}.pt")
