@@ -1,4 +1,4 @@
-# make demo   set up, then look at this machine, watch it for a moment, and replay a recording from an H200
+# make demo   set up, then look at this machine, watch it, train a small model, and replay a recording from an H200
 # make test   set up, then run every test
 # make check  set up, then lint, format, types, import layers
 PYTHON ?= python3
@@ -15,6 +15,9 @@ demo: $(STAMP)
 	@$(BIN)/fulltilt env
 	@printf '\n— Six seconds of it: fulltilt monitor --interval 0.5 --duration 6\n\n'
 	@$(BIN)/fulltilt monitor --interval 0.5 --duration 6
+	@printf '\n— A small model: fulltilt train examples/train.yaml training.output=runs/demo\n\n'
+	@rm -rf runs/demo
+	@$(BIN)/fulltilt train examples/train.yaml training.output=runs/demo
 	@printf '\n— An H200 that waits, recorded: fulltilt monitor --replay $(RECORDINGS)/starved.jsonl --html demo.html\n\n'
 	@$(BIN)/fulltilt monitor --replay $(RECORDINGS)/starved.jsonl --html demo.html
 
