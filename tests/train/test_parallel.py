@@ -64,7 +64,7 @@ def test_its_epochs_differ_and_its_place_can_be_saved(two_ranks):
     iterator = iter(source)
     assert next(iterator)[1].tolist() == first[0]
     state = source.state_dict()
-    assert state == {"epoch": 0, "position": 8}
+    assert state == {"epoch": 0, "position": 8, "seed": 5, "shuffle": True, "length": 22}
     source.close()
     assert drawn(two_ranks, 0, shuffle=True, state=state) == first[1:]
 
@@ -72,9 +72,12 @@ def test_its_epochs_differ_and_its_place_can_be_saved(two_ranks):
 def test_a_place_of_another_number_of_processes_is_gone_on_from():
     order = Order(length=22, batch_size=4, rank=0, world=1)
     source = shared.SharedLoaderFeed(DataLoader(DATA, 4), order, device=CPU)
-    source.load_state_dict({"epoch": 0, "position": 6})
+    state = {"epoch": 0, "position": 6, "seed": 0, "shuffle": False, "length": 22}
+    with pytest.raises(InputError, match="this loader has length=22, the saved one had 23"):
+        source.load_state_dict({**state, "length": 23})
+    source.load_state_dict(state)
     assert list(chain.from_iterable(batch[1].tolist() for batch in source)) == list(range(6, 22))
-    assert shared.batches_done(source, {"epoch": 0, "position": 6}) == 2, "six batches in all, four are left"
+    assert shared.batches_done(source, state) == 2, "six batches in all, four are left"
     source.close()
 
 

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -108,21 +109,17 @@ def test_checkpoints_of_two_load_on_one_and_on_three(tmp_path):
     ]
     on_ranks(tmp_path, 2, jobs)
     assert load_checkpoint(max((tmp_path / "fsdp" / "checkpoints").iterdir()))["step"] == 12, "in the second epoch"
-    crossed = tmp_path / "crossed"
     for job in jobs:
-        job["config"] |= {"max_steps": 24, "resume": True}
-        other = "fsdp" if job["name"] == "ddp" else "ddp"  # and saved as one, loaded as the other
-        shutil.copytree(tmp_path / job["name"], crossed / job["name"])
-        jobs = [*jobs, {**job, "name": f"crossed/{job['name']}", "config": {**job["config"], "parallel": other}}]
-    for job in jobs:
+        job["config"] |= {"max_steps": 20, "resume": True}
         shutil.copytree(tmp_path / job["name"], tmp_path / "one" / job["name"])
-    expected = run({"name": "whole", "config": {"accumulate": 2}}, tmp_path)
-    three, _ = on_ranks(tmp_path, 3, jobs)
-    for job, found in zip(jobs, three, strict=True):
-        for each in found:
-            assert_close(each, expected, steps=12)
-        alone = {**job, "loader": False}  # one process that torchrun did not start has a DataLoader's own order
-        assert_close(run(alone, tmp_path / "one"), expected, steps=12)
+    shutil.copytree(tmp_path / "ddp", tmp_path / "crossed")  # saved whole, loaded in parts
+    crossed = {"name": "crossed", "config": {**jobs[1]["config"]}}
+    expected = run({"name": "whole", "config": {"accumulate": 2, "max_steps": 20}}, tmp_path)
+    three, _ = on_ranks(tmp_path, 3, [*jobs, crossed])
+    for each in chain.from_iterable(three):
+        assert_close(each, expected, steps=8)
+    for job in jobs:  # one process that torchrun did not start would have a DataLoader's own order: a feed has ours
+        assert_close(run({**job, "loader": False}, tmp_path / "one"), expected, steps=8)
 
 
 MODULE = """

@@ -21,6 +21,8 @@ import torch.distributed as dist
 
 from fulltilt.errors import UnavailableError
 from fulltilt.machine.cores import read_cores
+from fulltilt.train import together
+from fulltilt.train.checkpoint import ranks
 
 log = logging.getLogger("fulltilt.train")
 
@@ -61,8 +63,13 @@ def start_until_exit() -> None:
 
 
 def stop() -> None:
-    """Leave the group; a second time does nothing."""
+    """Leave the group; a second time does nothing.
+
+    No group may be left to the interpreter's end: its threads would ask for a lock that is gone by then.
+    """
     if dist.is_initialized():
+        together.forget()
+        ranks.forget()
         dist.destroy_process_group()
 
 

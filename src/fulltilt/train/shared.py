@@ -58,9 +58,12 @@ class SharedLoaderFeed(LoaderFeed):
         self._order_batches.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        order = self.order
-        taken = self._order_batches.start + self._batches * order.batch_size * order.world
-        return {"epoch": self._epoch, "position": min(taken, order.length) if self._batches or self._resumes else 0}
+        """As a feed of ours has it: one may go on where the other was."""
+        order, batches = self.order, self._order_batches
+        taken = batches.start + self._batches * order.batch_size * order.world
+        position = min(taken, order.length) if self._batches or self._resumes else 0
+        same = {"seed": order.seed, "shuffle": order.shuffle, "length": order.length}
+        return {"epoch": self._epoch, "position": position, **same}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if "position" not in state and state.get("batches"):
@@ -68,9 +71,15 @@ class SharedLoaderFeed(LoaderFeed):
                 "the checkpoint's place in the data is that of a DataLoader in one process, whose order several can't "
                 "go on with: resume in one process, or from a checkpoint of several"
             )
+        position = int(state.get("position", 0))
+        for name in ("seed", "shuffle", "length") if position else ():
+            if state[name] != getattr(self.order, name):
+                raise InputError(
+                    f"this loader has {name}={getattr(self.order, name)!r}, the saved one had {state[name]!r}: "
+                    "what is left of the epoch would not be what was left of that one"
+                )
         self.set_epoch(int(state["epoch"]))
-        self._order_batches.start = int(state.get("position", 0))
-        self._resumes = self._order_batches.start > 0
+        self._order_batches.start, self._resumes = position, position > 0
         self._random, self._begins = self._generator_state(), False
 
 

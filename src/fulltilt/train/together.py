@@ -93,6 +93,12 @@ def steps_apart(step_seconds: float) -> int:
 _made: tuple[Any, Any] | None = None
 
 
+def forget() -> None:
+    """Let go of the loop's own group, before the default one is closed."""
+    global _made  # noqa: PLW0603
+    _made = None
+
+
 def _host_group() -> Any:
     """Gloo for the loop's own messages: checkpoints have theirs, used by another thread. Made by all, on first use."""
     global _made  # noqa: PLW0603

@@ -76,6 +76,12 @@ def team() -> Team:
     return _made[1]
 
 
+def forget() -> None:
+    """Let go of the gloo group, before the default one is closed."""
+    global _made  # noqa: PLW0603
+    _made = None
+
+
 def _default_group() -> Any:
     import torch.distributed as dist
 
