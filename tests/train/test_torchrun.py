@@ -31,7 +31,8 @@ CLOSE = {"rtol": 2e-5, "atol": 2e-5}
 
 def torchrun(folder: Path, ranks: int, *command: str, restarts: int = 0) -> subprocess.Popen[str]:
     launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]
-    env = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "OMP_NUM_THREADS": "1"}
+    hidden = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    env = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), **hidden}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen([sys.executable, *launch, *command], cwd=folder, env=env, **pipes)
 
@@ -92,14 +93,16 @@ def test_a_script_with_plain_data_loaders_and_bad_losses_of_one_rank(tmp_path):
         {"name": "skip", "loader": True, "bad_sample": 50, "config": {"nan_policy": "skip"}},
         {"name": "rollback", "loader": True, "bad_sample": 50,
          "config": {"nan_policy": "rollback", "checkpoint_every_steps": 2, "max_steps": 8}},
+        {"name": "uneven", "loader": True, "uneven": True, "config": {}},
     ]  # fmt: skip
-    (plain, skip, rollback), said = on_ranks(tmp_path, 2, jobs)
+    (plain, skip, rollback, uneven), said = on_ranks(tmp_path, 2, jobs)
     assert_close(plain[0], run({"name": "alone", "config": {}}, tmp_path))
     for first, second in (skip, rollback):
         torch.testing.assert_close(first, second, rtol=0, atol=0, equal_nan=True)
         assert all(bool(value.isfinite().all()) for value in first["weights"].values())
     assert int(skip[0]["losses"].isnan().sum()) == 3, "once in each epoch"
     assert said.count("; rolling back") == 1
+    assert [each["step"] for each in uneven] == [9, 9], "an epoch ends for all when it ends for one"
 
 
 def test_checkpoints_of_two_load_on_one_and_on_three(tmp_path):
@@ -144,6 +147,15 @@ class Net(nn.Sequential):
             os.kill(os.getpid(), signal.SIGKILL)
         return super().forward(x)
 """
+BOTH = """
+import os
+from pathlib import Path
+from fulltilt.cli.train import train
+
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    train(Path("run.yaml"), ["training.output=whole"])
+train(Path("run.yaml"), ["training.output=killed", "model.args={kills: true}"])
+"""
 CONFIG = {
     "data": {"source": "own:data", "batch_size": 6},
     "model": {"name": "own:Net"},
@@ -159,9 +171,8 @@ def project(tmp_path):
 
 
 def test_a_killed_rank_is_started_again_and_the_run_ends_as_if_nothing_had_been(project):
-    finished(torchrun(project, 2, "-m", "fulltilt", "train", "run.yaml", "training.output=whole"))
-    train = ("-m", "fulltilt", "train", "run.yaml", "training.output=killed", "model.args={kills: true}")
-    said = finished(torchrun(project, 2, *train, restarts=1))
+    (project / "script.py").write_text(BOTH)
+    said = finished(torchrun(project, 2, "script.py", restarts=1))
     assert "exitcode: -9" in said, said
     assert re.search("going on from step (8|12) ", said), "of which the last may not have been written yet"
     ends = [load_checkpoint(max((project / name / "checkpoints").iterdir())) for name in ("whole", "killed")]
