@@ -154,6 +154,26 @@ def test_order_may_be_relaxed(photos):
         assert sorted(numbers(it)) == list(range(COUNT))
 
 
+def test_an_epoch_out_of_order_is_whole_before_the_next_begins(photos):
+    """A batch that takes long comes late, not in another epoch, and a place saved before it has come is before it."""
+    with feed(ImageFiles(photos), **options(in_order=False, batch_size=4)) as it:
+        finished, late = it._reader.finished, []
+        it._reader.finished = lambda f: late.append(f) if f.step.start == 0 and f.step.epoch == 0 else finished(f)
+        loop = iter(it)
+        seen = numbers(next(loop) for _ in range(3))
+        place = it.state_dict()
+        for _ in range(6):
+            seen += numbers([next(loop)])
+        assert sorted(seen) == list(range(4, COUNT))
+        finished(late[0])
+        assert numbers(loop) == [0, 1, 2, 3]
+        assert sorted(numbers(it)) == list(range(COUNT))
+    assert (place["epoch"], place["position"]) == (0, 0)
+    with feed(ImageFiles(photos), **options(batch_size=4)) as again:
+        again.load_state_dict(place)
+        assert numbers(again) == list(range(COUNT))
+
+
 def damage(paths: list[str]) -> dict[str, str]:
     """Bad files, and what is to be said of each."""
     Path(paths[3]).write_bytes(b"")
@@ -234,6 +254,33 @@ def test_the_number_of_decoders_changes_while_running(photos):
         it.resize(3)
         assert numbers(it) == list(range(COUNT))
         assert len(it._reader.pool.pids) == 3
+
+
+def test_the_number_of_decoders_is_the_last_one_asked_for(photos):
+    with feed(ImageFiles(photos), **options(num_workers=4)) as it:
+        for _ in range(3):
+            it.resize(1)  # before those that are to leave have heard of it
+        assert numbers(it) == list(range(COUNT))
+        wait_until(lambda: len(it._reader.pool.pids) == 1)
+        it.resize(4)
+        it.resize(2)
+        it.resize(4)
+        assert numbers(it) == list(range(COUNT))
+        wait_until(lambda: len(it._reader.pool.pids) == 4 and it._reader.pool._leaving == 0)
+
+
+def test_a_batch_size_beyond_the_samples_takes_no_more_memory_than_they_do(photos):
+    with feed(ImageFiles(photos), **options(batch_size=10**9)) as it:
+        assert numbers(it) == list(range(COUNT))
+        assert it._reader.slots[0].samples == COUNT
+
+
+def test_a_feed_that_can_not_be_made_leaves_nothing_open(photos, monkeypatch):
+    monkeypatch.setattr("fulltilt.feed.reader._SPARE", 1e12)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(InputError, match="lower batch_size"):
+        feed(ImageFiles(photos), **options())
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_the_number_of_decoders_is_found_by_trying(photos, monkeypatch):

@@ -162,7 +162,7 @@ def feed(
                 source,
                 steps.permutation(0)[:PROBED].tolist(),
                 free=free_here(cores, _local_world()),
-                batch_size=batch_size,
+                batch_size=steps.largest_step,
                 ahead=device_prefetch,
                 kind=worker_kind,
                 workers=None if auto else workers,

@@ -83,7 +83,7 @@ class FileFeed(OrderedFeed):
         self._reader = Reader(
             catalog,
             len(source),
-            batch_size=order.batch_size,
+            batch_size=order.largest_step,
             slots=slots,
             workers=workers,
             most_workers=beyond if tune else most_workers,

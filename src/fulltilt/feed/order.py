@@ -59,6 +59,11 @@ class Order:
                 f"{self.world} × {self.batch_size}; lower batch_size or set drop_last=False"
             )
 
+    @property
+    def largest_step(self) -> int:
+        """The most samples that a step has for one rank: a batch, or all that there are."""
+        return min(self.batch_size, -(-self.length // self.world))
+
     def steps(self, position: int = 0) -> int:
         """Steps from a position to the epoch's end."""
         left, each = max(self.length - position, 0), self.batch_size * self.world

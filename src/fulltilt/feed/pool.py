@@ -92,6 +92,8 @@ class Pool:
         self._reported: dict[int, tuple[int, int, int]] = {}
         self._deaths: Counter[int] = Counter()
         self._deaths_in_a_row = 0
+        self._leaving = 0
+        """Processes that have been told to leave and have not ended yet."""
         self._closed = False
         self.wanted = 0
         self.resize(workers)
@@ -109,12 +111,9 @@ class Pool:
         """Go on with another number of processes; none of their samples is lost."""
         with self._lock:
             self.wanted = max(1, min(workers, self._most))
-            for worker in range(self._most):
-                if len(self._workers) >= self.wanted:
-                    break
-                if worker not in self._workers:
-                    self._start(worker)
-            for _ in range(len(self._workers) - self.wanted):
+            self._start_missing()
+            for _ in range(self._staying - self.wanted):
+                self._leaving += 1
                 self._send(Task(-1, 0, 0, 0))  # whoever takes this leaves
 
     @property
@@ -148,6 +147,18 @@ class Pool:
         self._desk.close()
         self._counts = self._tally.total()
         self._tally.close()
+
+    @property
+    def _staying(self) -> int:
+        return len(self._workers) - self._leaving
+
+    def _start_missing(self) -> None:
+        """As many as are wanted; those that were told to leave keep their numbers until they have."""
+        for worker in range(self._most):
+            if self._staying >= self.wanted:
+                return
+            if worker not in self._workers:
+                self._start(worker)
 
     def _start(self, worker: int) -> None:
         inherited = [self._task_in, self._report_out, self._desk.fd, self._catalog.fd, *(s.fd for s in self._slots)]
@@ -256,6 +267,8 @@ class Pool:
             status = self._workers.pop(worker).wait()
             at = self._desk.read(worker)
             if status == 0 and at is None:
+                self._leaving = max(0, self._leaving - 1)
+                self._start_missing()  # more may have been wanted since, when no number was free
                 return
             self._deaths_in_a_row += 1
             if self._deaths_in_a_row > _DEATHS_IN_A_ROW:
@@ -269,8 +282,7 @@ class Pool:
                 last = f"at {self._catalog.image(int(self._slots[task.slot].index[position]))}"
                 full = self._take_over(task, position, status)
             log.warning("decoder %d was ended by %s, %s; another goes on", worker, cause(status), last)
-            if len(self._workers) < self.wanted:
-                self._start(worker)
+            self._start_missing()
         self._tell(full)
 
     def _take_over(self, task: Task, position: int, status: int) -> list[tuple[int, dict[int, str]]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -81,36 +81,42 @@ class Reader:
         pin: Pin | None = None,
     ) -> None:
         self._catalog, self._kept, self._in_order, self._pin = catalog, kept, in_order, pin
-        room = int(_expected_bytes(catalog, count, channels) * batch_size * _SPARE)
         self._bytes_per_pixel = channels + catalog.has_masks
-        slots = fitting_slots(slots, room, read_memory().available_bytes)
-        self.slots = [Slot.create(batch_size, room) for _ in range(slots)]
-        self._free = deque(range(slots))
-        self._rounds = [0] * slots
+        self.slots: list[Slot] = []
         self._filling: dict[int, Filled] = {}
         self._queue: deque[Filled] = deque()
         self._steps: Iterator[Step] = iter(())
+        self._begun: Step | None = None
+        """The step that a slot was given last."""
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self.side: Side | None = None
         self.share = 0.0
         """The part of each batch from now on that is left to the side."""
-        if pin is not None:
-            for slot in self.slots:
-                pin.pin(slot)
-        self.pool = Pool(
-            catalog,
-            self.slots,
-            workers=workers,
-            most=most_workers,
-            quality=quality,
-            channels=channels,
-            cache=cache,
-            kept=kept,
-            cache_to_come=cache_to_come,
-            done=self._slot_done,
-            broken=self.broken,
-        )
+        try:
+            room = int(_expected_bytes(catalog, count, channels) * batch_size * _SPARE)
+            for _ in range(fitting_slots(slots, room, read_memory().available_bytes)):
+                self.slots.append(Slot.create(batch_size, room))
+                if pin is not None:
+                    pin.pin(self.slots[-1])
+            self._free = deque(range(len(self.slots)))
+            self._rounds = [0] * len(self.slots)
+            self.pool = Pool(
+                catalog,
+                self.slots,
+                workers=workers,
+                most=most_workers,
+                quality=quality,
+                channels=channels,
+                cache=cache,
+                kept=kept,
+                cache_to_come=cache_to_come,
+                done=self._slot_done,
+                broken=self.broken,
+            )
+        except BaseException:
+            self._free_memory()
+            raise
 
     def start(self, steps: Iterator[Step]) -> None:
         """Begin with these steps; what is under way for others is dropped."""
@@ -131,6 +137,7 @@ class Reader:
                 filled = Filled(slot=self.slots[number], number=number, step=step)
                 self._filling[number] = filled
                 self._queue.append(filled)
+                self._begun = step
                 count = len(step.indices)
                 filled.slot.begin(step.indices, files=0 if self.side is None else round(self.share * count))
                 # Small parts even out slow files; a few per process and batch are enough.
@@ -138,7 +145,7 @@ class Reader:
                 self._ask(number, [(first, min(part, count - first)) for first in range(0, count, part)])
 
     def take(self, *, wait: bool = True) -> Filled | None:
-        """The next full slot (any full one, where order doesn't matter); None when it is not to be waited for.
+        """The next full slot (any full one of the epoch, where order doesn't matter); None: it is not to be waited for.
 
         There may be nothing to wait for yet but slots of an epoch that was broken off, which are filled anew then.
         """
@@ -146,10 +153,11 @@ class Reader:
             while True:
                 if self._error is not None:
                     raise self._error
-                among = list(self._queue)[:1] if self._in_order else list(self._queue)
-                for filled in among:
+                for filled in self._eligible():
                     if filled.full:
                         self._queue.remove(filled)
+                        if not self._in_order:
+                            filled.step = self._out_of_turn(filled.step)
                         return filled
                 if not wait:
                     return None
@@ -166,6 +174,9 @@ class Reader:
         self.pool.close()
         if self.side is not None:
             self.side.close()
+        self._free_memory()
+
+    def _free_memory(self) -> None:
         for slot in self.slots:
             if self._pin is not None:
                 self._pin.unpin(slot)
@@ -173,6 +184,22 @@ class Reader:
         self._catalog.close()
         if self._kept is not None:
             self._kept.close()
+
+    def _eligible(self) -> list[Filled]:
+        """Slots that may be taken, full or not: an epoch is taken whole before the next one is begun."""
+        if self._in_order:
+            return list(self._queue)[:1]
+        return [filled for filled in self._queue if filled.step.epoch == self._queue[0].step.epoch]
+
+    def _out_of_turn(self, step: Step) -> Step:
+        """A step as it counts when it is taken now: the place is before all that is not taken yet, so none is lost."""
+        begun = self._begun
+        assert begun is not None
+        if self._queue and self._queue[0].step.epoch == step.epoch:
+            return replace(step, position=self._queue[0].step.start, last=False)
+        if begun.epoch == step.epoch and not begun.last:
+            return replace(step, position=begun.position, last=False)
+        return replace(step, last=True)
 
     def _ask(self, number: int, parts: list[tuple[int, int]]) -> None:
         self._rounds[number] += 1

@@ -46,7 +46,7 @@ class TensorFeed(OrderedFeed):
         """The whole source is on the device."""
         self._tensors = tuple(tensor.to(device) for tensor in tensors) if self.resident else tensors
         self._steps: Iterator[Step] = iter(())
-        self._ring = None if self.resident else _Ring(self._tensors, order.batch_size, device, ahead + 1)
+        self._ring = None if self.resident else _Ring(self._tensors, order.largest_step, device, ahead + 1)
         self._gatherer = _Gatherer(self._tensors, order, device)
         self._staged: deque[tuple[Step, Tensors, Any]] = deque()
 
