@@ -73,13 +73,14 @@ def test_two_processes_train_as_one_with_the_whole_batch(tmp_path):
         {"name": "ddp-accumulated", "config": {"accumulate": 3, "clip_norm": 0.5}},
         {"name": "fsdp", "config": {"parallel": "fsdp", "clip_norm": 0.5, "ema_decay": 0.9}},
         {"name": "fsdp-accumulated", "config": {"parallel": "fsdp", "accumulate": 3, "clip_norm": 0.5}},
+        {"name": "wrapped", "wrapped": True, "unused": True, "config": {}},
     ]
     found, said = on_ranks(tmp_path, 2, jobs)
-    assert said.count("parallel: ddp over 2 processes (on the CPU every process has the whole model)") == 2
+    assert said.count("parallel: ddp over 2 processes (on the CPU every process has the whole model)") == 3
     assert said.count("parallel: fsdp over 2 processes (asked for)") == 2
     (tmp_path / "alone").mkdir()
     for job, (first, second) in zip(jobs, found, strict=True):
-        expected = run(job, tmp_path / "alone")
+        expected = run({**job, "wrapped": False}, tmp_path / "alone")
         assert torch.equal(first["losses"], second["losses"])
         assert first["figures"] == second["figures"]
         assert_close(first, expected)

@@ -48,7 +48,9 @@ class Stream:
 def run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Train; losses, figures and whole weights."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
+    model: nn.Module = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
+    if job.get("unused"):
+        model.register_parameter("unused", nn.Parameter(torch.ones(3)))
     inputs, labels = samples()
     if (bad := job.get("bad_sample")) is not None:
         inputs[bad] = torch.nan
@@ -69,6 +71,8 @@ def run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         "output": str(folder / job["name"]),
     }
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    if job.get("wrapped"):
+        model = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
     metrics = {"accuracy": MulticlassAccuracy(2)} if device == "cpu" else None
     trainer = Trainer(model, train, held_out, None, optimizer, config=config, metrics=metrics)
     history = trainer.fit()

@@ -8,6 +8,7 @@ Whoever starts a group by himself (`torch.distributed.init_process_group`) keeps
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import os
 import time
@@ -70,6 +71,7 @@ def stop() -> None:
     if dist.is_initialized():
         together.forget()
         ranks.forget()
+        gc.collect()  # models that are gone but for their circles hold groups, too
         dist.destroy_process_group()
 
 

@@ -40,9 +40,14 @@ class Ranks:
 
     def reduce(self, parameters: Sequence[Tensor]) -> None:
         """Gradients averaged over the ranks, as the wrapper would have done while they were computed."""
-        for parameter in parameters:
-            if parameter.requires_grad:
-                if parameter.grad is None:  # unused here, maybe not elsewhere
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        used = torch.tensor(
+            [parameter.grad is not None for parameter in trained], dtype=torch.int8, device=self._device
+        )
+        dist.all_reduce(used, dist.ReduceOp.MAX)
+        for parameter, by_any in zip(trained, used.tolist(), strict=True):
+            if by_any:  # the others keep none: zeros would let weight decay act on them
+                if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 parameter.grad /= self.world
                 dist.all_reduce(parameter.grad)
