@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import subprocess
@@ -122,7 +123,7 @@ def test_a_data_set_is_resumed_at_any_batch_size(length, batch_size, other, data
 
 
 def test_workers_go_on_into_the_next_epoch():
-    with feed(Squares(12), batch_size=4, device="cpu", num_workers=2) as it:
+    with feed(Squares(12), batch_size=4, device="cpu", num_workers=2, worker_kind="processes") as it:
         assert [seen(it) for _ in range(3)] == [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]] * 3
         pids = set(it._crew.legs.pids)
         seen(it)
@@ -175,6 +176,33 @@ def test_a_loader_with_workers_is_resumed_in_a_later_epoch(tuned, lasting):
         assert before + seen(second) == expected[2]
 
 
+@pytest.mark.parametrize("lasting", [False, True])
+def test_a_loader_is_resumed_again_in_the_epoch_after(lasting):
+    def loader():
+        own = torch.Generator().manual_seed(9)
+        return DataLoader(
+            Squares(18), batch_size=4, shuffle=True, generator=own, num_workers=1, persistent_workers=lasting
+        )
+
+    with feed(loader(), device="cpu") as whole:
+        epochs = [seen(whole) for _ in range(3)]
+    with feed(loader(), device="cpu") as first:
+        list(first)
+        next(iter(first))
+        state = first.state_dict()
+    with feed(loader(), device="cpu") as second:
+        second.load_state_dict(state)
+        assert seen(second) == epochs[1][1:]
+        given = seen(islice(iter(second), 2))
+        state = second.state_dict()
+    with feed(loader(), device="cpu") as third:
+        third.load_state_dict(state)
+        given += seen(third)
+    assert sorted(number for batch in given for number in batch) == list(range(18))
+    if not lasting:  # whose workers draw their seed in another epoch than they did
+        assert given == epochs[2], "a generator of the loader's own goes on as if nothing had happened"
+
+
 def test_an_iterable_is_gone_through_in_its_own_order_and_resumed_by_counting():
     with feed(Count(10), batch_size=4, device="cpu", num_workers=0) as it:
         loop = iter(it)
@@ -224,13 +252,64 @@ def test_a_killed_worker_is_told_with_its_signal_and_the_epoch_goes_on():
     assert re.search(r"worker 0 \(pid \d+\) was ended by signal SIGKILL at or soon after the batch", done.stderr)
 
 
+def test_a_feed_that_failed_and_is_forgotten_ends_its_workers():
+    def fail() -> list[int]:
+        it = feed(Squares(8, broken=0), batch_size=2, device="cpu", num_workers=1, worker_kind="processes")
+        with pytest.raises(ValueError, match="number 0 is broken"):
+            list(it)
+        return it._crew.legs.pids
+
+    pids = fail()
+    assert pids
+    gc.collect()
+    assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+
+
+class Collecting(Squares):
+    """Collects garbage where its samples are made, when told."""
+
+    now = threading.Event()
+
+    def __getitem__(self, number: int):
+        if number == 4:
+            self.now.wait(10)
+            gc.collect()
+        return super().__getitem__(number)
+
+
+def test_a_feed_that_its_own_thread_forgets_ends():
+    gc.disable()
+    try:
+        ring = [feed(Collecting(100), batch_size=2, device="cpu", num_workers=0)]
+        ring += [ring, iter(ring[0])]
+        next(ring[2])
+        thread = ring[0]._mover._fetcher._thread
+        del ring
+        Collecting.now.set()
+        thread.join(5)
+        assert not thread.is_alive()
+    finally:
+        gc.enable()
+
+
+def test_a_forked_process_leaves_the_trainer_s_feed_alone():
+    with feed(Squares(20), batch_size=2, device="cpu", num_workers=1, worker_kind="processes") as it:
+        loop = iter(it)
+        next(loop)
+        if (pid := os.fork()) == 0:
+            it._finalizer()
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert len(list(loop)) == 9
+
+
 def test_nothing_runs_on_after_close():
-    threads = threading.active_count()
+    before = threading.enumerate()
     it = feed(Squares(1000), batch_size=2, device="cpu", num_workers=0)
     next(iter(it))
-    assert threading.active_count() == threads + 1
+    (thread,) = set(threading.enumerate()).difference(before)
     it.close()
-    assert threading.active_count() == threads
+    assert not thread.is_alive()
     with pytest.raises(InputError, match="closed"):
         next(iter(it))
 

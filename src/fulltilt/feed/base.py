@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, count
 from typing import Any, Self
 
@@ -183,6 +186,21 @@ class Clock:
             "wait_seconds_per_batch": self._waited / self._batches,
             "wait_share": self._waited / elapsed,
         }
+
+
+def when_forgotten(feed: Feed, free: Callable[..., None], *held: Any) -> weakref.finalize[..., Feed]:
+    """`free(*held)`, once: when it is called, when the feed is forgotten, or at the interpreter's end."""
+    return weakref.finalize(feed, _at_home, os.getpid(), free, held)
+
+
+def _at_home(home: int, free: Callable[..., None], held: tuple[Any, ...]) -> None:
+    if os.getpid() != home:
+        return  # a forked process forgets its copy: threads and workers are the trainer's
+    if threading.current_thread().name.startswith("fulltilt-"):
+        # Forgotten by a thread of ours that happened to collect garbage: it can't wait for its own end.
+        threading.Thread(target=free, args=held, name="fulltilt-close").start()
+    else:
+        free(*held)
 
 
 def _steps(order: Order, epoch: int, position: int) -> Iterator[Step]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from fulltilt.feed.base import OrderedFeed
+from fulltilt.feed.base import OrderedFeed, when_forgotten
 from fulltilt.feed.crew import Crew
 from fulltilt.feed.hosting import Hosting
 from fulltilt.feed.leg import Work
@@ -51,7 +50,7 @@ class DatasetFeed(OrderedFeed):
         """Steps that workers have been asked for and the loop has not seen yet."""
         self.augmentation, self._augment = augment, Augmenter(augment)
         self._mover = Mover(device, depth=2, ahead=ahead)
-        self._finalizer = weakref.finalize(self, shut, self._mover, self._crew.legs)
+        self._finalizer = when_forgotten(self, shut, self._mover, self._crew.legs)
 
     @property
     def hosting(self) -> Decision[Hosting]:

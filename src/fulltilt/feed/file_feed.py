@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +16,7 @@ from fulltilt.augment import GPUAugmentation
 from fulltilt.cache.policy import Keep
 from fulltilt.decode.gpu import GpuDecoder
 from fulltilt.errors import SampleError, UnavailableError
-from fulltilt.feed.base import OrderedFeed, Tensors
+from fulltilt.feed.base import OrderedFeed, Tensors, when_forgotten
 from fulltilt.feed.busy import BusyMeter, cpu_seconds
 from fulltilt.feed.caching import ENOUGH_SAMPLES, AutoCache
 from fulltilt.feed.catalog import Catalog
@@ -107,8 +106,7 @@ class FileFeed(OrderedFeed):
         )
         if gpu_share:
             self._set_share(gpu_share)
-        # Also when nobody calls close(): at the interpreter's end, and when the feed is forgotten.
-        self._finalizer = weakref.finalize(self, _close, self._reader, self._stage, self._auto)
+        self._finalizer = when_forgotten(self, _close, self._reader, self._stage, self._auto)
 
     @property
     def skipped(self) -> list[str]:

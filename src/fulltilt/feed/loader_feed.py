@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from fulltilt.errors import InputError
-from fulltilt.feed.base import Feed
+from fulltilt.feed.base import Feed, when_forgotten
 from fulltilt.feed.crew import Crew
 from fulltilt.feed.dataset_feed import running, shut
 from fulltilt.feed.hosting import Hosting
@@ -49,12 +48,13 @@ class LoaderFeed(Feed):
         self._begins = True
         """Whether that was a beginning of workers, for which torch draws a seed before the order."""
         self._begun = False
+        """The loader's own workers have been started; the rest of an epoch that is resumed is made by others."""
         self._crew: Crew | None = None
         self._mover = Mover(device, depth=2, ahead=ahead)
         if hosting is not None:
             self._crew = Crew(_work(loader, hosting.value), hosting, tune=True, own=True, lasting=_lasts(loader))
         legs = None if self._crew is None else self._crew.legs
-        self._finalizer = weakref.finalize(self, shut, self._mover, legs)
+        self._finalizer = when_forgotten(self, shut, self._mover, legs)
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -68,8 +68,9 @@ class LoaderFeed(Feed):
             self._epoch, self._batches = self._epoch + (self._batches > 0), 0
             self._random = self._generator_state()
             self._begins = not (_lasts(self._loader) and self._begun)
+            self._begun = True
             iterator = self._whole()
-        self._resumes, self._begun = False, True
+        self._resumes = False
         self._mover.start(iterator)
         if self._crew is not None:
             self._crew.go_on()
@@ -140,7 +141,8 @@ class LoaderFeed(Feed):
 
     def _rest(self) -> Iterator[Any]:
         """The epoch's remaining batches: its order drawn again as it was, what has been seen left out."""
-        now = self._generator_state()
+        # A generator of the loader's own goes on from here as it did; torch's global one is the trainer's to restore.
+        now = self._generator_state() if self._loader.generator is None else None
         self._set_generator_state(self._random)
         try:
             seed = self._draw_seed() if self._begins else 0

@@ -121,7 +121,11 @@ class _Fetcher:
                 return item
             self._over = item
         if self._over.error is not None and wait:
-            raise self._explained(self._over.error)
+            error, self._over = self._explained(self._over.error), _Item(end=True)
+            try:
+                raise error
+            finally:
+                del error  # its traceback leads to the loop's feed: kept here, the feed could never be forgotten
         return None
 
     def _explained(self, error: BaseException) -> BaseException:
