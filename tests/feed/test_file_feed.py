@@ -267,6 +267,8 @@ def test_the_number_of_decoders_is_the_last_one_asked_for(photos):
         it.resize(4)
         assert numbers(it) == list(range(COUNT))
         wait_until(lambda: len(it._reader.pool.pids) == 4 and it._reader.pool._leaving == 0)
+    with pytest.raises(InputError, match="this feed is closed"):
+        it.resize(2)
 
 
 def test_a_batch_size_beyond_the_samples_takes_no_more_memory_than_they_do(photos):

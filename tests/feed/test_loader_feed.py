@@ -8,8 +8,9 @@ import re
 import subprocess
 import sys
 import threading
-from collections import namedtuple
+from collections import defaultdict, namedtuple
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from fulltilt.augment import MinimalGPUAugmentation
-from fulltilt.errors import InputError
+from fulltilt.errors import InputError, UnavailableError
 from fulltilt.feed import feed
 from fulltilt.feed.structure import map_tensors
 from fulltilt.machine.cores import Cores
@@ -356,6 +357,14 @@ def test_a_function_is_given_the_whole_batch():
         (Squares(3), {"batch_size": 1, "num_workers": "many"}, "num_workers='many' must be"),
         (Squares(3), {"batch_size": 1, "worker_kind": "fibres"}, "worker_kind='fibres' must be 'auto' or"),
         (Squares(3), {}, "batch_size is missing"),
+        (Squares(3), {"batch_size": 2.0}, "batch_size=2.0 must be a whole number"),
+        (Squares(3), {"batch_size": 1, "prefetch": 0}, "prefetch=0 must be a whole number from 1 on"),
+        (Squares(3), {"batch_size": 1, "prefetch": "much"}, "prefetch='much' must be"),
+        ("train/", {"batch_size": 1}, r"'train/' is a path: feed\(ImageFiles\('train/'\), …\) feeds image files"),
+        (Path("train"), {"batch_size": 1}, "'train' is a path"),
+        ({"x": torch.zeros(3)}, {"batch_size": 1}, "a dict can't be fed: pass its tensors as a tuple"),
+        (None, {"batch_size": 1}, "NoneType can't be fed"),
+        (torch.tensor(3), {"batch_size": 1}, "of no dimension"),
         (Count(3), {"batch_size": 1, "shuffle": True}, "comes in its own order"),
         (Squares(3), {"batch_size": 1, "on_error": "skip", "quality": "fast"}, "on_error, quality: only ImageFiles"),
         (torch.zeros(3), {"batch_size": 1, "size": 8}, "size: only ImageFiles"),
@@ -376,3 +385,17 @@ def test_structures_keep_their_kind():
     assert isinstance(changed["b"], Pair)
     assert changed["b"].right[0].tolist() == [2.0]
     assert changed["b"].right[1] == 3
+    counted = map_tensors(lambda tensor: tensor + 1, defaultdict(list, a=torch.ones(1)))
+    assert counted["a"].tolist() == [2.0]
+    assert counted["new"] == []
+
+
+def test_another_s_state_is_not_taken():
+    with pytest.raises(InputError, match="not the state of such a feed: length, position, seed, shuffle missing"):
+        feed(torch.arange(3), batch_size=1, device="cpu").load_state_dict({"epoch": 0, "batches": 1})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_told():
+    with pytest.raises(UnavailableError, match="device='cuda': torch finds no GPU here"):
+        feed(torch.arange(3), batch_size=1, device="cuda")

@@ -126,6 +126,9 @@ class OrderedFeed(Feed):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        missing = self.state_dict().keys() - state.keys()
+        if missing:
+            raise InputError(f"this is not the state of such a feed: {', '.join(sorted(missing))} missing")
         for name in ("seed", "shuffle", "length"):
             if state[name] != getattr(self.order, name):
                 raise InputError(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fulltilt.augment import GPUAugmentation
 from fulltilt.cache import Cache, CacheSettings
-from fulltilt.errors import InputError
+from fulltilt.errors import InputError, UnavailableError
 from fulltilt.feed.base import Feed
 from fulltilt.feed.caching import AutoCache, default_root
 from fulltilt.feed.catalog import Catalog
@@ -84,6 +85,9 @@ def feed(
     _check_choice("worker_kind", worker_kind, "auto", "processes", "threads")
     if device_prefetch < 0:
         raise InputError(f"device_prefetch={device_prefetch} must be at least 0")
+    if prefetch != "auto" and not (isinstance(prefetch, int) and prefetch >= 1):
+        raise InputError(f"prefetch={prefetch!r} must be a whole number from 1 on, or 'auto'")
+    _check_source(source)
     if not isinstance(source, ImageFiles):
         _check_meant_for_files(
             size=size is not None,
@@ -97,7 +101,8 @@ def feed(
         )
     cores = read_cores().usable
     auto = not isinstance(num_workers, int)
-    _check_choice("num_workers", num_workers if auto else None, None, "auto")
+    if auto and num_workers not in (None, "auto"):
+        raise InputError(f"num_workers={num_workers!r} must be a whole number, 'auto' or None")
     if isinstance(source, DataLoader):
         if batch_size is not None or shuffle or drop_last or collate is not None or not auto:
             raise InputError(
@@ -110,6 +115,10 @@ def feed(
         source = source.tensors
     if batch_size is None:
         raise InputError("batch_size is missing: how many samples make a batch?")
+    try:
+        batch_size = operator.index(batch_size)
+    except TypeError:
+        raise InputError(f"batch_size={batch_size!r} must be a whole number") from None
     rank, world = _ranks()
     order: dict[str, Any] = {
         "batch_size": batch_size,
@@ -185,6 +194,19 @@ def feed(
 def _check_choice(name: str, found: object, *allowed: object) -> None:
     if found not in allowed:
         raise InputError(f"{name}={found!r} must be {' or '.join(map(repr, allowed))}")
+
+
+def _check_source(source: Any) -> None:
+    """What looks like a data set, having a length and items, but is not meant as one."""
+    if isinstance(source, str | os.PathLike):
+        raise InputError(
+            f"{os.fspath(source)!r} is a path: feed(ImageFiles({os.fspath(source)!r}), …) feeds image files"
+        )
+    if isinstance(source, Mapping) and not all(number in source for number in range(len(source))):
+        raise InputError(
+            f"a {type(source).__name__} can't be fed: pass its tensors as a tuple, (source['x'], source['y']), "
+            "or a data set whose samples are dicts"
+        )
 
 
 def _check_meant_for_files(**given: bool) -> None:
@@ -270,6 +292,10 @@ def _device(device: str | torch.device) -> torch.device:
     if device == "auto":
         device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
     where = torch.device(device)
+    if where.type == "cuda" and not torch.cuda.is_available():
+        raise UnavailableError(
+            f"device={str(device)!r}: torch finds no GPU here; device='auto' takes one where it does"
+        )
     return torch.device("cuda", torch.cuda.current_device()) if where == torch.device("cuda") else where
 
 

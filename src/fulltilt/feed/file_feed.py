@@ -167,6 +167,7 @@ class FileFeed(OrderedFeed):
 
     def resize(self, workers: int) -> None:
         """Go on with another number of decoder processes, chosen by hand, and the GPU's share as it is."""
+        self._check_open()
         self._tuner = self._share_tuner = None
         self._reader.pool.resize(workers)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -28,7 +29,11 @@ def map_parts(kind: type[Part], change: Callable[[Part], Any], batch: Any) -> An
         return type(batch)(map_parts(kind, change, part) for part in batch)
     if isinstance(batch, Mapping):
         changed = {key: map_parts(kind, change, part) for key, part in batch.items()}
-        return changed if type(batch) is dict else type(batch)(changed)  # type: ignore[call-arg]
+        if isinstance(batch, MutableMapping):  # a copy keeps what a constructor would have to be told: a default, say
+            like = copy.copy(batch)
+            like.update(changed)
+            return like
+        return type(batch)(changed)  # type: ignore[call-arg]
     return batch
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fulltilt.errors import InputError
 from fulltilt.feed.base import OrderedFeed, Tensors
 from fulltilt.feed.order import Order, Step
 from fulltilt.feed.structure import Augmenter
@@ -171,4 +172,11 @@ def fits(tensors: Tensors, device: torch.device) -> bool:
 def as_tensors(source: Any) -> Tensors:
     """Tensors or arrays, alone or in a tuple, as a tuple of tensors of one length."""
     parts = source if isinstance(source, tuple | list) else (source,)
-    return tuple(part if isinstance(part, Tensor) else torch.as_tensor(part) for part in parts)
+    try:
+        tensors = tuple(part if isinstance(part, Tensor) else torch.as_tensor(part) for part in parts)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        raise InputError(f"{kinds} can't be fed: {error}") from error
+    if not all(tensor.dim() for tensor in tensors):
+        raise InputError("a tensor of no dimension holds no samples: they lie along the first one")
+    return tensors
