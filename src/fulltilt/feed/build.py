@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -83,10 +82,7 @@ def feed(
     _check_choice("on_error", on_error, "raise", "skip")
     _check_choice("quality", quality, "exact", "fast")
     _check_choice("worker_kind", worker_kind, "auto", "processes", "threads")
-    if device_prefetch < 0:
-        raise InputError(f"device_prefetch={device_prefetch} must be at least 0")
-    if prefetch != "auto" and not (isinstance(prefetch, int) and prefetch >= 1):
-        raise InputError(f"prefetch={prefetch!r} must be a whole number from 1 on, or 'auto'")
+    _check_depths(prefetch, device_prefetch)
     _check_source(source)
     if not isinstance(source, ImageFiles):
         _check_meant_for_files(
@@ -101,8 +97,7 @@ def feed(
         )
     cores = read_cores().usable
     auto = not isinstance(num_workers, int)
-    if auto and num_workers not in (None, "auto"):
-        raise InputError(f"num_workers={num_workers!r} must be a whole number, 'auto' or None")
+    _check_choice("num_workers", num_workers if auto else None, None, "auto", also="a whole number")
     if isinstance(source, DataLoader):
         if batch_size is not None or shuffle or drop_last or collate is not None or not auto:
             raise InputError(
@@ -115,10 +110,6 @@ def feed(
         source = source.tensors
     if batch_size is None:
         raise InputError("batch_size is missing: how many samples make a batch?")
-    try:
-        batch_size = operator.index(batch_size)
-    except TypeError:
-        raise InputError(f"batch_size={batch_size!r} must be a whole number") from None
     rank, world = _ranks()
     order: dict[str, Any] = {
         "batch_size": batch_size,
@@ -191,9 +182,17 @@ def feed(
     )
 
 
-def _check_choice(name: str, found: object, *allowed: object) -> None:
+def _check_choice(name: str, found: object, *allowed: object, also: str | None = None) -> None:
     if found not in allowed:
-        raise InputError(f"{name}={found!r} must be {' or '.join(map(repr, allowed))}")
+        choices = [*([also] if also else []), *map(repr, allowed)]
+        raise InputError(f"{name}={found!r} must be {' or '.join(choices)}")
+
+
+def _check_depths(prefetch: object, device_prefetch: int) -> None:
+    if device_prefetch < 0:
+        raise InputError(f"device_prefetch={device_prefetch} must be at least 0")
+    if prefetch != "auto" and not (isinstance(prefetch, int) and prefetch >= 1):
+        raise InputError(f"prefetch={prefetch!r} must be a whole number from 1 on, or 'auto'")
 
 
 def _check_source(source: Any) -> None:
@@ -293,9 +292,7 @@ def _device(device: str | torch.device) -> torch.device:
         device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
     where = torch.device(device)
     if where.type == "cuda" and not torch.cuda.is_available():
-        raise UnavailableError(
-            f"device={str(device)!r}: torch finds no GPU here; device='auto' takes one where it does"
-        )
+        raise UnavailableError(f"device={str(device)!r}: torch finds no GPU here; device='auto' takes the CPU then")
     return torch.device("cuda", torch.cuda.current_device()) if where == torch.device("cuda") else where
 
 

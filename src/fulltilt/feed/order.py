@@ -49,8 +49,8 @@ class Order:
     def __post_init__(self) -> None:
         if self.length < 1:
             raise InputError("the source holds no samples")
-        if self.batch_size < 1:
-            raise InputError(f"batch_size={self.batch_size} must be at least 1")
+        if not isinstance(self.batch_size, int | np.integer) or self.batch_size < 1:
+            raise InputError(f"batch_size={self.batch_size} must be a whole number, at least 1")
         if not 0 <= self.rank < self.world:
             raise InputError(f"rank={self.rank} must be from 0 to {self.world - 1} (world size {self.world})")
         if self.drop_last and self.length < self.batch_size * self.world:
