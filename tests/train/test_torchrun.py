@@ -76,7 +76,7 @@ def test_two_processes_train_as_one_with_the_whole_batch(tmp_path):
         {"name": "wrapped", "wrapped": True, "unused": True, "config": {}},
     ]
     found, said = on_ranks(tmp_path, 2, jobs)
-    assert said.count("parallel: ddp over 2 processes (on the CPU every process has the whole model)") == 3
+    assert said.count("parallel: ddp over 2 processes (on the CPU every process has the whole model)") == 2
     assert said.count("parallel: fsdp over 2 processes (asked for)") == 2
     (tmp_path / "alone").mkdir()
     for job, (first, second) in zip(jobs, found, strict=True):

@@ -106,7 +106,7 @@ class Trainer:
             optimizers,
             loss=criterion,
             device=self._arranged.device,
-            precision="fp32" if self.config.use_amp is False else self.config.precision,
+            precision=self._arranged.precision,
             compile=self._arranged.compile,
             channels_last=self._arranged.channels_last,
             cuda_graph=self.config.cuda_graph,

@@ -19,6 +19,7 @@ from fulltilt.train.choose import Auto
 from fulltilt.train.config import TrainingConfig
 from fulltilt.train.device import device_for
 from fulltilt.train.fsdp import bytes_of, is_sharded, shard
+from fulltilt.train.precision import formats_for
 from fulltilt.train.step import HybridPrecisionTrainer
 from fulltilt.train.together import several
 
@@ -72,6 +73,7 @@ class Arranged:
 
     model: nn.Module
     device: torch.device
+    precision: str
     compile: bool | Auto
     channels_last: bool | Auto
     parallel: Decision[Parallel] | None = None
@@ -92,15 +94,22 @@ def arrange(
     wrapper = model if isinstance(model, DistributedDataParallel) else None
     model = model if wrapper is None else wrapper.module
     where = device_for(model, device)
+    precision = "fp32" if config.use_amp is False else config.precision
+    compile, layout = config.compile, config.channels_last
     if not several():
-        return Arranged(model=model, device=where, compile=config.compile, channels_last=config.channels_last)
-    found = decide(config.parallel, model, optimizers, where, ema=config.ema_decay is not None)
+        return Arranged(model=model, device=where, precision=precision, compile=compile, channels_last=layout)
+    found: Decision[Parallel] = Decision(value="ddp", reason="the model came wrapped")
+    if wrapper is None:
+        found = decide(config.parallel, model, optimizers, where, ema=config.ema_decay is not None)
     if config.sync_batchnorm:
         model = normalise_together(model, where)
-    compile, layout = config.compile, config.channels_last
     if found.value == "fsdp":
-        if config.precision == "fp16":
+        # Gradient scaling looks at whole gradients.
+        if precision == "fp16":
             raise InputError("precision fp16 can't be had with parallel: fsdp (gradient scaling); use bf16 or fp32")
+        dtypes = (parameter.dtype for parameter in model.parameters())
+        if precision == "auto" and "fp16" in formats_for(precision, where, dtypes).allowed:
+            precision = "fp32"
         # Not tried there: both would change weights that are no longer in one piece.
         compile, layout = compile is True, layout is True
         if not is_sharded(model):
@@ -109,8 +118,14 @@ def arrange(
         # Decided before the model is wrapped: gradients are sent in the layout that the weights have then.
         layout = where.type == "cuda" and any(isinstance(module, nn.Conv2d) for module in model.modules())
     return Arranged(
-        model=model, device=where, compile=compile, channels_last=layout, parallel=found, wrapper=wrapper
-    )  # fmt: skip
+        model=model,
+        device=where,
+        precision=precision,
+        compile=compile,
+        channels_last=layout,
+        parallel=found,
+        wrapper=wrapper,
+    )
 
 
 def normalise_together(model: nn.Module, device: torch.device) -> nn.Module:
