@@ -13,6 +13,7 @@ from torch import nn
 
 from fulltilt.errors import UnavailableError
 from fulltilt.train import HybridPrecisionTrainer
+from fulltilt.train.engine import is_out_of_memory
 from fulltilt.train.micro import MicroSize
 
 
@@ -185,6 +186,19 @@ def test_other_errors_are_not_taken_for_want_of_memory():
 
     with pytest.raises(RuntimeError, match="a bug of the model's own"):
         train(16, batches_of(4), model=Broken(16))
+
+
+@pytest.mark.parametrize(
+    ("said", "is_it"),
+    [
+        ("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported", True),
+        ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", True),
+        ("[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: you tried", True),
+        ("CUDA error: device-side assert triggered", False),
+    ],
+)
+def test_want_of_memory_is_told_by_others_than_torchs_allocator(said, is_it):
+    assert is_out_of_memory(RuntimeError(said)) == is_it
 
 
 def test_the_optimizers_step_is_never_taken_again():

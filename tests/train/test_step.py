@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from fulltilt.errors import InputError, UnavailableError
 from fulltilt.train import HybridPrecisionTrainer
+from fulltilt.train.device import device_for
 from fulltilt.train.step import StepResult
 
 
@@ -270,6 +271,11 @@ def test_a_model_elsewhere_or_nowhere_is_refused():
     model = nn.Linear(2, 2)
     with pytest.raises(InputError, match="device='gpu' is unknown"):
         HybridPrecisionTrainer(model, sgd(model), device="gpu")
+    for unknown in ("mps", "xpu", "meta", None):
+        with pytest.raises(InputError, match=rf"device='?{unknown}'? is .*; allowed: 'auto', 'cpu'"):
+            HybridPrecisionTrainer(model, sgd(model), device=unknown)
+    with pytest.raises(InputError, match=r"the model must be .*, found function"):
+        HybridPrecisionTrainer(lambda x: x, sgd(model))
     if not torch.cuda.is_available():
         with pytest.raises(UnavailableError, match="torch sees no NVIDIA GPU here; use device='cpu'"):
             HybridPrecisionTrainer(model, sgd(model), device="cuda")
@@ -297,6 +303,42 @@ def test_labels_still_on_the_host_are_looked_at_in_every_batch():
     objective.check_host_labels(torch.tensor([3, 0]))
     with pytest.raises(InputError, match="found 4"):
         objective.check_host_labels(torch.tensor([4, 0]))
+
+
+def test_labels_of_later_batches_are_named_too():
+    trainer = trainer_of(nn.Linear(3, 4))
+    trainer.train_step(torch.randn(2, 3), torch.tensor([0, 3]))
+    for step in (trainer.train_step, trainer.eval_step):
+        with pytest.raises(InputError, match="labels out of range: found 5; the model has 4 outputs"):
+            step(torch.randn(2, 3), torch.tensor([0, 5]))
+
+
+def test_a_gpu_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UnavailableError, match="device='cuda:2': torch sees 2 GPUs here"):
+        device_for(nn.Linear(2, 2), "cuda:2")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (sgd, "not of SGD: it lacks dampening, momentum, nesterov and has amsgrad, betas"),
+        (
+            lambda model: torch.optim.AdamW([{"params": layer.parameters()} for layer in (model[0], model[2])]),
+            "groups of 4 weights, this AdamW has 2, 2",
+        ),
+    ],
+)
+def test_a_saved_state_of_another_optimizer_is_refused_before_it_is_taken_over(make, words):
+    model = regressor()
+    saved = HybridPrecisionTrainer(model, adamw(model), device="cpu")
+    saved.train_step(torch.randn(4, 6), torch.rand(4, 2))
+    trainer = HybridPrecisionTrainer(model, make(model), device="cpu")
+    before = copy.deepcopy(trainer.state_dict())
+    with pytest.raises(InputError, match=words):
+        trainer.load_state_dict(saved.state_dict())
+    assert trainer.state_dict() == before
 
 
 @pytest.mark.parametrize(

@@ -299,6 +299,7 @@ def test_a_model_that_refuses_one_sample_does_not_hide_that_nothing_fits():
         (lambda n: batch(n + 1), r"make_batch\(4\) returned 5 samples \(inputs\)"),
         (lambda n: (torch.randn(n, 8), torch.zeros(7).long()), r"make_batch\(4\) returned 7 samples \(the target\)"),
         (lambda n: torch.randn(n, 8), r"make_batch\(4\) returned Tensor; expected a tuple"),
+        (None, "make_batch must be callable as .*, found NoneType"),
         (lambda n: (torch.randn(n, 8),), "expected at least 2 values, found 1"),
         (lambda n: (torch.randn(n, 9), torch.zeros(n).long()), "the model can't take this batch's inputs"),
         (lambda n: (torch.randn(n, 8), torch.full((n,), 3)), "labels out of range: found 3"),

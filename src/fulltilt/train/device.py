@@ -12,9 +12,13 @@ from torch.optim import Optimizer
 from fulltilt.errors import InputError, UnavailableError
 from fulltilt.train.optim import like_weights
 
+_ALLOWED = "allowed: 'auto', 'cpu', 'cuda', 'cuda:0', …"
+
 
 def device_for(model: nn.Module, device: str | torch.device) -> torch.device:
     """The device to train on. "auto" is where the model is, and a GPU for a model on the CPU where there is one."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model must be a torch.nn.Module, found {type(model).__name__}")
     found = {parameter.device for parameter in model.parameters()}
     if len(found) > 1:
         raise InputError(
@@ -40,12 +44,16 @@ def _asked_for(device: str | torch.device, home: torch.device) -> torch.device:
         return torch.device("cuda", torch.cuda.current_device())
     try:
         wanted = torch.device(device)
-    except RuntimeError as error:
-        raise InputError(f"device={device!r} is unknown; allowed: 'auto', 'cpu', 'cuda', 'cuda:0', …") from error
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"device={device!r} is unknown; {_ALLOWED}") from error
+    if wanted.type not in ("cpu", "cuda"):
+        raise InputError(f"device={str(device)!r} is not one that is trained on; {_ALLOWED}")
     if wanted.type == "cuda":
         if not torch.cuda.is_available():
             raise UnavailableError(f"device={str(device)!r}: torch sees no NVIDIA GPU here; use device='cpu' or 'auto'")
         wanted = torch.device("cuda", torch.cuda.current_device() if wanted.index is None else wanted.index)
+        if wanted.index >= (count := torch.cuda.device_count()):
+            raise UnavailableError(f"device={str(device)!r}: torch sees {count} GPUs here, from cuda:0 on")
     return wanted
 
 

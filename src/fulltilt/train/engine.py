@@ -18,6 +18,12 @@ from fulltilt.train.optim import Fusing, like_weights, ready_for_skipping
 from fulltilt.train.precision import autocast_for, make_scaler, set_fp32_maths
 from fulltilt.train.roles import Objective
 
+_OUT_OF_MEMORY = (
+    "ALLOC_FAILED",  # cuDNN, cuBLAS
+    "CUDA error: out of memory",  # the driver
+    "can't allocate memory", "not enough memory",  # torch on the CPU
+)  # fmt: skip
+
 Signature = tuple[tuple[torch.Size, torch.dtype] | None, ...]
 
 
@@ -105,7 +111,11 @@ class Engine:
                 if fits and self._compiled is not None:
                     return self._compiled(inputs, target)
             outputs = model(*inputs)
-            return self.objective.loss(outputs, target), outputs
+            try:
+                return self.objective.loss(outputs, target), outputs
+            except IndexError:  # how the CPU says that a label is out of range
+                self.objective.check_labels(target)
+                raise
 
     def compile_for(self, inputs: tuple[Any, ...], target: Any) -> None:
         """Have batches of this shape compiled at their next forward."""
@@ -190,10 +200,10 @@ def detached(outputs: Any) -> Any:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """torch's own error, or what cuDNN and cuBLAS say when they can't allocate."""
+    """torch's own error, or what others say when they can't allocate."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and "ALLOC_FAILED" in str(error)
+    return isinstance(error, RuntimeError) and any(saying in str(error) for saying in _OUT_OF_MEMORY)
 
 
 def _described(part: Any) -> str:

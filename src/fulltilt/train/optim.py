@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from fulltilt.errors import InputError
 
 
 def why_not_fused(optimizer: Optimizer) -> str | None:
@@ -78,6 +81,35 @@ def like_weights(optimizer: Optimizer) -> None:
                 continue
             if value.device != parameter.device or value.stride() != parameter.stride():
                 state[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def check_saved(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
+    """Whether a saved state can be this optimizer's, before any of it is taken over.
+
+    torch loads another kind's options without a word and fails in the next step. Versions of one kind differ in that
+    options were added, so only options missing *and* unknown say that it is another kind.
+    """
+    name = type(optimizer).__name__
+    now, then = (
+        [len(group["params"]) for group in groups] for groups in (optimizer.param_groups, saved["param_groups"])
+    )
+    if now != then:
+        raise InputError(
+            f"the saved state is of an optimizer with groups of {_listed(then)} weights, this {name} has "
+            f"{_listed(now)}: make it as it was"
+        )
+    for group in saved["param_groups"]:
+        options = set(group) - {"params", "initial_lr", "param_names"}
+        missing, unknown = sorted(set(optimizer.defaults) - options), sorted(options - set(optimizer.defaults))
+        if missing and unknown:
+            raise InputError(
+                f"the saved state is not of {name}: it lacks {', '.join(missing)} and has {', '.join(unknown)}; "
+                "use the optimizer that it was saved with"
+            )
+
+
+def _listed(counts: list[int]) -> str:
+    return ", ".join(map(str, counts))
 
 
 def fixed_options(optimizers: list[Optimizer]) -> list[Any]:

@@ -27,7 +27,7 @@ from fulltilt.train.ema import Ema
 from fulltilt.train.engine import Engine, Signature, detached, signature
 from fulltilt.train.graphed import GraphedStep, why_not_graphed
 from fulltilt.train.micro import MicroBatches
-from fulltilt.train.optim import why_not_fused
+from fulltilt.train.optim import check_saved, why_not_fused
 from fulltilt.train.precision import check_precision, formats_for, widen
 from fulltilt.train.roles import Loss, Objective, target_place
 from fulltilt.train.trials import Trials
@@ -96,8 +96,8 @@ class HybridPrecisionTrainer:
         self.model = model
         self.optimizers: list[Optimizer] = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
         objective = Objective(loss)
-        check_optimizers(self.optimizers, model, loss)
         self.device = device_for(model, device)
+        check_optimizers(self.optimizers, model, loss)
         self._formats = formats_for(precision, self.device, (p.dtype for p in model.parameters()))
         move(model, self.optimizers, loss, self.device)
         widen(model, keep_fp32, self.device)
@@ -152,11 +152,9 @@ class HybridPrecisionTrainer:
     @torch.no_grad()
     def eval_step(self, *batch: Any) -> StepResult:
         """Loss and outputs without gradients; whether the model is in eval mode is the caller's choice."""
-        inputs, target = self._split(batch)
+        inputs, target = self._placed(batch)
         # Not through DDP, which would send buffers: ranks may have other numbers of batches to evaluate.
-        alone = self._engine.wrapped
-        placed = tuple(map(self._engine.place, inputs))
-        loss, outputs = self._engine.forward(placed, self._engine.place(target), alone=alone)
+        loss, outputs = self._engine.forward(inputs, target, alone=self._engine.wrapped)
         return StepResult(loss, detached(outputs))
 
     def note_wait(self, seconds: float) -> None:
@@ -194,6 +192,8 @@ class HybridPrecisionTrainer:
             raise InputError(
                 f"the saved state has {len(state['optimizers'])} optimizers, this trainer {len(self.optimizers)}"
             )
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            check_saved(optimizer, saved)
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self._engine.fit_optimizers()

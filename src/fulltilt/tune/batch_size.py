@@ -79,6 +79,8 @@ def get_optimal_batch_size(
     with ExitStack() as afterwards:
         afterwards.callback(Switches(_guessed(device)).put_back)  # before a factory draws its weights
         model, theirs = _model(model_or_factory)
+        if not callable(make_batch):
+            raise InputError(f"make_batch must be callable as make_batch(samples), found {type(make_batch).__name__}")
         where = device_for(model, device)
         afterwards.callback(Switches(where).put_back)
         optimizers = _optimizers(optimizer, model)
