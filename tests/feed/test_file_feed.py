@@ -271,6 +271,22 @@ def test_the_number_of_decoders_is_the_last_one_asked_for(photos):
         it.resize(2)
 
 
+def test_slots_are_given_back_when_a_batch_can_not_be_augmented(photos):
+    with feed(ImageFiles(photos), **options(prefetch=2)) as it:
+        augment = it._stage._augment
+
+        def fails(*_, **__):
+            raise torch.OutOfMemoryError("no memory left")
+
+        fails.set_epoch = augment.set_epoch
+        it._stage._augment = fails
+        for _ in range(3):
+            with pytest.raises(torch.OutOfMemoryError):
+                list(it)
+        it._stage._augment = augment
+        assert numbers(it) == list(range(COUNT))
+
+
 def test_a_batch_size_beyond_the_samples_takes_no_more_memory_than_they_do(photos):
     with feed(ImageFiles(photos), **options(batch_size=10**9)) as it:
         assert numbers(it) == list(range(COUNT))

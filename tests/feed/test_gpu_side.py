@@ -1,5 +1,6 @@
 """Files left to the GPU, with a stand-in that decodes on the CPU: content, order, masks, and what it refuses."""
 
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from fulltilt.decode import decode
 from fulltilt.decode.gpu import GpuDecoder
 from fulltilt.errors import SampleError, UnavailableError
 from fulltilt.feed import ImageFiles, feed, file_feed
+from fulltilt.feed.gpu_side import GpuSide
 from fulltilt.feed.kept import Mode
 from fulltilt.feed.share import ShareTuner
 from fulltilt.feed.tuner import Tuner
@@ -186,3 +188,41 @@ def test_numbers_of_decoders_that_are_tried_don_t_move_the_share(folder, monkeyp
         assert shares == {0.0}
         assert len(numbers) > 1
         assert it.decision.value == 8
+
+
+def test_slots_that_come_back_after_the_decoders_have_ended_are_not_filled(folder, backend):
+    reached, goes_on = threading.Event(), threading.Event()
+    decode_now = backend.decode
+
+    def late(*arguments):
+        reached.set()
+        goes_on.wait(10)
+        return decode_now(*arguments)
+
+    backend.decode = late
+    it = file_feed_with(ImageFiles(folder), 1.0)
+    reader = it._reader
+    reader.start(it.order.epoch(0))
+    assert reached.wait(10)
+    reader.start(it.order.epoch(1))  # what the GPU is at is dropped, and its slot wanted for this epoch
+    closing = threading.Thread(target=it.close)
+    closing.start()
+    reader.pool._thread.join(10)
+    time.sleep(0.1)
+    goes_on.set()
+    closing.join(10)
+    assert not closing.is_alive()
+    assert reader._error is None
+
+
+def test_memory_is_read_no_more_once_the_side_is_closed():
+    class Stream:
+        waited = False
+
+        def synchronize(self):
+            self.waited = True
+
+    decoder = GpuDecoder("cpu", backend=StandIn())
+    decoder.stream = Stream()
+    GpuSide(decoder, done=print, broken=print).close()
+    assert decoder.stream.waited

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -125,6 +126,17 @@ def test_right_under_memory_pressure_and_queued_work(decoder: GpuDecoder) -> Non
         sums.append(torch.stack([image.long().sum() for image in decoder.decode(files)]))
     for found in sums:
         assert found.tolist() == [int(value) for value in truth]
+
+
+def test_no_other_stream_is_made_to_wait(decoder: GpuDecoder) -> None:
+    """A thread's stream is the default one, on which training runs: what is decoded for later must not hold it up."""
+    torch.cuda.synchronize(decoder.device)
+    with decoder.own_stream():
+        torch.cuda._sleep(1 << 30)  # about half a second
+    launched = torch.cuda.current_stream(decoder.device).record_event()
+    time.sleep(0.05)
+    assert launched.query()
+    torch.cuda.synchronize(decoder.device)
 
 
 def test_threads_with_a_decoder_each(decoder: GpuDecoder) -> None:

@@ -115,7 +115,8 @@ class GpuDecoder:
         reasons = {index: cpu_reason(header, as_view(files[index])) for index, header in headers.items()}
         fit = [index for index, reason in reasons.items() if reason is None]
         self.counts.update(reason for reason in reasons.values() if reason is not None)
-        with self.own_stream() as caller:
+        caller = None if self.stream is None else torch.cuda.current_stream(self.device)
+        with self.own_stream():
             if fit:
                 chosen = [files[index] for index in fit]
                 sizes = [(headers[index].height, headers[index].width) for index in fit]
@@ -132,6 +133,8 @@ class GpuDecoder:
                 for one in made.values():
                     if not isinstance(one, DecodeError):
                         one.record_stream(caller)  # freed while the caller's stream reads it, it must not be reused
+        if caller is not None and self.stream is not None:
+            caller.wait_stream(self.stream)
         return [made[index] for index in range(len(files))]
 
     def decode_packed(self, memory: Tensor, starts: Ints, lengths: Ints, sizes: Ints, turns: Ints) -> Tensor | None:
@@ -159,18 +162,16 @@ class GpuDecoder:
         return pixels
 
     @contextlib.contextmanager
-    def own_stream(self) -> Iterator[torch.cuda.Stream | None]:
-        """The block's work on the decoder's stream; afterwards the caller's waits for it."""
+    def own_stream(self) -> Iterator[None]:
+        """The block's work on the decoder's stream. No other is made to wait: the thread's own may be training's."""
         import torch
 
         if self.stream is None:
-            yield None
+            yield
             return
-        caller = torch.cuda.current_stream(self.device)
         self.stream.synchronize()
         with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
-            yield caller
-        caller.wait_stream(self.stream)
+            yield
 
     def _on_cpu(self, data: bytes, header: Header) -> Tensor | DecodeError:
         import torch

@@ -56,9 +56,11 @@ class GpuSide:
         self._queue.put(filled)
 
     def close(self) -> None:
-        """Finish the slot under way, then end."""
+        """Finish what was handed over, then end; the slots' memory is read no more."""
         self._queue.put(None)
         self._thread.join()
+        if self._decoder.stream is not None:
+            self._decoder.stream.synchronize()
 
     def _run(self) -> None:
         try:

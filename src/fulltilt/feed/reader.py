@@ -171,6 +171,8 @@ class Reader:
 
     def close(self) -> None:
         """Stop the decoders and free the slots."""
+        with self._changed:
+            self._steps = iter(())  # slots that the side still gives back are not to be filled again
         self.pool.close()
         if self.side is not None:
             self.side.close()

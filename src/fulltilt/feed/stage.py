@@ -98,24 +98,28 @@ class Stage:
         """Begin to move a slot; nothing is waited for."""
         if self._stream is None:
             started = time.perf_counter()
-            memory = _whole(filled.slot)
-            if filled.decoded is not None:  # behind the slot's own: a place to reach is for kernels alone
-                filled.slot.offset[filled.decoded.positions] = filled.decoded.offsets + len(filled.slot.data)
-                memory = torch.cat((memory, filled.decoded.pixels))
-            staged = self._moved(filled, memory)
-            self._release(filled)
+            try:
+                memory = _whole(filled.slot)
+                if filled.decoded is not None:  # behind the slot's own: a place to reach is for kernels alone
+                    filled.slot.offset[filled.decoded.positions] = filled.decoded.offsets + len(filled.slot.data)
+                    memory = torch.cat((memory, filled.decoded.pixels))
+                staged = self._moved(filled, memory)
+            finally:  # also when memory ran out: a slot that is not given back is missing from then on
+                self._release(filled)
             self.clock.prepared(time.perf_counter() - started)
             return staged
         with torch.cuda.stream(self._stream):
             size = filled.slot.start + filled.slot.used
-            on_device = self._room(size)
-            if filled.decoded is not None:
-                _reach(filled.slot, filled.decoded, on_device[filled.slot.start :])
-                if filled.decoded.ready is not None:
-                    self._stream.wait_event(filled.decoded.ready)  # which has read the slot's files, too
-                filled.decoded.pixels.record_stream(self._stream)
-            on_device.copy_(_whole(filled.slot)[:size], non_blocking=True)
-            self._copying.append((_event(self._stream), filled))
+            if filled.decoded is not None and filled.decoded.ready is not None:
+                self._stream.wait_event(filled.decoded.ready)  # which has read the slot's files, too
+            try:
+                on_device = self._room(size)
+                if filled.decoded is not None:
+                    _reach(filled.slot, filled.decoded, on_device[filled.slot.start :])
+                    filled.decoded.pixels.record_stream(self._stream)
+                on_device.copy_(_whole(filled.slot)[:size], non_blocking=True)
+            finally:
+                self._copying.append((_event(self._stream), filled))
             staged = self._moved(filled, on_device)
             staged.ready = _event(self._stream)
         return staged
