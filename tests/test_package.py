@@ -8,6 +8,8 @@ import pytest
 import fulltilt
 
 PUBLIC = {
+    "AsyncDataProcessor",
+    "CPUAssistedTraining",
     "FulltiltError",
     "GPUAugmentation",
     "HybridPrecisionTrainer",

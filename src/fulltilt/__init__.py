@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fulltilt.assist import AsyncDataProcessor as AsyncDataProcessor
+    from fulltilt.assist import CPUAssistedTraining as CPUAssistedTraining
     from fulltilt.augment import GPUAugmentation as GPUAugmentation
     from fulltilt.augment import MinimalGPUAugmentation as MinimalGPUAugmentation
     from fulltilt.augment import ProgressiveAugmentation as ProgressiveAugmentation
@@ -22,6 +24,8 @@ __version__ = "0.1.0"
 
 # The public name -> the module that holds it.
 _HOMES = {
+    "AsyncDataProcessor": "fulltilt.assist",
+    "CPUAssistedTraining": "fulltilt.assist",
     "FulltiltError": "fulltilt.errors",
     "GPUAugmentation": "fulltilt.augment",
     "HybridPrecisionTrainer": "fulltilt.train",
@@ -33,6 +37,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "AsyncDataProcessor",
+    "CPUAssistedTraining",
     "FulltiltError",
     "GPUAugmentation",
     "HybridPrecisionTrainer",

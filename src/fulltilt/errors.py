@@ -8,6 +8,9 @@
     │   ├── RecordingError        a recording can't be read; carries the line number
     │   └── SampleError           a sample of a feed can't be read or decoded
     ├── LossError                 the loss is NaN or infinite; carries step, epoch and batch
+    ├── TaskError                 a CPU task failed, was dropped or has expired; carries its name
+    │   ├── QueueFullError        the queue of tasks is full, and its policy is to refuse
+    │   └── TaskTimeoutError      a task took too long, or its result was not there in time (also a TimeoutError)
     ├── WorkerError               processes that load or decode have ended and can't be replaced
     └── UnavailableError          this machine lacks a GPU, driver or library; the CLI exits with 3
         └── GpuLostError          a GPU stopped answering; the others can still be read
@@ -68,6 +71,22 @@ class LossError(FulltiltError):
     def __init__(self, message: str, *, step: int, epoch: int, batch: int) -> None:
         super().__init__(message)
         self.step, self.epoch, self.batch = step, epoch, batch
+
+
+class TaskError(FulltiltError):
+    """A task that ran beside training has no result; what it raised itself is the cause."""
+
+    def __init__(self, message: str, *, task: str) -> None:
+        super().__init__(message)
+        self.task = task
+
+
+class QueueFullError(TaskError):
+    """The queue of tasks is full."""
+
+
+class TaskTimeoutError(TaskError, TimeoutError):
+    """A task took too long, or its result was not there in time."""
 
 
 class WorkerError(FulltiltError):

@@ -1,0 +1,37 @@
+"""CPU work beside the GPU's: tasks in a queue, threads that carry them out, results when they are asked for.
+
+assisted.py   CPUAssistedTraining                       processor.py   AsyncDataProcessor
+  registry.py   tasks by name: metrics.py, features.py    handover.py    tensors out of the GPU without a wait
+pool.py       all of it together                        policy.py      what is decided (pure)
+  tasks.py      a task and its future                     queue.py       bounded, with priorities
+  workers.py    threads, replaced when they die           agenda.py      deadlines and retries
+  expiry.py     results that nobody comes for
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fulltilt.assist.assisted import CPUAssistedTraining as CPUAssistedTraining
+    from fulltilt.assist.policy import Priority as Priority
+    from fulltilt.assist.processor import AsyncDataProcessor as AsyncDataProcessor
+    from fulltilt.assist.tasks import TaskFuture as TaskFuture
+
+__all__ = ["AsyncDataProcessor", "CPUAssistedTraining", "Priority", "TaskFuture"]
+
+_HOMES = {
+    "AsyncDataProcessor": "processor",
+    "CPUAssistedTraining": "assisted",
+    "Priority": "policy",
+    "TaskFuture": "tasks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'fulltilt.assist' has no attribute {name!r}; it has {', '.join(__all__)}")
+    from importlib import import_module
+
+    return getattr(import_module(f"fulltilt.assist.{home}"), name)

@@ -1,0 +1,152 @@
+"""`CPUAssistedTraining`: CPU work beside the training loop."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Literal
+
+from fulltilt.assist.handover import Handover
+from fulltilt.assist.policy import Priority, WhenFull, policy_of, priority_of
+from fulltilt.assist.pool import Pool, PoolStats
+from fulltilt.assist.registry import Registry
+from fulltilt.assist.tasks import Task, TaskFuture
+from fulltilt.errors import InputError
+from fulltilt.machine.budget import core_budget
+from fulltilt.machine.cores import read_cores
+
+Auto = Literal["auto"]
+
+PINNED_BYTES = 1 << 30
+
+
+class CPUAssistedTraining:
+    """Worker threads that take tasks from a queue: metrics, preprocessing, features, anything that can be called.
+
+        with CPUAssistedTraining() as assist:
+            future = assist.submit("compute_metrics", outputs, masks)
+            ...                                   # the GPU goes on
+            print(future.result())
+
+    Args:
+        num_workers: threads; "auto" takes what the core budget has for this, at least one. torch computes with one
+            thread in each.
+        preprocess: what the task "data_preprocessing" does; without it arrays become tensors.
+        queue_size: tasks that may wait.
+        when_full: "wait" until there is room, "drop" the oldest task of the lowest priority, or "refuse" with an error.
+        max_pinned_bytes: host memory for tensors from the GPU; beyond it the queue counts as full.
+        keep_seconds: a result that nobody has asked for is let go of after so long; None keeps it with its future.
+    """
+
+    def __init__(
+        self,
+        num_workers: int | Auto = "auto",
+        *,
+        preprocess: Callable[..., Any] | None = None,
+        queue_size: int = 10_000,
+        when_full: WhenFull = "wait",
+        max_pinned_bytes: int = PINNED_BYTES,
+        keep_seconds: float | None = 3600.0,
+    ) -> None:
+        if queue_size < 1 or max_pinned_bytes < 1:
+            raise InputError(f"queue_size is {queue_size}, max_pinned_bytes {max_pinned_bytes}; both are at least 1")
+        self._registry = Registry(preprocess)
+        self._handover = Handover()
+        self._pool = Pool(
+            workers_for("assist", num_workers),
+            queue_size=queue_size,
+            when_full=policy_of(when_full),
+            max_bytes=max_pinned_bytes,
+            keep_seconds=keep_seconds,
+        )
+        # The threads hold the pool, not this object: when it is gone, they end. At exit the pool sees to itself.
+        weakref.finalize(self, self._pool.release).atexit = False
+
+    def submit(
+        self,
+        task: str | Callable[..., Any],
+        *args: Any,
+        priority: Priority | str = Priority.NORMAL,
+        timeout: float | None = None,
+        retries: int = 0,
+        **kwargs: Any,
+    ) -> TaskFuture[Any]:
+        """Have a function called by a worker, with these arguments; tensors among them arrive on the CPU, detached.
+
+        Args:
+            task: a function, or a registered name.
+            priority: "high", "normal" or "low".
+            timeout: seconds from now, all tries included, after which the future fails. A worker that is still in the
+                task goes on for nobody, and another takes its place meanwhile.
+            retries: how often a task that raised is tried again: after 0.1 s, 0.2 s, 0.4 s … at most 30 s.
+
+        Raises:
+            QueueFullError: the queue is full, and the policy is to refuse; or a task submits to its own full queue.
+        """
+        if isinstance(task, str):
+            name, function = task, self._registry.find(task)
+        else:
+            name, function = _name_of(task), task
+        if priority is not Priority.NORMAL:
+            priority = priority_of(priority)
+        if timeout is not None or retries:
+            _check(name, timeout, retries)
+        carried, ready = 0, None
+        if args or kwargs:
+            (args, kwargs), carried, ready = self._handover.take((args, kwargs))
+        made = Task(self._pool, name, function, args, kwargs, priority, timeout, retries)
+        made.bytes, made.ready = carried, ready
+        return self._pool.submit(made)
+
+    def register(self, name: str, function: Callable[..., Any]) -> None:
+        """Give a task of your own a name."""
+        self._registry.register(name, function)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Tasks that can be submitted by name."""
+        return self._registry.names
+
+    def stats(self) -> PoolStats:
+        """Where things stand."""
+        return self._pool.stats()
+
+    def close(self, *, cancel: bool = False, timeout: float | None = None) -> None:
+        """End in order: finish what is queued (or cancel what has not begun), then the threads; at most `timeout` s."""
+        self._pool.close(cancel=cancel, timeout=timeout)
+
+    def __enter__(self) -> CPUAssistedTraining:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(cancel=error is not None)
+
+
+def workers_for(part: Literal["assist", "async"], asked: int | Auto) -> int:
+    """How many threads."""
+    if asked == "auto":
+        ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")  # torchrun's
+        budget = core_budget(read_cores().usable, ranks=int(ranks) if ranks.isdigit() else 1, assist=True)
+        return max(1, (budget.assist_workers if part == "assist" else budget.async_workers).value)
+    if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
+        raise InputError(f"num_workers is {asked!r}; it can be a number from 1 on, or 'auto'")
+    return asked
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    if not callable(function):
+        raise InputError(f"task is {function!r}; it can be a function or a registered name")
+    while hasattr(function, "func"):  # functools.partial
+        function = function.func
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _check(name: str, timeout: float | None, retries: int) -> None:
+    if timeout is not None and not timeout > 0:
+        raise InputError(f"timeout of task {name!r} is {timeout!r}; it is more than 0 seconds, or None")
+    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+        raise InputError(f"retries of task {name!r} is {retries!r}; it is a number from 0 on")

@@ -1,0 +1,53 @@
+"""Results that nobody comes for are let go of after a while, so that memory stays bounded over days."""
+
+from __future__ import annotations
+
+from collections import deque
+from threading import Lock
+from weakref import ref
+
+from fulltilt.assist.tasks import TaskFuture
+
+_TIDY_FROM = 4096
+"""Futures below which those already gone are left on the list."""
+
+
+class Expiry:
+    """Futures with a result, oldest first, for as long as somebody else holds them.
+
+    It needs no thread: memory grows only when results are added, and then the old ones go.
+    """
+
+    def __init__(self, keep_seconds: float | None) -> None:
+        self._keep = keep_seconds
+        self._kept: deque[tuple[float, ref[TaskFuture[object]]]] = deque()
+        self._tidy_at = _TIDY_FROM
+        self._tidying = Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, future: TaskFuture[object], now: float) -> None:
+        if self._keep is None:
+            return
+        self._kept.append((now, ref(future)))
+        if self._kept[0][0] < now - self._keep or len(self._kept) > self._tidy_at:
+            self._tidy(now)
+
+    def _tidy(self, now: float) -> None:
+        if not self._tidying.acquire(blocking=False):
+            return  # another worker is at it
+        try:
+            # Once around: others may append meanwhile, and the little disorder is of no consequence.
+            for _ in range(len(self._kept)):
+                added, reference = self._kept.popleft()
+                future = reference()
+                if future is None:
+                    continue
+                if added < now - (self._keep or 0.0):
+                    future.expire()
+                else:
+                    self._kept.append((added, reference))
+            self._tidy_at = max(_TIDY_FROM, 2 * len(self._kept))
+        finally:
+            self._tidying.release()

@@ -1,0 +1,110 @@
+"""`compute_metrics`: figures of one batch, from its outputs and targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from fulltilt.errors import InputError
+
+Kind = Literal["classes", "binary", "regression"]
+
+
+def compute_metrics(
+    outputs: Tensor,
+    targets: Tensor,
+    *,
+    kind: Kind | Literal["auto"] = "auto",
+    metrics: Mapping[str, Callable[[Tensor, Tensor], Any]] | None = None,
+) -> dict[str, float]:
+    """Figures of a batch, computed from its counts in double precision.
+
+    Args:
+        outputs: scores as a model gives them: (N, classes, …) for class numbers of shape (N, …), logits for masks of
+            the same shape, numbers for regression.
+        kind: "classes": accuracy, and mean f1, iou and dice over the classes that occur; "binary": accuracy, precision,
+            recall, f1, iou, dice; "regression": mae, rmse, r2. "auto" goes by shapes and by whether every target is
+            0 or 1.
+        metrics: more figures, as functions of (outputs, targets) without state: those of torchmetrics.functional, say.
+    """
+    outputs, targets = torch.as_tensor(outputs), torch.as_tensor(targets)
+    found = kind_of(outputs, targets) if kind == "auto" else kind
+    if found not in get_args(Kind):
+        raise InputError(f"kind is {kind!r}; it can be 'auto', {', '.join(map(repr, get_args(Kind)))}")
+    figures = _FIGURES[found](outputs, targets)
+    for name, function in (metrics or {}).items():
+        figures[name] = float(function(outputs, targets))
+    return figures
+
+
+def kind_of(outputs: Tensor, targets: Tensor) -> Kind:
+    """What these outputs and targets are of."""
+    if outputs.dim() == targets.dim() + 1 and outputs.shape[:1] + outputs.shape[2:] == targets.shape:
+        return "classes"
+    if outputs.shape != targets.shape:
+        raise InputError(
+            f"outputs of shape {tuple(outputs.shape)} don't go with targets of shape {tuple(targets.shape)}; "
+            "the shapes are equal, or the outputs have one more dimension, the classes, as their second"
+        )
+    return "binary" if bool(((targets == 0) | (targets == 1)).all()) else "regression"
+
+
+def _classes(outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    classes = outputs.shape[1]
+    known = (targets >= 0) & (targets < classes)  # others are marked to be ignored, with 255 or -100
+    predicted, target = outputs.argmax(1)[known], targets[known].long()
+    if not target.numel():
+        raise InputError(f"no target is a class from 0 to {classes - 1}")
+    confusion = torch.bincount(target * classes + predicted, minlength=classes**2).view(classes, classes).double()
+    hits, support, guesses = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
+    occur = support + guesses > 0
+    f1 = 2 * hits[occur] / (support + guesses)[occur]
+    iou = hits[occur] / (support + guesses - hits)[occur]
+    return {
+        "accuracy": float(hits.sum() / confusion.sum()),
+        "f1": float(f1.mean()),
+        "iou": float(iou.mean()),
+        "dice": float(f1.mean()),  # over counts the two are the same number
+    }
+
+
+def _binary(outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    guess = outputs if outputs.dtype == torch.bool else outputs > 0  # logits: a probability of more than a half
+    target = targets.bool()
+    true_positive = float((guess & target).sum())
+    guessed, positive = float(guess.sum()), float(target.sum())
+    right = float((guess == target).sum())
+    return {
+        "accuracy": _share(right, target.numel()),
+        "precision": _share(true_positive, guessed),
+        "recall": _share(true_positive, positive),
+        "f1": _share(2 * true_positive, guessed + positive),
+        "iou": _share(true_positive, guessed + positive - true_positive),
+        "dice": _share(2 * true_positive, guessed + positive),
+    }
+
+
+def _share(part: float, whole: float) -> float:
+    """Nothing to find and nothing found is nothing to be ashamed of: empty masks that match count as 1."""
+    return part / whole if whole else 1.0
+
+
+def _regression(outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    target = targets.double()
+    error = outputs.double() - target
+    spread = (target - target.mean()).square().sum()
+    return {
+        "mae": float(error.abs().mean()),
+        "rmse": float(error.square().mean().sqrt()),
+        "r2": float(1 - error.square().sum() / spread) if spread > 0 else float("nan"),
+    }
+
+
+_FIGURES: dict[Kind, Callable[[Tensor, Tensor], dict[str, float]]] = {
+    "classes": _classes,
+    "binary": _binary,
+    "regression": _regression,
+}

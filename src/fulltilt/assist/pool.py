@@ -1,0 +1,251 @@
+"""Queue, workers, clock and expiry put together: tasks go in, futures come out.
+
+submit ─► TaskQueue ─► Crew ─► future ─► Expiry
+              ▲          │
+              └─ Clock ◄─┘  retries; and deadlines, which end futures whatever the worker does
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+
+from fulltilt.assist.agenda import Clock
+from fulltilt.assist.expiry import Expiry
+from fulltilt.assist.policy import Priority, WhenFull, retry_seconds
+from fulltilt.assist.queue import TaskQueue
+from fulltilt.assist.tasks import Task, TaskFuture
+from fulltilt.assist.workers import Crew, Worker
+from fulltilt.errors import InputError, TaskError
+
+log = logging.getLogger("fulltilt.assist")
+
+EXIT_SECONDS = 10.0
+"""How long the interpreter's exit waits for tasks that nobody has waited for."""
+_POLL_SECONDS = 0.002
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStats:
+    """Where a pool stands."""
+
+    workers: int
+    busy: int
+    waiting: dict[str, int]
+    """Tasks in the queue, by priority."""
+    postponed: int
+    """Tasks that failed and will be tried again."""
+    done: int
+    failed: int
+    retried: int
+    timed_out: int
+    dropped: int
+    cancelled: int
+    replaced_workers: int
+    """Workers started in place of others that died or are stuck."""
+    abandoned_workers: int
+    """Threads that are stuck in tasks past their time."""
+    held_bytes: int
+    """Host memory of tensors handed over from a GPU."""
+    busy_seconds: float
+    """Time that workers have spent in tasks."""
+    wall_seconds: float
+    """Since the pool was made."""
+
+
+class Pool:
+    """Threads that carry out tasks. Whoever makes one closes it."""
+
+    def __init__(
+        self,
+        workers: int,
+        *,
+        queue_size: int,
+        when_full: WhenFull,
+        max_bytes: int | None = None,
+        keep_seconds: float | None = None,
+        name: str = "assist",
+    ) -> None:
+        self._queue = TaskQueue(queue_size, when_full=when_full, max_bytes=max_bytes)
+        self._clock = Clock()
+        self._expiry = Expiry(keep_seconds)
+        self._events: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._closing = self._closed = False
+        self._made = time.perf_counter()
+        self._crew = Crew(self._queue, workers, run=self._run, name=name)
+        self._at_exit = partial(_close_at_exit, weakref.ref(self))
+        atexit.register(self._at_exit)
+
+    def submit(self, task: Task) -> TaskFuture[object]:
+        """Queue a task; waits, drops or raises where the queue is full."""
+        future = task.future
+        if self._closing:
+            raise InputError(f"task {future.name!r} was submitted to a pool that is closed; make another")
+        if self._pid != os.getpid():
+            raise InputError(
+                f"task {future.name!r} was submitted in process {os.getpid()}, but the pool's threads are in process "
+                f"{self._pid}; make the pool in the process that uses it"
+            )
+        if task.timeout is not None:
+            task.deadline = self._clock.at(time.perf_counter() + task.timeout, partial(self._too_late, task))
+        try:
+            dropped = self._queue.put(task, may_wait=self._crew.worker() is None)
+        except TaskError:
+            self._over(task)
+            raise
+        if dropped is not None:
+            self._drop(dropped)
+        return future
+
+    def stats(self) -> PoolStats:
+        work = self._crew.work()
+        with self._lock:
+            events = self._events.copy()
+        return PoolStats(
+            workers=work.workers,
+            busy=work.busy,
+            waiting={level.name.lower(): n for level, n in zip(Priority, self._queue.waiting, strict=True)},
+            postponed=self._queue.postponed,
+            done=work.done,
+            failed=work.failed,
+            retried=events["retried"],
+            timed_out=events["timed out"],
+            dropped=events["dropped"],
+            cancelled=events["cancelled"],
+            replaced_workers=work.replaced,
+            abandoned_workers=work.abandoned,
+            held_bytes=self._queue.held_bytes,
+            busy_seconds=work.busy_seconds,
+            wall_seconds=time.perf_counter() - self._made,
+        )
+
+    def close(self, *, cancel: bool = False, timeout: float | None = None) -> None:
+        """Finish the tasks, or cancel those that have not begun; wait for the workers, at most so long.
+
+        What is not finished by then is cancelled, and a thread that is stuck in a task is left behind.
+        """
+        with self._lock:
+            if self._closed or self._pid != os.getpid():
+                return
+            self._closing = True
+        if self._crew.worker() is not None:
+            timeout = 0.0  # a task that closes its own pool can't wait for itself
+        until = time.perf_counter() + (float("inf") if timeout is None else timeout)
+        until = min(until, time.perf_counter() + threading.TIMEOUT_MAX / 2)
+        while not cancel and self._has_work() and time.perf_counter() < until:
+            time.sleep(_POLL_SECONDS)
+        with self._lock:
+            self._closed = True
+        for task in self._queue.close():
+            task.future.cancel()
+        self._clock.stop()
+        left = self._crew.close(until)
+        atexit.unregister(self._at_exit)
+        if left:
+            log.warning("%d of the pool's threads are stuck in tasks and were left behind", left)
+
+    def release(self) -> None:
+        """Nobody can submit any more: let what is queued finish, and the threads end, without waiting for either."""
+        threading.Thread(target=self.close, name="fulltilt-assist-closing", daemon=True).start()
+
+    def _has_work(self) -> bool:
+        return bool(any(self._queue.waiting) or self._queue.postponed or self._crew.work().busy)
+
+    # --- the workers' side -------------------------------------------------------------------------------------------
+
+    def _run(self, task: Task, worker: Worker) -> None:
+        if not task.future.begin():
+            return  # cancelled or out of time while it waited
+        began = task.began = time.perf_counter()
+        try:
+            value = task.call()
+        except BaseException as error:  # the task's own: raised again where the result is asked for
+            worker.failed += 1
+            self._failed(task, error)
+        else:
+            worker.done += 1
+            now = time.perf_counter()
+            worker.seconds += now - began
+            # All of its memory is free before anybody hears that it is done.
+            future = task.future
+            self._over(task)
+            if value is not None:
+                self._expiry.add(future, now)
+            future.finish(value)
+            return
+        worker.seconds += time.perf_counter() - began
+
+    def _failed(self, task: Task, error: BaseException) -> None:
+        task.failures += 1
+        if task.failures <= task.retries and isinstance(error, Exception) and not self._closed:
+            self._queue.postpone()  # before anybody can see that it no longer runs
+            again = partial(self._queue.put_back, task)
+            if task.future.postpone():
+                self._count("retried")
+                self._clock.at(time.perf_counter() + retry_seconds(task.failures), again)
+            else:
+                again()  # over already; a worker will see that
+            return
+        told = task.failed(error)
+        future = task.future
+        self._over(task)
+        future.finish(error=told)
+
+    def _over(self, task: Task) -> None:
+        if task.deadline is not None:
+            self._clock.forget(task.deadline)
+        self._queue.released(task)
+        task.clear()
+
+    def _drop(self, task: Task) -> None:
+        name = task.future.name
+        told = TaskError(
+            f"task {name!r} was dropped: the queue was full, and it was the oldest of the lowest priority", task=name
+        )
+        if task.future.finish(error=told):
+            self._count("dropped")
+        self._over(task)
+
+    def _too_late(self, task: Task) -> None:
+        """On the clock's thread: the caller is free now, the worker when it can be."""
+        was = task.future.overrule(task.timed_out())
+        if was is None:
+            return
+        self._count("timed out")
+        self._over(task)
+        if was == "running":
+            self._crew.abandon(task)
+        else:
+            self._queue.left_over()
+
+    def _count(self, event: str) -> None:
+        with self._lock:
+            self._events[event] += 1
+
+    # --- what the caller does with a future --------------------------------------------------------------------------
+
+    def asked_for(self, task: Task) -> None:
+        """A worker that waits for a task in its own queue does it itself: else all could wait, and none work."""
+        worker = self._crew.worker()
+        if worker is not None and not task.future.running():
+            self._run(task, worker)
+
+    def cancelled(self, task: Task) -> None:
+        self._count("cancelled")
+        self._over(task)
+        self._queue.left_over()
+
+
+def _close_at_exit(pool: weakref.ref[Pool]) -> None:
+    found = pool()
+    if found is not None:
+        found.close(timeout=EXIT_SECONDS)

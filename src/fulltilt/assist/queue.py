@@ -1,0 +1,215 @@
+"""A bounded queue with priorities, between those who submit and the workers.
+
+    submit ─► [high] [normal] [low] ─► take          each a deque: oldest first
+              full: wait, drop or refuse (policy.py)
+
+Workers take without a lock: a deque's own steps are atomic, and a lock that submitter and workers share would have them
+wait in turns for every task. Only those who put hold one, so that the bound is exact: takers can only make room.
+
+Whoever finds nothing to do leaves a locked lock where the other side sees it, looks once more, and waits for it to be
+released. Whoever takes a task while others are waiting and asleep wakes one, so no wake-up is ever lost on the busy.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from threading import Lock
+from typing import Any
+
+from fulltilt.assist.policy import Priority, WhenFull, admit
+from fulltilt.assist.tasks import Task
+from fulltilt.errors import QueueFullError, TaskError
+
+
+class TaskQueue:
+    """Tasks that wait for a worker, those that wait for their next try, and the host memory that all of them hold."""
+
+    def __init__(self, capacity: int, *, when_full: WhenFull = "wait", max_bytes: int | None = None) -> None:
+        self.capacity, self.when_full, self.max_bytes = capacity, when_full, max_bytes
+        self._levels: tuple[deque[Task], ...] = tuple(deque() for _ in Priority)
+        self._lock = Lock()
+        self._postponed = 0
+        self._bytes = 0
+        self._over = 0
+        """Tasks that may still stand in the queue although they are over."""
+        self._idle: deque[Any] = deque()
+        self._blocked: deque[Any] = deque()
+        self._closed = False
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """Tasks at each priority."""
+        return tuple(map(len, self._levels))
+
+    @property
+    def postponed(self) -> int:
+        return self._postponed
+
+    @property
+    def held_bytes(self) -> int:
+        return self._bytes
+
+    # --- in ----------------------------------------------------------------------------------------------------------
+
+    def put(self, task: Task, *, may_wait: bool = True) -> Task | None:
+        """Let a task in, or say who was dropped: another, or the task itself.
+
+        Raises:
+            QueueFullError: there is no room, and the policy is to refuse, or `may_wait` is False.
+        """
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise TaskError(f"task {task.future.name!r} was submitted after close()", task=task.future.name)
+                verdict = self._admit(task)
+                dropped = None
+                if isinstance(verdict, Priority):
+                    try:
+                        dropped = self._levels[verdict].popleft()
+                    except IndexError:
+                        if self._full(task):  # nobody less urgent is there: the newcomer goes
+                            return task
+                if isinstance(verdict, Priority) or verdict == "enter":
+                    if task.bytes:
+                        self._bytes += task.bytes
+                    self._levels[task.priority].append(task)
+                    break
+            if verdict == "refuse" or not may_wait:
+                raise self._no_room(task, may_wait)
+            self._wait_for_room(task)
+        if self._idle:
+            _wake(self._idle)
+        return dropped
+
+    def postpone(self) -> None:
+        """A task will come again with `put_back`; until then it counts as if it waited here."""
+        with self._lock:
+            self._postponed += 1
+
+    def put_back(self, task: Task) -> None:
+        with self._lock:
+            self._postponed -= 1
+            self._levels[task.priority].append(task)
+        _wake(self._idle)
+
+    def released(self, task: Task) -> None:
+        """A task that let itself in is over: its memory is free."""
+        if task.bytes:
+            with self._lock:
+                self._bytes -= task.bytes
+                task.bytes = 0
+            _wake(self._blocked)
+
+    def left_over(self) -> None:
+        """A task that waits here is over: cancelled, or out of time."""
+        with self._lock:
+            self._over += 1
+        _wake(self._blocked)
+
+    # --- out ---------------------------------------------------------------------------------------------------------
+
+    def take(self) -> Task | None:
+        """The next task, waited for; None when the queue is closed and empty."""
+        while True:
+            task = self._pop()
+            if task is not None:
+                return task
+            asleep = Lock()
+            asleep.acquire()
+            self._idle.append(asleep)
+            task = self._pop()
+            if task is None and not self._closed:
+                asleep.acquire()
+                continue
+            with suppress(ValueError):
+                self._idle.remove(asleep)
+            return task
+
+    def close(self) -> list[Task]:
+        """Let nobody in any more; those who still waited."""
+        with self._lock:
+            self._closed = True
+            left = list(self._drained())
+        while self._idle or self._blocked:
+            _wake(self._idle)
+            _wake(self._blocked)
+        return left
+
+    def _pop(self) -> Task | None:
+        for level in self._levels:
+            if level:
+                try:
+                    task = level.popleft()
+                except IndexError:  # another worker was quicker
+                    continue
+                if self._blocked:
+                    _wake(self._blocked)
+                if self._idle and any(self._levels):
+                    _wake(self._idle)
+                return task
+        return None
+
+    # --- room --------------------------------------------------------------------------------------------------------
+
+    def _admit(self, task: Task) -> Priority | str:
+        full = self._full(task)
+        if full and self._over:
+            self._sweep()
+            full = self._full(task)
+        return "enter" if not full else admit(self.waiting, task.priority, full=True, when_full=self.when_full)
+
+    def _full(self, task: Task) -> bool:
+        high, normal, low = self._levels
+        if len(high) + len(normal) + len(low) + self._postponed >= self.capacity:
+            return True
+        # One task that is larger than all of the memory may still enter, alone.
+        return task.bytes > 0 and self.max_bytes is not None and 0 < self._bytes > self.max_bytes - task.bytes
+
+    def _sweep(self) -> None:
+        """Take out tasks that are over. Once around each deque, so that workers can go on taking meanwhile."""
+        self._over = 0
+        for level in self._levels:
+            for _ in range(len(level)):
+                with suppress(IndexError):
+                    task = level.popleft()
+                    if not task.future.done():
+                        level.append(task)
+
+    def _wait_for_room(self, task: Task) -> None:
+        asleep = Lock()
+        asleep.acquire()
+        self._blocked.append(asleep)
+        if not self._closed and not self._over and self._full(task):
+            asleep.acquire()
+            return
+        try:
+            self._blocked.remove(asleep)
+        except ValueError:  # the wake-up was meant for somebody who needs it
+            _wake(self._blocked)
+
+    def _no_room(self, task: Task, may_wait: bool) -> QueueFullError:
+        name = task.future.name
+        if not may_wait:
+            why = "a worker that waited here could wait for itself; submit from outside of tasks, or raise queue_size"
+        else:
+            why = "wait for results first, raise queue_size, or use when_full='wait' or 'drop'"
+        memory = "" if self.max_bytes is None else f", {self._bytes} of {self.max_bytes} bytes"
+        return QueueFullError(
+            f"task {name!r} was refused: the queue is full "
+            f"({sum(self.waiting) + self._postponed} of {self.capacity} tasks{memory}); {why}",
+            task=name,
+        )
+
+    def _drained(self) -> Iterator[Task]:
+        for level in self._levels:
+            while level:
+                with suppress(IndexError):
+                    yield level.popleft()
+
+
+def _wake(sleepers: deque[Any]) -> None:
+    """Release one of those who sleep, if there is one."""
+    with suppress(IndexError):
+        sleepers.popleft().release()

@@ -1,0 +1,57 @@
+"""Tasks that go by a name: those that ship, and the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from fulltilt.assist.features import extract_features
+from fulltilt.assist.handover import map_tensors
+from fulltilt.assist.metrics import compute_metrics
+from fulltilt.errors import InputError
+
+
+class Registry:
+    """Names and what they stand for."""
+
+    def __init__(self, preprocess: Callable[..., Any] | None = None) -> None:
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self.register("compute_metrics", compute_metrics)
+        self.register("data_preprocessing", preprocess or as_tensors)
+        self.register("extract_features", extract_features)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(self._functions))
+
+    def register(self, name: str, function: Callable[..., Any]) -> None:
+        """Have a name stand for a function; a name that is known is given the new one."""
+        if not isinstance(name, str) or not name:
+            raise InputError(f"a task's name is {name!r}; it has to be a text that is not empty")
+        if not callable(function):
+            raise InputError(f"task {name!r} is {function!r}; it has to be something that can be called")
+        self._functions[name] = function
+
+    def find(self, name: str) -> Callable[..., Any]:
+        try:
+            return self._functions[name]
+        except KeyError:
+            raise InputError(
+                f"there is no task {name!r}; there are {', '.join(self.names)}. "
+                "Add your own with register(name, function)"
+            ) from None
+
+
+def as_tensors(batch: Any) -> Any:
+    """Preprocessing where the user has given none: arrays become tensors, tensors contiguous; nothing else changes."""
+    if isinstance(batch, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(batch))
+    if isinstance(batch, tuple | list):
+        parts = [as_tensors(part) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    if isinstance(batch, dict):
+        return {key: as_tensors(part) for key, part in batch.items()}
+    return map_tensors(lambda tensor: tensor.contiguous(), batch)

@@ -1,0 +1,283 @@
+"""A task and its future.
+
+    waiting ─► running ─► done        value or error, set once; whoever comes later finds it set
+       ▲          │
+       └─ retry ──┘                   cancelled, timed out and dropped are errors too
+
+A future is made for every task, so it is light: one lock, and more only for those that somebody waits for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from threading import Lock
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from fulltilt.assist.agenda import Entry
+from fulltilt.assist.policy import Priority
+from fulltilt.errors import TaskError, TaskTimeoutError
+
+log = logging.getLogger("fulltilt.assist")
+
+Result = TypeVar("Result")
+
+_WAITING, _RUNNING, _DONE = range(3)
+
+
+class TaskFuture(Generic[Result]):
+    """The result of a task, some time."""
+
+    __slots__ = (
+        "__weakref__",
+        "_callbacks",
+        "_error",
+        "_lock",
+        "_sleepers",
+        "_state",
+        "_task",
+        "_value",
+        "collected",
+        "name",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._state = _WAITING
+        self._value: Result | None = None
+        self._error: BaseException | None = None
+        self._lock = Lock()
+        self._sleepers: list[Any] | None = None
+        self._callbacks: list[Callable[[TaskFuture[Result]], object]] | None = None
+        self._task: Task | None = None
+        self.collected = False
+        """Somebody has been given the value."""
+
+    def __repr__(self) -> str:
+        state = ("waiting", "running", "done" if self._error is None else "failed")[self._state]
+        return f"<TaskFuture {self.name!r}: {state}>"
+
+    # --- for the caller ----------------------------------------------------------------------------------------------
+
+    def done(self) -> bool:
+        return self._state == _DONE
+
+    def running(self) -> bool:
+        return self._state == _RUNNING
+
+    def cancelled(self) -> bool:
+        return self._state == _DONE and isinstance(self._error, CancelledError)
+
+    def cancel(self) -> bool:
+        """Give up a task that no worker has begun; whether that was so."""
+        with self._lock:
+            if self._state != _WAITING:
+                return self._state == _DONE and isinstance(self._error, CancelledError)
+            task = self._task
+            self._settle(None, CancelledError(f"task {self.name!r} was cancelled before it began"))
+        if task is not None:
+            task.owner.cancelled(task)
+        self._announce()
+        return True
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait for the result.
+
+        Raises:
+            TaskError: the task failed (its own exception is the cause), was dropped, or the result has expired.
+            TaskTimeoutError: the task took too long, or `timeout` seconds have passed here; the task then goes on.
+            CancelledError: the task was cancelled.
+        """
+        if self._state != _DONE:
+            self._wait(timeout)
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                del self  # the traceback would hold the future that holds the error
+        self.collected = True
+        return self._value  # type: ignore[return-value]
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the end; the error that `result` would raise, or None."""
+        if self._state != _DONE:
+            self._wait(timeout)
+        return self._error
+
+    def add_done_callback(self, callback: Callable[[TaskFuture[Result]], object]) -> None:
+        """Have it called with the future when it is done, by whichever thread ends it; at once if it is done."""
+        with self._lock:
+            if self._state != _DONE:
+                self._callbacks = [*(self._callbacks or ()), callback]
+                return
+        self._call(callback)
+
+    def _wait(self, timeout: float | None) -> None:
+        if (task := self._task) is not None:
+            task.owner.asked_for(task)
+        sleeper = Lock()
+        sleeper.acquire()
+        with self._lock:
+            if self._state == _DONE:
+                return
+            self._sleepers = [*(self._sleepers or ()), sleeper]
+        if not sleeper.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            with self._lock:
+                if self._state == _DONE:
+                    return
+                if self._sleepers is not None:
+                    self._sleepers.remove(sleeper)
+            raise TaskTimeoutError(
+                f"task {self.name!r} had no result after {timeout:g} s; it goes on, and can be asked again",
+                task=self.name,
+            )
+
+    # --- for those who carry tasks out --------------------------------------------------------------------------------
+
+    def begin(self) -> bool:
+        """Take the task on; False if it is over already, or somebody else has begun."""
+        with self._lock:
+            if self._state != _WAITING:
+                return False
+            self._state = _RUNNING
+            return True
+
+    def postpone(self) -> bool:
+        """The task will be tried again; False if it is over already (it timed out while it ran)."""
+        with self._lock:
+            if self._state != _RUNNING:
+                return False
+            self._state = _WAITING
+            return True
+
+    def finish(self, value: Any = None, error: BaseException | None = None) -> bool:
+        """Set the outcome; False if there is one already."""
+        with self._lock:
+            if self._state == _DONE:
+                return False
+            self._settle(value, error)
+        if self._sleepers is not None or self._callbacks is not None:
+            self._announce()
+        return True
+
+    def overrule(self, error: BaseException) -> Literal["waiting", "running"] | None:
+        """Set an error from outside; where the task was, or None if there is an outcome already."""
+        with self._lock:
+            was = self._state
+            if was == _DONE:
+                return None
+            self._settle(None, error)
+        self._announce()
+        return "running" if was == _RUNNING else "waiting"
+
+    def expire(self) -> None:
+        """Let go of a value that nobody has come for."""
+        with self._lock:
+            if self._error is None and not self.collected:
+                self._value = None
+                self._error = TaskError(
+                    f"the result of task {self.name!r} was not collected in time and has expired; collect results "
+                    "sooner, or keep them longer with keep_seconds",
+                    task=self.name,
+                )
+
+    def _settle(self, value: Any, error: BaseException | None) -> None:
+        self._value, self._error, self._state, self._task = value, error, _DONE, None
+
+    def _announce(self) -> None:
+        sleepers, self._sleepers = self._sleepers, None
+        callbacks, self._callbacks = self._callbacks, None
+        for sleeper in sleepers or ():
+            sleeper.release()
+        for callback in callbacks or ():
+            self._call(callback)
+
+    def _call(self, callback: Callable[[TaskFuture[Result]], object]) -> None:
+        try:
+            callback(self)
+        except Exception:  # it is nobody's result, and must not end the worker
+            log.exception("a callback of task %r failed", self.name)
+
+
+class Owner(Protocol):
+    """Who carries a task out, and hears what its caller does."""
+
+    def asked_for(self, task: Task) -> None:
+        """Somebody is about to wait for it."""
+
+    def cancelled(self, task: Task) -> None:
+        """Nobody wants it any more."""
+
+
+class Task:
+    """What a worker needs to carry out a task; emptied when it is over, so that nothing is held by a queue."""
+
+    __slots__ = (
+        "args",
+        "began",
+        "bytes",
+        "deadline",
+        "failures",
+        "fn",
+        "future",
+        "kwargs",
+        "owner",
+        "priority",
+        "ready",
+        "retries",
+        "timeout",
+    )
+
+    def __init__(
+        self,
+        owner: Owner,
+        name: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        priority: Priority = Priority.NORMAL,
+        timeout: float | None = None,
+        retries: int = 0,
+    ) -> None:
+        self.owner, self.fn, self.args, self.kwargs = owner, fn, args, kwargs or {}
+        self.priority, self.retries, self.timeout = priority, retries, timeout
+        self.future: TaskFuture[Any] = TaskFuture(name)
+        self.future._task = self
+        self.failures = 0
+        self.bytes = 0
+        """Of host memory that is taken for as long as the task lasts."""
+        self.ready: Callable[[], None] | None = None
+        """Waits until the arguments have arrived from the GPU."""
+        self.deadline: Entry | None = None
+        self.began = 0.0
+
+    def call(self) -> Any:
+        if self.ready is not None:
+            self.ready()
+        return self.fn(*self.args, **self.kwargs)
+
+    def clear(self) -> None:
+        """Forget function and arguments; a call under way has its own hold on them."""
+        self.fn, self.args, self.kwargs, self.ready = _gone, (), {}, None
+
+    def failed(self, error: BaseException) -> TaskError:
+        """The error as the caller will see it."""
+        tries = "" if self.failures <= 1 else f" {self.failures} times"
+        told = TaskError(
+            f"task {self.future.name!r} failed{tries}: {type(error).__name__}: {error}", task=self.future.name
+        )
+        told.__cause__ = error
+        return told
+
+    def timed_out(self) -> TaskTimeoutError:
+        name = self.future.name
+        where = (
+            f"it had been running for {time.perf_counter() - self.began:.3g} s" if self.began else "it had not begun"
+        )
+        return TaskTimeoutError(f"task {name!r} took longer than its {self.timeout:g} s; {where}", task=name)
+
+
+def _gone() -> None:
+    """In place of the function of a task that is over."""

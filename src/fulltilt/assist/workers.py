@@ -1,0 +1,164 @@
+"""The threads that carry tasks out. One that dies is replaced; one stuck in a task past its time is left to it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+
+import torch
+
+from fulltilt.assist.policy import may_replace
+from fulltilt.assist.queue import TaskQueue
+from fulltilt.assist.tasks import Task
+
+log = logging.getLogger("fulltilt.assist")
+
+
+class Worker:
+    """One thread's own record; nobody else writes the figures."""
+
+    __slots__ = ("abandoned", "done", "failed", "seconds", "task", "thread")
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread | None = None
+        self.task: Task | None = None
+        self.abandoned = False
+        self.done = self.failed = 0
+        self.seconds = 0.0
+        """Time spent in tasks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What the workers have done so far, those that have left included."""
+
+    done: int
+    failed: int
+    busy_seconds: float
+    workers: int
+    busy: int
+    replaced: int
+    """Workers started in place of others that died or are stuck."""
+    abandoned: int
+    """Threads that are stuck in tasks past their time."""
+
+
+class Crew:
+    """So many workers on one queue."""
+
+    def __init__(self, queue: TaskQueue, workers: int, *, run: Callable[[Task, Worker], None], name: str) -> None:
+        self._queue, self._run, self._name = queue, run, name
+        self.wanted = workers
+        self._lock = threading.Lock()
+        self._workers: dict[int, Worker] = {}  # by thread
+        self._left = Worker()  # the figures of all who have left
+        self._replaced = 0
+        self._closed = False
+        self._numbers = count()
+        with self._lock:
+            self._fill()
+
+    def worker(self) -> Worker | None:
+        """The current thread's record, if it belongs to the crew."""
+        return self._workers.get(threading.get_ident())
+
+    def work(self) -> Work:
+        with self._lock:
+            all_of_them = [*self._workers.values(), self._left]
+            return Work(
+                done=sum(worker.done for worker in all_of_them),
+                failed=sum(worker.failed for worker in all_of_them),
+                busy_seconds=sum(worker.seconds for worker in all_of_them),
+                workers=sum(not worker.abandoned for worker in self._workers.values()),
+                busy=sum(worker.task is not None and not worker.abandoned for worker in self._workers.values()),
+                replaced=self._replaced,
+                abandoned=sum(worker.abandoned for worker in self._workers.values()),
+            )
+
+    def abandon(self, task: Task) -> None:
+        """Nobody waits for this task any more: whoever is at it leaves when it can, and another starts now."""
+        with self._lock:
+            stuck = sum(worker.abandoned for worker in self._workers.values())
+            for worker in self._workers.values():
+                if worker.task is task and not worker.abandoned and not self._closed:
+                    if not may_replace(stuck, self.wanted):
+                        log.warning(
+                            "%d threads are stuck in tasks past their time; no more are started in their place", stuck
+                        )
+                        return
+                    worker.abandoned = True
+                    self._replaced += 1
+                    self._fill()
+                    return
+
+    def close(self, until: float) -> int:
+        """Wait for the workers to leave a closed queue, until a time; how many are still there."""
+        with self._lock:
+            self._closed = True
+            threads = [worker.thread for worker in self._workers.values()]
+        for thread in threads:
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(max(0.0, until - time.perf_counter()))
+        return len(self._workers)
+
+    def _fill(self) -> None:
+        """Start as many as are missing; the lock is held."""
+        for _ in range(self.wanted - sum(not worker.abandoned for worker in self._workers.values())):
+            worker = Worker()
+            thread = threading.Thread(
+                target=self._work, args=(worker,), name=f"fulltilt-{self._name}-{next(self._numbers)}", daemon=True
+            )
+            worker.thread = thread
+            thread.start()  # returns when the thread has begun, so that its number is known
+            if thread.ident is not None:
+                self._workers[thread.ident] = worker
+
+    def _work(self, worker: Worker) -> None:
+        died = True
+        try:
+            _compute_with_one_thread()
+            while not worker.abandoned:
+                worker.task = self._queue.take()
+                if worker.task is None:
+                    break
+                self._run(worker.task, worker)
+                worker.task = None
+            died = False
+        except BaseException as error:
+            # Not a task's own exception, which is its caller's: memory that is gone, or SystemExit in a callback.
+            log.warning("%s died (%s); another goes on", threading.current_thread().name, repr(error))
+            if worker.task is not None:
+                worker.task.future.finish(error=worker.task.failed(error))
+        finally:
+            self._leave(worker, died)
+
+    def _leave(self, worker: Worker, died: bool) -> None:
+        with self._lock:  # held while workers are started, so this one is on the list by now
+            self._workers.pop(threading.get_ident(), None)
+            self._left.done += worker.done
+            self._left.failed += worker.failed
+            self._left.seconds += worker.seconds
+            if not self._closed:
+                self._replaced += died
+                self._fill()
+
+
+_counting_threads = threading.Lock()
+
+
+def _compute_with_one_thread() -> None:
+    """Have torch compute with this thread alone: workers are as many as there are cores to spare.
+
+    torch also notes the number for threads that it will see later (autograd's, for one), so it is set back by a thread
+    that does nothing else.
+    """
+    with _counting_threads:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        other = threading.Thread(target=torch.set_num_threads, args=(before,), daemon=True)
+        other.start()
+        other.join()
