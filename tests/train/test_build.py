@@ -171,6 +171,8 @@ def test_a_scheduler_whose_length_nobody_knows():
     with pytest.raises(InputError, match=r"onecycle has to know the number of steps; set training\.max_steps"):
         make_scheduler(optimizer, config, None)
     assert make_scheduler(optimizer, TrainingConfig(scheduler="onecycle", max_steps=9), None).total_steps == 10
+    accumulating = TrainingConfig(scheduler="onecycle", max_steps=9, accumulate=4)
+    assert make_scheduler(optimizer, accumulating, None).total_steps == 4, "steps of the optimizer, not batches"
 
 
 def test_the_seed_makes_runs_alike():

@@ -25,7 +25,8 @@ class Event:
     def __init__(self, device):
         self.device, self.at = device, None
 
-    def record(self):
+    def record(self, stream):
+        assert stream == "the stream of cuda:1", "not the current device's"
         self.at = self.device.now_ms
 
     def query(self):
@@ -43,6 +44,7 @@ class Event:
 def device(monkeypatch):
     made = Device()
     monkeypatch.setattr(clock, "_event", made.event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: f"the stream of {device}")
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 1 << 30)
     return made
 
@@ -67,7 +69,7 @@ def steps(it, device, host, count, *, copies=True, every_ms=10.0):
 
 
 def test_busy_share_copies_and_rates(device, host):
-    it = StepClock(torch.device("cuda", 0))
+    it = StepClock(torch.device("cuda", 1))
     it.waited(0.25)
     steps(it, device, host, 50)
     found = it.figures()
@@ -80,7 +82,7 @@ def test_busy_share_copies_and_rates(device, host):
 
 
 def test_nothing_is_read_before_the_device_has_passed_it(device, host):
-    it = StepClock(torch.device("cuda", 0))
+    it = StepClock(torch.device("cuda", 1))
     device.passed = False
     steps(it, device, host, 200)
     assert "avg_gpu_time" not in it.figures()
@@ -92,7 +94,7 @@ def test_nothing_is_read_before_the_device_has_passed_it(device, host):
 
 
 def test_short_steps_are_marked_now_and_then(device, host):
-    it = StepClock(torch.device("cuda", 0))
+    it = StepClock(torch.device("cuda", 1))
     marked = []
     for _ in range(160):
         before = device.now_ms

@@ -171,6 +171,41 @@ def test_checkpoints_made_after_the_bad_step_are_removed(tmp_path):
         assert is_finite(trainer.model, load_checkpoint(entry.path)["model"])
 
 
+def test_a_step_that_is_skipped_leaves_no_momentum_without_values():
+    """Fused SGD makes its momentum in the first step, and fills it there, unless that step is skipped."""
+    layer = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9, fused=True)
+    torch.use_deterministic_algorithms(True)  # memory without values then holds NaN
+    try:
+        with UpdateGuard(layer).watching([optimizer]):
+            for scale in (float("nan"), 1.0):
+                optimizer.zero_grad()
+                (layer(torch.ones(1, 4)).sum() * scale).backward()
+                optimizer.step()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.isfinite(value).all() for value in weights(layer).values())
+
+
+def test_a_loss_has_arrived_when_its_own_device_says_so(monkeypatch):
+    recorded, empty = [], torch.empty
+
+    class Event:
+        def record(self, stream=None):
+            recorded.append(stream)
+
+        def query(self):
+            return True
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: device)
+    monkeypatch.setattr(torch, "empty", lambda *size, pin_memory, dtype: empty(*size, dtype=dtype))
+    watch = LossWatch(torch.device("cuda", 1))
+    watch.add(torch.tensor(3.0))
+    assert watch.take() == [3.0]
+    assert recorded == [torch.device("cuda", 1)]
+
+
 def test_losses_come_out_in_order():
     watch = LossWatch(torch.device("cpu"))
     found = []

@@ -97,8 +97,10 @@ def make_scheduler(optimizer: Optimizer, training: TrainingConfig, batches_per_e
     if per_step:
         steps = training.max_steps
         if batches_per_epoch is not None:
-            whole = -(-batches_per_epoch * training.epochs // training.accumulate)
+            whole = batches_per_epoch * training.epochs
             steps = whole if steps is None else min(steps, whole)
+        if steps is not None:
+            steps = -(-steps // training.accumulate)
         if steps is None and name in ("cosine", "onecycle", "linear"):
             raise InputError(f"training.scheduler: {name} has to know the number of steps; set training.max_steps")
         length = steps or 0

@@ -54,13 +54,13 @@ class StepClock:
         if self._gpu and self._steps % self._every() == 0 and len(self._pending) < _MOST_PENDING:
             self._marks = self._pool.pop() if self._pool else [_event(), _event(), _event(), False]
             self._marks[3] = False
-            self._marks[0].record()
+            self._record(0)
         self._steps += 1
 
     def copied(self) -> None:
         """The batch came from the host; its copies have been launched."""
         if self._marks is not None:
-            self._marks[1].record()
+            self._record(1)
             self._marks[3] = True
 
     def end(self, samples: int) -> None:
@@ -68,7 +68,7 @@ class StepClock:
         if self._began is not None:
             self._host.append(perf_counter() - self._began)
         if self._marks is not None:
-            self._marks[2].record()
+            self._record(2)
             self._pending.append(self._marks)
             self._marks = None
             self._read()
@@ -98,6 +98,11 @@ class StepClock:
         if self._gpu:
             found["gpu_memory_bytes"] = float(torch.cuda.max_memory_allocated(self._device))
         return found
+
+    def _record(self, mark: int) -> None:
+        """On the stream of the step's device, which need not be the current one."""
+        if self._marks is not None:
+            self._marks[mark].record(torch.cuda.current_stream(self._device))
 
     def _every(self) -> int:
         return _SHORT_EVERY if self._between and self._between[-1] < _SHORT_SECONDS else 1

@@ -74,7 +74,8 @@ class GraphedStep:
                     raise FulltiltError("the step waits for the device (.item(), nonzero(), …), which a graph can't")
             torch.cuda.current_stream(engine.device).wait_stream(side)
             # Threads of a feed go on allocating meanwhile: only what this one does belongs to the capture.
-            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            stream = torch.cuda.Stream(engine.device)  # type: ignore[no-untyped-call]  # not the current device's
+            with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
                 self._capture(inputs, target, side)
 
     def fits(self, batch: tuple[Any, ...]) -> bool:

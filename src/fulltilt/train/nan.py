@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fulltilt.train.optim import ready_for_skipping
 from fulltilt.train.together import mean_of_ranks
 
 GATHERED = 64
@@ -50,7 +51,7 @@ class LossWatch:
         self._together = together
         self.last_good: list[Tensor] = []
         """The buffers at a moment up to which every loss was finite."""
-        self._cuda = device.type == "cuda"
+        self._device, self._cuda = device, device.type == "cuda"
         self._buffers = list(buffers)
         self._gathered: list[Tensor] = []
         self._under_way: deque[_UnderWay] = deque()
@@ -83,7 +84,7 @@ class LossWatch:
         values = torch.empty(len(stacked), dtype=stacked.dtype, pin_memory=True)
         values.copy_(stacked, non_blocking=True)
         arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        arrived.record()
+        arrived.record(torch.cuda.current_stream(self._device))  # another device's would have passed at once
         self._under_way.append(_UnderWay(stacked, values, arrived, buffers))
 
     def take(self, *, wait: bool = False) -> list[float]:
@@ -154,7 +155,7 @@ class UpdateGuard:
         whole = getattr(largest, "full_tensor", None)  # of gradients that are spread over ranks
         if whole is not None:
             largest = whole()
-        if _is_fused(optimizer) and whole is None:
+        if _is_fused(optimizer) and whole is None and ready_for_skipping(optimizer):
             optimizer.found_inf = (~torch.isfinite(largest)).float()  # type: ignore[attr-defined]
             optimizer._fulltilt_guarded = True  # type: ignore[attr-defined]
         elif not bool(torch.isfinite(largest)):
