@@ -323,6 +323,31 @@ def test_an_output_folder_that_can_not_be_written_is_found_before_training(tmp_p
         Trainer(network(), loader(), config={"output": "/proc/run"})
 
 
+def test_a_scheduler_that_does_not_fit_the_run_is_named_before_it():
+    model = network()
+    optimizer, other = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
+    short = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=17)
+    with pytest.raises(InputError, match=r"OneCycleLR was made for 17 steps .* this run has 18"):
+        Trainer(model, loader(), optimizer=optimizer, scheduler=short, config={"epochs": 3, "accumulate": 2})
+    Trainer(model, loader(), optimizer=optimizer, scheduler=short, config={"epochs": 3, "max_steps": 17, **EXACT}).fit()
+    of_other = torch.optim.lr_scheduler.StepLR(other, 1)
+    with pytest.raises(InputError, match="StepLR was made for another optimizer"):
+        Trainer(model, loader(), optimizer=optimizer, scheduler=[short, of_other], config={"epochs": 1})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"model": None}, "the model must be a Module, found NoneType"),
+        ({"callbacks": [print]}, "a callback must be a Callback, found builtin_function_or_method"),
+        ({"config": 3}, "config is int; expected a mapping"),
+    ],
+)
+def test_arguments_of_another_kind(given, says):
+    with pytest.raises(InputError, match=says):
+        Trainer(**{"model": network(), "train_loader": loader(), **given})
+
+
 def test_settings_that_contradict_each_other():
     with pytest.raises(InputError, match=r"training\.epochs: found 0"):
         Trainer(network(), loader(), config={"epochs": 0})

@@ -73,6 +73,8 @@ def as_settings(given: TrainingConfig | Config | Mapping[str, Any] | None) -> tu
         if not set(given) & set(Config.model_fields):
             return make_training(given), LoggingConfig()
         given = make_config(given)
+    if not isinstance(given, Config):
+        raise InputError(f"config is {type(given).__name__}; expected a mapping, a TrainingConfig or a Config")
     return given.training, given.logging
 
 

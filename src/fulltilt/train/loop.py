@@ -83,6 +83,9 @@ class Trainer:
         self.is_main = rank() == 0
         self.history = History()
         self.callbacks = list(callbacks)
+        for what, kind, found in (("the model", nn.Module, model), *(("a callback", Callback, c) for c in callbacks)):
+            if not isinstance(found, kind):
+                raise InputError(f"{what} must be a {kind.__name__}, found {type(found).__name__}")
         output = None if self.config.output is None else Path(self.config.output)
         if self.config.nan_policy == "rollback" and output is None:
             raise InputError("nan_policy rollback goes back to a checkpoint: set output, a folder for them")
@@ -146,6 +149,8 @@ class Trainer:
                 target=target,
             )
         self._schedules = schedules
+        steps = self._expected_steps(source)
+        schedules.check(optimizers, updates=None if steps is None else steps // self.config.accumulate)
         plain = self.config.model_dump(mode="json")
         self._saving = Saving(checkpoints, self.stepper, source, schedules, config=plain)
         self._report = Report(logging, output, is_main=self.is_main, epochs=self.config.epochs)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
 from fulltilt.errors import InputError
@@ -28,6 +29,23 @@ class Schedules:
         self.all: list[Any] = [] if given is None else list(given) if isinstance(given, Sequence) else [given]
         self.per_step = [s for s in self.all if interval == "step" or (interval is None and _is_for_steps(s))]
         self._per_epoch = [s for s in self.all if s not in self.per_step]
+
+    def check(self, optimizers: Sequence[Optimizer], *, updates: int | None) -> None:
+        """Before training: what would fail in the midst of it, or have no effect.
+
+        Args:
+            updates: how often the optimizers are going to step, where that is known.
+        """
+        for scheduler in self.all:
+            name, acts_on = type(scheduler).__name__, getattr(scheduler, "optimizer", None)
+            if isinstance(acts_on, Optimizer) and all(acts_on is not optimizer for optimizer in optimizers):
+                raise InputError(f"scheduler: {name} was made for another optimizer than the one that is trained with")
+        for scheduler in self.per_step:
+            if isinstance(scheduler, OneCycleLR) and updates is not None and updates > scheduler.total_steps:
+                raise InputError(
+                    f"scheduler: OneCycleLR was made for {scheduler.total_steps} steps and can't go beyond; this run "
+                    f"has {updates}: set total_steps to that"
+                )
 
     def epoch_ended(self, monitored: float | None) -> None:
         """One that waits for a plateau is told the monitored figure, in epochs that have one."""
