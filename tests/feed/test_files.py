@@ -83,3 +83,22 @@ def test_what_is_wrong_is_named(tmp_path, make, message):
 def table(folder: Path, text: str) -> ImageFiles:
     (folder / "t.csv").write_text(text)
     return ImageFiles(folder / "t.csv")
+
+
+def test_images_beside_class_folders_are_told_of_and_hidden_folders_are_no_classes(tmp_path, caplog):
+    touch(tmp_path / "dog/b.jpg", tmp_path / ".checkpoints/b.jpg")
+    assert ImageFiles(tmp_path).classes == ["dog"]
+    assert not caplog.records
+    touch(tmp_path / "preview.png")
+    assert names(ImageFiles(tmp_path).paths) == ["preview.png"]
+    assert "1 images beside 1 subfolders, which are not looked into" in caplog.text
+
+
+def test_two_images_do_not_get_one_mask(tmp_path):
+    touch(tmp_path / "images/cat/1.jpg", tmp_path / "images/dog/1.jpg", tmp_path / "masks/1.png")
+    with pytest.raises(
+        InputError, match=r"cat/1.jpg and .*dog/1.jpg would have one mask, .*1.png: pass masks as a list"
+    ):
+        ImageFiles(tmp_path / "images", masks=tmp_path / "masks")
+    again = [tmp_path / "images/cat/1.jpg"] * 2
+    assert names(ImageFiles(again, masks=tmp_path / "masks").masks) == ["1.png", "1.png"]

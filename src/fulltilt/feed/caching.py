@@ -104,8 +104,9 @@ class AutoCache:
             self._closed.set()
             if self._builder is not None and self._builder.stdin is not None:
                 self._builder.stdin.close()  # it keeps what it has made, and leaves
-        if self._thread is not None:
-            self._thread.join()
+        thread = self._thread  # which forgets itself when too little was measured
+        if thread is not None:
+            thread.join()
 
     def _run(self, rates: Callable[[Room], Rates | None], workers: int) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fulltilt.errors import InputError
+
+log = logging.getLogger("fulltilt.feed")
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _PATH_COLUMNS = ("path", "image", "file", "filename")
@@ -81,6 +84,13 @@ class ImageFiles:
         missing = [path for path in self.paths if Path(path).stem not in by_stem]
         if missing:
             raise InputError(f"{len(missing)} images have no mask of their name in {masks}, first {missing[0]}")
+        images: dict[str, str] = {}
+        for path in self.paths:
+            other = images.setdefault(Path(path).stem, path)
+            if other != path:
+                raise InputError(
+                    f"{other} and {path} would have one mask, {by_stem[Path(path).stem]}: pass masks as a list"
+                )
         return [by_stem[Path(path).stem] for path in self.paths]
 
 
@@ -93,7 +103,11 @@ def _files(folder: Path) -> list[str]:
 def _from_folder(folder: Path) -> tuple[list[str], list[str] | None]:
     """Files of the folder itself, or of its subfolders, each of which is a class."""
     direct = _files(folder)
-    subfolders = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    subfolders = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != ".")
+    if direct and subfolders:
+        log.warning(
+            "%s: %d images beside %d subfolders, which are not looked into", folder, len(direct), len(subfolders)
+        )
     if direct or not subfolders:
         return direct, None
     paths, labels = [], []
