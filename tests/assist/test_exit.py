@@ -1,0 +1,99 @@
+"""How processes with tasks pending end: real interpreters, real signals."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+
+def start(code: str) -> subprocess.Popen[str]:
+    code = "import time, threading, sys, os, signal\nfrom fulltilt import CPUAssistedTraining\n" + textwrap.dedent(code)
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_exit_finishes_what_is_pending():
+    process = start("""
+        assist = CPUAssistedTraining(2)
+        def task(n):
+            time.sleep(0.01)
+            os.write(1, b"%d\\n" % n)
+        for n in range(20):
+            assist.submit(task, n)
+        """)
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, error) == (0, "")
+    assert sorted(map(int, out.split())) == list(range(20))
+
+
+def test_exit_does_not_wait_for_ever():
+    process = start("""
+        from fulltilt.assist import pool
+        pool.EXIT_SECONDS = 0.3
+        assist = CPUAssistedTraining(1)
+        stuck = assist.submit(time.sleep, 1000)
+        never = assist.submit(print, "never")
+        never.add_done_callback(lambda f: print("cancelled:", f.cancelled()))
+        """)
+    out, error = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert out == "cancelled: True\n"
+    assert "1 of the pool's threads are stuck" in error
+
+
+def test_an_error_that_nobody_caught_ends_the_process():
+    process = start("""
+        assist = CPUAssistedTraining(2)
+        assist.submit(print, "done")
+        raise SystemError("the loop is broken")
+        """)
+    out, error = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert out == "done\n"
+    assert "the loop is broken" in error
+
+
+@pytest.mark.parametrize("where", ["future.result()", "time.sleep(1000)", "assist.close()"])
+def test_ctrl_c_in_the_middle(where):
+    process = start(f"""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        from fulltilt.assist import pool
+        pool.EXIT_SECONDS = 0.3
+        assist = CPUAssistedTraining(2)
+        future = assist.submit(time.sleep, 1000)
+        print("ready", flush=True)
+        {where}
+        """)
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode in (-signal.SIGINT, 130)
+    assert "KeyboardInterrupt" in error
+
+
+def test_a_fork_says_that_the_threads_are_elsewhere():
+    process = start("""
+        import warnings
+        warnings.simplefilter("ignore")  # that forking with threads is risky
+        assist = CPUAssistedTraining(2)
+        assist.submit(int).result()
+        if (child := os.fork()) == 0:
+            try:
+                assist.submit(int)
+            except ValueError as error:
+                print(error, flush=True)
+            assist.close()
+            sys.exit(0)  # exit handlers run
+        os.waitpid(child, 0)
+        print(assist.submit(int, 7).result())
+        """)
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, error) == (0, "")
+    first, second = out.splitlines()
+    assert "make the pool in the process that uses it" in first
+    assert second == "7"
