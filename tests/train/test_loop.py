@@ -250,6 +250,15 @@ def test_a_finished_run_has_nothing_left_to_do(tmp_path, caplog):
     assert "nothing is left to do: 1 of 1 epochs are over" in caplog.text
 
 
+def test_a_folder_of_an_earlier_run_is_spoken_of(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "fulltilt.train")
+    config = {"epochs": 1, "output": str(tmp_path), **EXACT}
+    Trainer(network(), loader(), config=config).fit()
+    assert "earlier run" not in caplog.text
+    Trainer(network(), loader(), config=config).fit()
+    assert "holds checkpoints of an earlier run, which give way to this one's" in caplog.text
+
+
 def test_a_checkpoint_whose_weights_are_not_numbers_is_passed_over(tmp_path, caplog):
     config = {"epochs": 2, "checkpoint_interval": 1, "output": str(tmp_path), **EXACT}
     trainer = Trainer(network(), loader(), config=config)
@@ -307,6 +316,12 @@ def test_an_iterator_that_is_used_up():
         Trainer(network(), batches, config={"epochs": 2, **EXACT}).fit()
 
 
+def test_a_loss_that_is_no_number_is_named_in_validation_too():
+    trainer = Trainer(network(), loader(), loader(), nn.CrossEntropyLoss(reduction="none"))
+    with pytest.raises(InputError, match="the loss must be one number"):
+        trainer.validate()
+
+
 def test_validation_data_that_is_no_good():
     with pytest.raises(InputError, match="val_loader yields nothing: it has 0 batches"):
         Trainer(network(), loader(), [])
@@ -330,6 +345,9 @@ def test_a_scheduler_that_does_not_fit_the_run_is_named_before_it():
     with pytest.raises(InputError, match=r"OneCycleLR was made for 17 steps .* this run has 18"):
         Trainer(model, loader(), optimizer=optimizer, scheduler=short, config={"epochs": 3, "accumulate": 2})
     Trainer(model, loader(), optimizer=optimizer, scheduler=short, config={"epochs": 3, "max_steps": 17, **EXACT}).fit()
+    flat = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    with pytest.raises(InputError, match="ReduceLROnPlateau is told an epoch's figure"):
+        Trainer(model, loader(), optimizer=optimizer, scheduler=flat, config={"scheduler_interval": "step"})
     of_other = torch.optim.lr_scheduler.StepLR(other, 1)
     with pytest.raises(InputError, match="StepLR was made for another optimizer"):
         Trainer(model, loader(), optimizer=optimizer, scheduler=[short, of_other], config={"epochs": 1})

@@ -149,6 +149,11 @@ def test_rollback_gives_up_when_it_is_not_the_batch(tmp_path):
         trainer.fit()
 
 
+def test_one_bad_batch_in_every_epoch_is_left_out_in_every_epoch(tmp_path):
+    trainer = trained(batches(bad=3), nan_policy="rollback", output=str(tmp_path), epochs=7, checkpoint_interval=3)
+    assert trainer.fit().steps == 7 * 9
+
+
 def test_checkpoints_made_after_the_bad_step_are_removed(tmp_path):
     """On a GPU a bad loss is seen some steps later, when weights that are spoilt may have been saved."""
     trainer = trained(

@@ -182,11 +182,15 @@ class Engine:
             if is_out_of_memory(error):
                 raise
             shapes = ", ".join(_described(part) for part in inputs)
-            raise InputError(f"the model can't take this batch's inputs ({shapes}): {first_line(error)}") from error
+            hint = "; bytes are no inputs: images / 255, or a GPUAugmentation, which does that" * any(
+                map(_bytes, inputs)
+            )
+            raise InputError(
+                f"the model can't take this batch's inputs ({shapes}): {first_line(error)}{hint}"
+            ) from error
         self.objective.examine(outputs, target)
         loss = self.objective.loss(outputs, target)
-        if torch.is_grad_enabled():
-            self.objective.check_result(loss)
+        self.objective.check_result(loss)
         return loss, outputs
 
 
@@ -204,6 +208,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(saying in str(error) for saying in _OUT_OF_MEMORY)
+
+
+def _bytes(part: Any) -> bool:
+    return isinstance(part, Tensor) and part.dtype == torch.uint8
 
 
 def _described(part: Any) -> str:

@@ -39,7 +39,7 @@ from fulltilt.train.training import Duties, Position, Training
 from fulltilt.train.validation import Validation
 
 _MOST_ROLLBACKS = 5
-"""After so many, the cause is not some batch."""
+"""After so many without getting through an epoch, the cause is not some batch."""
 
 
 class Trainer:
@@ -158,7 +158,7 @@ class Trainer:
         self._position = Position()
         self._middle: MidEpoch | None = None
         self._random: Mapping[str, Any] | None = None
-        self._rollbacks = 0
+        self._rollbacks = self._bad_epoch = 0
         self._stop_asked = self._resumed = False
         self._rhythm = Rhythm()
 
@@ -265,6 +265,8 @@ class Trainer:
         if complete:
             self._schedules.epoch_ended(monitored)
             self._position.epoch += 1
+            if number >= self._bad_epoch and self._training.losses.sums.samples:
+                self._rollbacks = 0  # what was left out was all that was bad
         self.history.epochs.append(record)
         self._report.epoch(record, self.stepper.get_performance_stats(), step=self.step)
         for callback in self.callbacks:
@@ -370,7 +372,7 @@ class Trainer:
 
     def _roll_back(self, bad: RollBackError) -> None:
         """To the last checkpoint before the bad batch, which is left out when its turn comes again."""
-        self._rollbacks += 1
+        self._rollbacks, self._bad_epoch = self._rollbacks + 1, max(self._bad_epoch, bad.epoch)
         if self._rollbacks > _MOST_ROLLBACKS:
             raise LossError(
                 f"{bad}; {_MOST_ROLLBACKS} rollbacks did not help: lower the learning rate or set clip_norm",
@@ -409,6 +411,8 @@ class Trainer:
         if self._augmentation is not None:
             where = "in the feed" if self._training.augment is None else f"on {self.device}"
             report.say("augmentation is on, in training only, %s: %s", where, describe(self._augmentation))
+        if self.step == 0 and self._saving.folder is not None and self._saving.exist():
+            report.say("%s holds checkpoints of an earlier run, which give way to this one's", self._saving.folder)
         if self.epoch >= config.epochs:
             report.say("nothing is left to do: %d of %d epochs are over; raise epochs", self.epoch, config.epochs)
         report.write("start", {"epoch": self.epoch, "config": config.model_dump(mode="json")}, step=self.step)

@@ -90,7 +90,7 @@ class Objective:
         if not isinstance(loss, Tensor) or loss.dim() != 0:
             found = f"a tensor of shape {_shape(loss)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise InputError(f"the loss must be one number (a 0-d tensor), found {found}; take its mean()")
-        if not loss.requires_grad:
+        if torch.is_grad_enabled() and not loss.requires_grad:
             raise InputError(
                 "the loss depends on no weight that is trained: is the model frozen, or its output detached?"
             )

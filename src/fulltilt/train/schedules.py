@@ -41,6 +41,8 @@ class Schedules:
             if isinstance(acts_on, Optimizer) and all(acts_on is not optimizer for optimizer in optimizers):
                 raise InputError(f"scheduler: {name} was made for another optimizer than the one that is trained with")
         for scheduler in self.per_step:
+            if isinstance(scheduler, ReduceLROnPlateau):
+                raise InputError("scheduler: ReduceLROnPlateau is told an epoch's figure; leave scheduler_interval out")
             if isinstance(scheduler, OneCycleLR) and updates is not None and updates > scheduler.total_steps:
                 raise InputError(
                     f"scheduler: OneCycleLR was made for {scheduler.total_steps} steps and can't go beyond; this run "
