@@ -98,6 +98,14 @@ def losses(folder: Path) -> list[float]:
     return [record["train_loss"] for record in lines if record["kind"] == "epoch"]
 
 
+def test_a_resume_that_fails_leaves_the_runs_configuration(inside):
+    train(inside / "run.yaml")
+    before = (inside / "out" / "config.yaml").read_text()
+    with pytest.raises(FulltiltError, match="the checkpoint is of another model"):
+        train(inside / "run.yaml", ["model.args.width=8"], resume=True)
+    assert (inside / "out" / "config.yaml").read_text() == before
+
+
 def test_a_run_from_file_to_result(folder):
     done = run("run.yaml", "training.lr=5e-3", "--json", cwd=folder)
     assert done.returncode == 0, done.stderr

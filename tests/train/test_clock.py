@@ -81,6 +81,16 @@ def test_busy_share_copies_and_rates(device, host):
     }  # fmt: skip
 
 
+def test_the_time_of_a_validation_is_no_steps(device, host):
+    it = StepClock(torch.device("cuda", 1))
+    steps(it, device, host, 5)
+    it.pause()
+    host[0] += 60.0
+    steps(it, device, host, 5)
+    found = it.figures()
+    assert (found["step_p99"], found["gpu_utilization"]) == (pytest.approx(0.01), pytest.approx(60.0))
+
+
 def test_nothing_is_read_before_the_device_has_passed_it(device, host):
     it = StepClock(torch.device("cuda", 1))
     device.passed = False

@@ -250,6 +250,17 @@ def test_a_finished_run_has_nothing_left_to_do(tmp_path, caplog):
     assert "nothing is left to do: 1 of 1 epochs are over" in caplog.text
 
 
+def test_a_learning_rate_that_has_no_effect_is_said(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "fulltilt.train")
+    config = {"epochs": 1, "output": str(tmp_path), "lr": 0.01, **EXACT}
+    Trainer(network(), loader(), config=config).fit()
+    for rate in (0.01, 0.5):
+        trainer = Trainer(network(), loader(), config={**config, "lr": rate})
+        trainer.resume()
+        assert ("lr 0.5 has no effect" in caplog.text) == (rate == 0.5)
+        assert trainer.stepper.optimizers[0].param_groups[0]["lr"] == 0.01
+
+
 def test_a_folder_of_an_earlier_run_is_spoken_of(tmp_path, caplog):
     caplog.set_level(logging.INFO, "fulltilt.train")
     config = {"epochs": 1, "output": str(tmp_path), **EXACT}

@@ -221,6 +221,17 @@ def test_figures_on_the_cpu_have_no_gpu_in_them():
     assert 0 < stats["step_p50"] <= stats["step_p99"]
 
 
+def test_evaluating_between_two_steps_is_not_counted_as_one():
+    trainer = trainer_of(regressor(), F.mse_loss)
+    batch = torch.randn(4, 6), torch.randn(4, 2)
+    trainer.train_step(*batch)
+    trainer.eval_step(*batch)
+    trainer.train_step(*batch)
+    assert "step_p50" not in trainer.get_performance_stats()
+    trainer.train_step(*batch)
+    assert "step_p50" in trainer.get_performance_stats()
+
+
 def test_ema_averages_and_can_be_put_in_for_evaluation():
     model = nn.Linear(3, 1)
     trainer = HybridPrecisionTrainer(

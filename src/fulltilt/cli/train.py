@@ -101,12 +101,12 @@ def _trained_together(settings: Config, *, resume: bool) -> tuple[History, bool]
         )
     settings = _with_batch_size(settings, output, resumes=bool(saved))
     trainer = make_trainer(settings)
-    if trainer.is_main:
-        write_whole(output / "config.yaml", dump_config(settings))
     if saved:
         step = trainer.resume()
         if trainer.is_main:
             print(f"fulltilt: going on from step {step} (epoch {trainer.epoch + 1})", file=sys.stderr, flush=True)
+    if trainer.is_main:
+        write_whole(output / "config.yaml", dump_config(settings))
     return trainer.fit(), trainer.is_main
 
 

@@ -43,6 +43,10 @@ class StepClock:
         self._pending: deque[list[Any]] = deque()
         self._marks: list[Any] | None = None
 
+    def pause(self) -> None:
+        """Something else than training comes next: the time until the next step is no step's."""
+        self._began = None
+
     def waited(self, seconds: float) -> None:
         self._waits.append(seconds)
 

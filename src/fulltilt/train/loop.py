@@ -369,6 +369,10 @@ class Trainer:
             part_ways(rank())  # those of rank 0, since this rank was not there
         self._random = rng.take()
         self._report.say("going on from step %d (epoch %d)", self.step, self.epoch + 1)
+        if (then := state.get("config", {}).get("lr", self.config.lr)) != self.config.lr:
+            self._report.say(
+                "lr %g has no effect: the optimizer goes on as it was saved, from %g", self.config.lr, then
+            )
 
     def _roll_back(self, bad: RollBackError) -> None:
         """To the last checkpoint before the bad batch, which is left out when its turn comes again."""

@@ -152,6 +152,7 @@ class HybridPrecisionTrainer:
     @torch.no_grad()
     def eval_step(self, *batch: Any) -> StepResult:
         """Loss and outputs without gradients; whether the model is in eval mode is the caller's choice."""
+        self._clock.pause()
         inputs, target = self._placed(batch)
         # Not through DDP, which would send buffers: ranks may have other numbers of batches to evaluate.
         loss, outputs = self._engine.forward(inputs, target, alone=self._engine.wrapped)
