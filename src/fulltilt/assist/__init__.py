@@ -5,7 +5,8 @@ assisted.py   CPUAssistedTraining                       processor.py   AsyncData
 pool.py       all of it together                        policy.py      what is decided (pure)
   tasks.py      a task and its future                     queue.py       bounded, with priorities
   workers.py    threads, replaced when they die           agenda.py      deadlines and retries
-  expiry.py     results that nobody comes for
+  expiry.py     results that nobody comes for             processes.py   for tasks that hold the interpreter lock
+                                                        placing.py     ... seen by a trial
 """
 
 from __future__ import annotations

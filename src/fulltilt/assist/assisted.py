@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal
 
 from fulltilt.assist.handover import Handover
+from fulltilt.assist.placing import Place, place, placed, probe
 from fulltilt.assist.policy import Priority, WhenFull, policy_of, priority_of
 from fulltilt.assist.pool import Pool, PoolStats
+from fulltilt.assist.processes import Processes, packed
 from fulltilt.assist.registry import Registry
 from fulltilt.assist.tasks import Task, TaskFuture
 from fulltilt.errors import InputError
 from fulltilt.machine.budget import core_budget
 from fulltilt.machine.cores import read_cores
+from fulltilt.machine.decision import Decision
+
+log = logging.getLogger("fulltilt.assist")
 
 Auto = Literal["auto"]
 
@@ -52,17 +59,20 @@ class CPUAssistedTraining:
     ) -> None:
         if queue_size < 1 or max_pinned_bytes < 1:
             raise InputError(f"queue_size is {queue_size}, max_pinned_bytes {max_pinned_bytes}; both are at least 1")
+        self._workers = workers_for("assist", num_workers)
         self._registry = Registry(preprocess)
+        self._places: dict[str, Decision[Place]] = {}
         self._handover = Handover()
         self._pool = Pool(
-            workers_for("assist", num_workers),
+            self._workers,
             queue_size=queue_size,
             when_full=policy_of(when_full),
             max_bytes=max_pinned_bytes,
             keep_seconds=keep_seconds,
         )
+        self._processes = Processes()
         # The threads hold the pool, not this object: when it is gone, they end. At exit the pool sees to itself.
-        weakref.finalize(self, self._pool.release).atexit = False
+        weakref.finalize(self, _release, self._pool, self._processes).atexit = False
 
     def submit(
         self,
@@ -98,11 +108,42 @@ class CPUAssistedTraining:
             (args, kwargs), carried, ready = self._handover.take((args, kwargs))
         made = Task(self._pool, name, function, args, kwargs, priority, timeout, retries)
         made.bytes, made.ready = carried, ready
+        if isinstance(task, str) and name in self._places and self._places[name].value == "processes":
+            call = self._processes.call(function)
+            made.fn, made.stop = call, call.stop
         return self._pool.submit(made)
 
-    def register(self, name: str, function: Callable[..., Any]) -> None:
-        """Give a task of your own a name."""
+    def register(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        run_in: Place | Auto = "threads",
+        example: tuple[Any, ...] = (),
+    ) -> Decision[Place]:
+        """Give a task of your own a name; where it will run, and why.
+
+        Args:
+            run_in: "threads"; "processes", for pure Python, which would hold the interpreter lock: function, arguments
+                and results are pickled, and a timeout ends the process; or "auto", which tries the task on `example`
+                for half a second, in a process, with one thread and with several.
+            example: arguments to try it with.
+        """
         self._registry.register(name, function)
+        if run_in == "auto":
+            where = place(probe(self._processes, function, example, threads=self._workers))
+            log.info("task %r runs in %s: %s", name, where.value, where.reason)
+        else:
+            where = placed(run_in)
+        if where.value == "processes":
+            packed(function, example, {})  # said now rather than at the first task
+        self._places[name] = where
+        return where
+
+    @property
+    def places(self) -> dict[str, Decision[Place]]:
+        """Where registered tasks run, and why."""
+        return dict(self._places)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,7 +156,10 @@ class CPUAssistedTraining:
 
     def close(self, *, cancel: bool = False, timeout: float | None = None) -> None:
         """End in order: finish what is queued (or cancel what has not begun), then the threads; at most `timeout` s."""
-        self._pool.close(cancel=cancel, timeout=timeout)
+        try:
+            self._pool.close(cancel=cancel, timeout=timeout)
+        finally:
+            self._processes.close()
 
     def __enter__(self) -> CPUAssistedTraining:
         return self
@@ -124,6 +168,16 @@ class CPUAssistedTraining:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(cancel=error is not None)
+
+
+def _release(pool: Pool, processes: Processes) -> None:
+    """Nobody can submit any more: let what is queued finish, then all ends; none of it is waited for here."""
+
+    def close() -> None:
+        pool.close()
+        processes.close()
+
+    threading.Thread(target=close, name="fulltilt-assist-closing", daemon=True).start()
 
 
 def workers_for(part: Literal["assist", "async"], asked: int | Auto) -> int:

@@ -153,10 +153,6 @@ class Pool:
         if left:
             log.warning("%d of the pool's threads are stuck in tasks and were left behind", left)
 
-    def release(self) -> None:
-        """Nobody can submit any more: let what is queued finish, and the threads end, without waiting for either."""
-        threading.Thread(target=self.close, name="fulltilt-assist-closing", daemon=True).start()
-
     def _has_work(self) -> bool:
         return bool(any(self._queue.waiting) or self._queue.postponed or self._crew.work().busy)
 
@@ -222,7 +218,9 @@ class Pool:
             return
         self._count("timed out")
         self._over(task)
-        if was == "running":
+        if was == "running" and task.stop is not None:
+            task.stop()
+        elif was == "running":
             self._crew.abandon(task)
         else:
             self._queue.left_over()

@@ -227,6 +227,7 @@ class Task:
         "priority",
         "ready",
         "retries",
+        "stop",
         "timeout",
     )
 
@@ -250,6 +251,8 @@ class Task:
         """Of host memory that is taken for as long as the task lasts."""
         self.ready: Callable[[], None] | None = None
         """Waits until the arguments have arrived from the GPU."""
+        self.stop: Callable[[], None] | None = None
+        """Ends it while it runs; threads can't be."""
         self.deadline: Entry | None = None
         self.began = 0.0
 

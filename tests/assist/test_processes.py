@@ -1,0 +1,100 @@
+"""Tasks in real processes: that they are there, die, are ended, and leave nothing behind."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from fulltilt import CPUAssistedTraining
+from fulltilt.assist.placing import Trial, place
+from fulltilt.errors import InputError, TaskError, TaskTimeoutError, WorkerError
+
+
+@pytest.fixture(scope="module")
+def work():
+    """The module of tasks, under a name that spawned processes can import too: they are given our sys.path."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    yield importlib.import_module("work")
+    sys.path.remove(str(Path(__file__).parent))
+
+
+@pytest.mark.parametrize(
+    ("seen", "where", "why"),
+    [
+        ({"seconds_per_call": 0.01, "speedup": 1.9}, "threads", "2 threads do 1.90 times the work of one"),
+        ({"seconds_per_call": 0.01, "speedup": 1.0}, "processes", "it holds the interpreter lock"),
+        ({"seconds_per_call": 0.0001, "speedup": 0.9}, "threads", "100 µs: too short"),
+        ({"problem": "it could not be tried"}, "threads", "it could not be tried"),
+        ({}, "threads", "one worker"),
+    ],
+)
+def test_where_a_task_runs(seen, where, why):
+    decision = place(Trial(threads=2, **seen))
+    assert decision.value == where
+    assert why in decision.reason
+
+
+def test_a_process_does_the_task_dies_is_replaced_and_goes(work, tmp_path):
+    with CPUAssistedTraining(1) as assist:
+        for name in ("count", "where", "die", "die_once", "fail"):
+            assist.register(name, getattr(work, name), run_in="processes")
+        first = assist.submit("where").result(60)
+        assert first != os.getpid()
+        assert assist.submit("where").result(60) == first  # one process, used again
+        assert assist.submit("count", 10).result(60) == 285
+        with pytest.raises(TaskError, match="'fail' failed: LookupError: nothing there"):
+            assist.submit("fail").result(60)
+        with pytest.raises(TaskError, match=rf"the process {first} that was at it ended with exit code -9") as told:
+            assist.submit("die").result(60)
+        assert isinstance(told.value.__cause__, WorkerError)
+        assert assist.submit("die_once", str(tmp_path / "seen"), retries=1).result(60) == "alive"
+        last = assist.submit("where").result(60)
+        os.kill(last, 9)  # while it is idle
+        assert assist.submit("where").result(60) not in (first, last)
+        left = assist._processes.pids
+    assert left
+    assert not any(psutil.pid_exists(pid) for pid in left)
+
+
+def test_a_timeout_ends_the_process(work):
+    with CPUAssistedTraining(1) as assist:
+        assist.register("nap", work.nap, run_in="processes")
+        assist.submit("nap", 0.0).result(60)
+        began = time.perf_counter()
+        with pytest.raises(TaskTimeoutError, match=r"'nap' took longer than its 0\.3 s"):
+            assist.submit("nap", 1000, timeout=0.3).result()
+        assert time.perf_counter() - began < 5
+        assist.submit("nap", 0.0).result(60)  # by the same thread, with another process
+        assert assist.stats().abandoned_workers == 0
+
+
+def test_tensors_travel(work):
+    with CPUAssistedTraining(1) as assist:
+        assist.register("sum", torch.sum, run_in="processes")
+        assert assist.submit("sum", torch.arange(10)).result(60) == 45
+
+
+def test_a_trial_sees_what_holds_the_interpreter_lock(work):
+    with CPUAssistedTraining(2) as assist:
+        assert assist.register("nap", work.nap, run_in="auto", example=(0.005,)).value == "threads"
+        counting = assist.register("count", work.count, run_in="auto", example=(50_000,))
+        assert (counting.value, counting.evidence["threads"]) == ("processes", 2)
+        assert assist.places["count"] is counting
+        failing = assist.register("fail", work.fail, run_in="auto")
+        assert (failing.value, "LookupError" in failing.reason) == ("threads", True)
+        assert assist.submit("count", 10).result(60) == 285
+
+
+def test_what_cannot_be_sent_is_said_when_it_is_registered():
+    with CPUAssistedTraining(1) as assist:
+        with pytest.raises(InputError, match="can't be sent to another process"):
+            assist.register("local", lambda: 1, run_in="processes")
+        with pytest.raises(InputError, match="run_in is 'elsewhere'"):
+            assist.register("local", int, run_in="elsewhere")

@@ -1,0 +1,39 @@
+"""Tasks for processes, which have to find them by import."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+
+def count(n):
+    """Pure Python: it holds the interpreter lock."""
+    total = 0
+    for k in range(n):
+        total += k * k
+    return total
+
+
+def nap(seconds):
+    time.sleep(seconds)
+
+
+def where():
+    return os.getpid()
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_once(path):
+    if not os.path.exists(path):
+        with open(path, "w"):
+            pass
+        die()
+    return "alive"
+
+
+def fail():
+    raise LookupError("nothing there")
