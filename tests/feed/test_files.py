@@ -102,3 +102,17 @@ def test_two_images_do_not_get_one_mask(tmp_path):
         ImageFiles(tmp_path / "images", masks=tmp_path / "masks")
     again = [tmp_path / "images/cat/1.jpg"] * 2
     assert names(ImageFiles(again, masks=tmp_path / "masks").masks) == ["1.png", "1.png"]
+
+
+def test_classes_of_the_training_files_keep_their_numbers_in_validation(tmp_path):
+    for name in ("cat", "dog", "owl"):
+        for part in ("train", "val"):
+            if (part, name) != ("val", "cat"):
+                (tmp_path / part / name).mkdir(parents=True)
+                (tmp_path / part / name / "1.jpg").touch()
+    train = ImageFiles(tmp_path / "train")
+    held_out = ImageFiles(tmp_path / "val", classes=train.classes)
+    assert held_out.labels.tolist() == [1, 2]
+    assert held_out.classes == ["cat", "dog", "owl"]
+    with pytest.raises(InputError, match="classes has no owl; it has cat, dog"):
+        ImageFiles(tmp_path / "val", classes=["cat", "dog"])

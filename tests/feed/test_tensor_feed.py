@@ -108,3 +108,29 @@ def test_a_tensor_data_set_is_fed_as_its_tensors():
     data = TensorDataset(torch.arange(10), torch.arange(10) * 2)
     assert isinstance(feed(data, batch_size=4, device="cpu"), TensorFeed)
     assert isinstance(feed(data, batch_size=4, device="cpu", num_workers=0), DatasetFeed)
+
+
+def test_set_epoch_keeps_the_place_that_was_loaded():
+    """The usual loop, `for epoch in …: feed.set_epoch(epoch)`, after a resume."""
+    x = torch.arange(20)
+    first = feed(x, batch_size=4, shuffle=True, device="cpu")
+    loop = iter(first)
+    seen = [next(loop)[0] for _ in range(2)]
+    again = feed(x, batch_size=4, shuffle=True, device="cpu")
+    again.load_state_dict(first.state_dict())
+    again.set_epoch(0)
+    rest = [batch for (batch,) in again]
+    assert sorted(torch.cat(seen + rest).tolist()) == list(range(20))
+    again.set_epoch(0)
+    assert len(list(again)) == 5, "from its beginning, once the place has been used"
+
+
+def test_one_loop_at_a_time():
+    it = feed(torch.arange(20), batch_size=4, device="cpu")
+    one = iter(it)
+    next(one)
+    two = iter(it)
+    next(two)
+    with pytest.raises(InputError, match="another loop over this feed"):
+        next(one)
+    assert len(list(two)) == 4

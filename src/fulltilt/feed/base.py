@@ -85,6 +85,8 @@ class OrderedFeed(Feed):
         """The last epoch was gone through to its end: its successor is under way."""
         self._resumes = False
         """The position was loaded: the next loop goes on from it."""
+        self._loop: object | None = None
+        """The loop that is served."""
         self.indices: Indices | None = None
         """The samples of the batch that was given out last, by their numbers in the source."""
 
@@ -99,7 +101,10 @@ class OrderedFeed(Feed):
             self._begin(_steps(self.order, self._epoch, self._position))
         self._follows = self._resumes = False
         self._went_on()
+        self._loop = loop = object()
         while True:
+            if self._loop is not loop:
+                raise InputError("another loop over this feed has begun: one at a time; make a second feed for two")
             step, batch = self._next()
             self._position = step.position
             if step.last:
@@ -113,8 +118,10 @@ class OrderedFeed(Feed):
                 return
 
     def set_epoch(self, epoch: int) -> None:
-        if epoch != self._epoch or self._position:
-            self._epoch, self._position, self._follows = epoch, 0, False
+        """Go to an epoch's beginning; of the epoch whose place was loaded, to that place."""
+        if epoch == self._epoch and (self._resumes or not self._position):
+            return
+        self._epoch, self._position, self._follows, self._resumes = epoch, 0, False, False
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -34,10 +34,16 @@ class ImageFiles:
         *,
         labels: Sequence[int | float | str] | None = None,
         masks: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+        classes: Sequence[str] | None = None,
     ) -> None:
+        """
+        Args:
+            classes: names in the order of their numbers, where labels are names or folders. For validation, give the
+                training files' `classes`: a class that is missing there would shift the numbers of those behind it.
+        """
         self.paths: list[str]
         self.masks: list[str] | None = None
-        self.classes: list[str] | None = None
+        self.classes: list[str] | None = None if classes is None else list(classes)
         """Names of the classes, by label, where labels came as names or folders."""
         found: Sequence[int | float | str] | None = None
         if isinstance(source, str | os.PathLike):
@@ -66,8 +72,13 @@ class ImageFiles:
             raise InputError(f"{len(labels)} labels for {len(self.paths)} images; there must be as many")
         values = np.asarray(labels)
         if values.dtype.kind in "US":
-            self.classes = sorted(set(values.tolist()))
-            return np.searchsorted(self.classes, values).astype(np.int64)
+            present = sorted(set(values.tolist()))
+            self.classes = present if self.classes is None else self.classes
+            unknown = [name for name in present if name not in self.classes]
+            if unknown:
+                raise InputError(f"classes has no {', '.join(unknown[:5])}; it has {', '.join(self.classes[:20])}")
+            numbers = {name: number for number, name in enumerate(self.classes)}
+            return np.array([numbers[name] for name in values.tolist()], np.int64)
         if values.dtype.kind in "iub":
             return values.astype(np.int64)
         if values.dtype.kind == "f":

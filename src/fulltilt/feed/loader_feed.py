@@ -108,8 +108,9 @@ class LoaderFeed(Feed):
         return {**figures, **self._crew.figures(figures.get("wait_share"))}
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to an epoch's beginning; tells the sampler, if it wants to know."""
-        self._epoch, self._batches, self._resumes = epoch, 0, False
+        """Go to an epoch's beginning (of the epoch whose place was loaded, to that place); tells the sampler."""
+        if not (self._resumes and epoch == self._epoch):
+            self._epoch, self._batches, self._resumes = epoch, 0, False
         for sampler in (self._loader.sampler, self._loader.batch_sampler):
             tell: Callable[[int], None] | None = getattr(sampler, "set_epoch", None)
             if tell is not None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fulltilt.errors import WorkerError
+from fulltilt.feed.in_flight import InFlight
 from fulltilt.feed.pool import cause
 from fulltilt.feed.structure import map_tensors
 
@@ -31,6 +32,8 @@ class Mover:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._staged: deque[tuple[Any, torch.cuda.Event | None]] = deque()
         self._fetcher: _Fetcher | None = None
+        self._in_flight = InFlight(device)
+        self._batch_bytes = 0
         self.waited_seconds = 0.0
         """How long training had nothing to go on with before the last batch; 0 if the device had work all the while."""
 
@@ -50,7 +53,7 @@ class Mover:
         """The next batch on the device; StopIteration at the end, and whatever error the iterator raised."""
         if self._fetcher is None:
             raise StopIteration
-        launched = self._launched()
+        self._in_flight.launched(self._batch_bytes)
         started = time.perf_counter()
         while len(self._staged) <= self._ahead:
             item = self._fetcher.get(wait=not self._staged)
@@ -59,28 +62,22 @@ class Mover:
             self._staged.append(self._moved(item.batch))
         if not self._staged:
             raise StopIteration
-        idle = launched is None or launched.query()  # type: ignore[no-untyped-call]
-        self.waited_seconds = time.perf_counter() - started if idle else 0.0
+        self.waited_seconds = time.perf_counter() - started if self._in_flight.is_idle else 0.0
         batch, ready = self._staged.popleft()
         if ready is None:
             return batch
         current = torch.cuda.current_stream(self._device)
         current.wait_event(ready)
 
+        self._batch_bytes = 0
+
         def keep(tensor: Tensor) -> Tensor:
             if tensor.is_cuda:
                 tensor.record_stream(current)  # its memory stays until this stream is through with it
+                self._batch_bytes += tensor.nbytes
             return tensor
 
         return map_tensors(keep, batch)
-
-    def _launched(self) -> torch.cuda.Event | None:
-        """All that the step has given the device so far."""
-        if self._stream is None:
-            return None
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
-        return event
 
     def _moved(self, batch: Any) -> tuple[Any, torch.cuda.Event | None]:
         if self._stream is None:

@@ -23,12 +23,11 @@ from torch import Tensor
 from fulltilt.augment import GPUAugmentation, Ragged
 from fulltilt.errors import FulltiltError
 from fulltilt.feed.gpu_side import Decoded
+from fulltilt.feed.in_flight import InFlight
 from fulltilt.feed.reader import Filled
 from fulltilt.feed.slot import Slot, Status
-from fulltilt.feed.step_clock import StepClock, timed_event
+from fulltilt.feed.step_clock import StepClock
 
-_STEPS_IN_FLIGHT = 4
-"""The loop may be so many steps ahead of the device. More would only pile up batches in its memory."""
 _LABELS_ON_DEVICE = 1 << 28
 """Labels of up to so many bytes are kept on the device and gathered there."""
 
@@ -91,7 +90,8 @@ class Stage:
         self._buffer: Tensor | None = None
         """Where slots are copied to, one after the other: all that reads it is on the one stream."""
         self._copying: deque[tuple[torch.cuda.Event, Filled]] = deque()
-        self._steps: deque[torch.cuda.Event] = deque()
+        self._in_flight = InFlight(device)
+        self._batch_bytes = 0
         self.clock = StepClock()
 
     def put(self, filled: Filled) -> Staged:
@@ -132,22 +132,17 @@ class Stage:
             current.wait_event(staged.ready)
             for tensor in staged.tensors:
                 tensor.record_stream(current)  # its memory stays until this stream is through with it
+            self._batch_bytes = sum(tensor.nbytes for tensor in staged.tensors)
         self.clock.begin(staged.samples, current)
         return staged.tensors
 
     def keep_step(self) -> None:
         """All of a step has been launched. Waits for the device when the loop is far ahead of it."""
-        if self._stream is None:
-            self.clock.end()
-            return
-        self._steps.append(timed_event(torch.cuda.current_stream(self._device)))
-        self.clock.end(self._steps[-1])
-        if len(self._steps) > _STEPS_IN_FLIGHT:
-            self._steps.popleft().synchronize()
+        self.clock.end(self._in_flight.launched(self._batch_bytes))
 
     def is_idle(self) -> bool:
         """The device has done all that was launched before the last batch was asked for."""
-        return not self._steps or self._steps[-1].query()  # type: ignore[no-untyped-call]
+        return self._in_flight.is_idle
 
     def recycle(self, *, wait: bool = False) -> None:
         """Give back slots whose copy is through."""

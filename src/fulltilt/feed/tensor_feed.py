@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fulltilt.errors import InputError
 from fulltilt.feed.base import OrderedFeed, Tensors
+from fulltilt.feed.in_flight import InFlight
 from fulltilt.feed.order import Order, Step
 from fulltilt.feed.structure import Augmenter
 
@@ -132,6 +133,7 @@ class _Ring:
     def __init__(self, tensors: Tensors, batch_size: int, device: torch.device, buffers: int) -> None:
         self._tensors, self._device = tensors, device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._in_flight = InFlight(device)
         self._free: deque[tuple[Tensors, torch.cuda.Event | None]] = deque(
             (tuple(torch.empty((batch_size, *t.shape[1:]), dtype=t.dtype, pin_memory=True) for t in tensors), None)
             for _ in range(buffers)
@@ -153,6 +155,7 @@ class _Ring:
         return batch, event
 
     def take(self, batch: Tensors, ready: torch.cuda.Event) -> Tensors:
+        self._in_flight.launched(sum(tensor.nbytes for tensor in batch))
         current = torch.cuda.current_stream(self._device)
         current.wait_event(ready)
         for tensor in batch:
