@@ -29,7 +29,7 @@ from fulltilt.train.graphed import GraphedStep, why_not_graphed
 from fulltilt.train.micro import MicroBatches
 from fulltilt.train.optim import check_saved, why_not_fused
 from fulltilt.train.precision import check_precision, formats_for, widen
-from fulltilt.train.roles import Loss, Objective, target_place
+from fulltilt.train.roles import Loss, Objective, split, target_place
 from fulltilt.train.trials import Trials
 
 _log = logging.getLogger("fulltilt.train")
@@ -209,7 +209,7 @@ class HybridPrecisionTrainer:
             self._graph, self._uncaptured = None, True
 
     def _placed(self, batch: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
-        inputs, target = self._split(batch)
+        inputs, target = split(batch, self._target)
         from_host = self.device.type != "cpu" and any(isinstance(p, Tensor) and p.device.type == "cpu" for p in batch)
         if from_host and isinstance(target, Tensor):
             self._engine.objective.check_host_labels(target)
@@ -218,10 +218,6 @@ class HybridPrecisionTrainer:
         if from_host:
             self._clock.copied()
         return inputs, target
-
-    def _split(self, batch: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
-        place = target_place(batch, self._target)
-        return batch[:place] + batch[place + 1 :], batch[place]
 
     def _settle(self, batch: tuple[Any, ...]) -> None:
         """Before the second step, and again for a graph that was lost: try, decide, log."""
