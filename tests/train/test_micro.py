@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 
 from fulltilt.errors import UnavailableError
 from fulltilt.train import HybridPrecisionTrainer
-from fulltilt.train.engine import is_out_of_memory
+from fulltilt.train.engine import Engine, is_out_of_memory
 from fulltilt.train.micro import MicroSize
 
 
@@ -230,6 +231,21 @@ def test_it_grows_back_when_memory_is_free_again():
     assert trainer._micro.micro.size is None
     assert model.sizes[-1] == 16
     assert trainer.optimizers[0].steps == 20
+
+
+def test_what_is_compiled_is_compiled_for_each_new_size(monkeypatch):
+    sizes = []
+    monkeypatch.setattr(Engine, "compile_for", lambda _, inputs, target: sizes.append((len(inputs[0]), len(target))))
+    model = Small(4)
+    trainer = HybridPrecisionTrainer(model, Counting(model.parameters(), lr=0.1), device="cpu")
+    trainer._micro.micro = MicroSize(3)
+    first, *more = batches_of(12)
+    trainer.train_step(*first)
+    trainer._engine.settings = replace(trainer._engine.settings, compile=True)
+    model.room = 16
+    for batch in more:
+        trainer.train_step(*batch)
+    assert sizes == [(8, 8), (16, 16)]
 
 
 def test_growing_that_fails_costs_nothing_but_patience():

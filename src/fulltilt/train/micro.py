@@ -115,7 +115,7 @@ class MicroBatches:
         self.phase = 0
         self._window.clear()
         if self.micro.went_well():
-            self._grow(_samples(batch))
+            self._grow(batch)
         return loss, outputs, True
 
     def resume(self, *, size: int | None, phase: int, grads: Mapping[Tensor, Tensor]) -> None:
@@ -247,21 +247,22 @@ class MicroBatches:
         gc.collect()
         if self._engine.device.type == "cuda":
             torch.cuda.empty_cache()
-        self._sized(samples)
+        self._sized(self._window[-1])
 
-    def _grow(self, samples: int) -> None:
+    def _grow(self, batch: Batch) -> None:
         if not self._room():
             return
-        before = self.micro.size
+        before, samples = self.micro.size, _samples(batch)
         self.micro.grow(samples)
         _log.info("trying micro-batches of %d instead of %s again", self.micro.size or samples, before)
-        self._sized(samples)
+        self._sized(batch)
 
-    def _sized(self, samples: int) -> None:
+    def _sized(self, batch: Batch) -> None:
         """At a new size: ranks prove it anew, and what is compiled is compiled for it."""
         self._proving = _PROVING_STEPS
-        if self._engine.settings.compile and self._window:
-            inputs, target = _cut(self._window[-1], 0, self.micro.size or samples, samples)
+        if self._engine.settings.compile:
+            samples = _samples(batch)
+            inputs, target = _cut(batch, 0, self.micro.size or samples, samples)
             self._engine.compile_for(inputs, target)
 
     def _room(self) -> bool:
