@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 
 import numpy as np
 import pytest
@@ -103,6 +104,22 @@ def test_a_csv_with_labels_without_augmentation(folder):
     (images, _), *_ = list(made._training.source)
     assert images.shape == (4, 1, 16, 20)
     assert float(images.min()) < 0, "normalised all the same"
+    made._training.source.close()
+
+
+def test_a_class_that_validation_lacks_does_not_shift_the_others(folder, tmp_path):
+    picture = ImageFiles(folder / "list.csv").paths[0]
+    for part, name in (("train", "cat"), ("train", "dog"), ("val", "dog")):
+        (tmp_path / part / name).mkdir(parents=True)
+        shutil.copy(picture, tmp_path / part / name)
+    sources = {"source": str(tmp_path / "train"), "val_source": str(tmp_path / "val")}
+    made = trainer(
+        data=sources | {"size": [16, 16], "num_workers": 1},
+        model={"name": "small_cnn", "args": {"classes": 2, "width": 4}},
+    )
+    ((_, labels),) = list(made._validation.source)
+    assert labels.tolist() == [1]
+    made._validation.source.close()
     made._training.source.close()
 
 

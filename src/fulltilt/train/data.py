@@ -45,7 +45,8 @@ def make_feeds(config: Config, device: torch.device) -> tuple[Feed, Feed | None,
     train = _source("data.source", data.source, data.args, data.masks)
     val = None
     if data.val_source is not None:
-        val = _source("data.val_source", data.val_source, data.val_args, data.val_masks)
+        classes = train.classes if isinstance(train, ImageFiles) else None
+        val = _source("data.val_source", data.val_source, data.val_args, data.val_masks, classes)
     elif data.val_share is not None:
         train, val = set_aside(train, data.val_share, seed)
     in_feed = isinstance(train, ImageFiles)
@@ -97,7 +98,7 @@ def _part(source: Any, chosen: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
     return source[chosen] if isinstance(source, np.ndarray) else Subset(source, chosen.tolist())
 
 
-def _source(path: str, name: str, args: dict[str, Any], masks: str | None) -> Any:
+def _source(path: str, name: str, args: dict[str, Any], masks: str | None, classes: list[str] | None = None) -> Any:
     if is_reference(name):
         if masks is not None:
             raise InputError(f"{path}: masks belong to folders of images; {name} has to give its own")
@@ -105,7 +106,7 @@ def _source(path: str, name: str, args: dict[str, Any], masks: str | None) -> An
     if args:
         raise InputError(f"{path}: {name} is read as a folder or .csv file, which takes no args ({', '.join(args)})")
     try:
-        return ImageFiles(name, masks=masks)
+        return ImageFiles(name, masks=masks, classes=classes)
     except (InputError, OSError) as error:
         raise InputError(f"{path}: {error}") from error
 
