@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 
+import psutil
 import pytest
 
 
@@ -74,6 +75,30 @@ def test_ctrl_c_in_the_middle(where):
     _, error = process.communicate(timeout=30)
     assert process.returncode in (-signal.SIGINT, 130)
     assert "KeyboardInterrupt" in error
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_no_process_is_left_behind(how):
+    process = start("""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        from fulltilt.assist import pool
+        pool.EXIT_SECONDS = 0.3
+        assist = CPUAssistedTraining(2)
+        assist.register("nap", time.sleep, run_in="processes")
+        assist.register("where", os.getpid, run_in="processes")
+        first = assist.submit("nap", 1000)
+        print(assist.submit("where").result(), *assist._processes.pids, flush=True)
+        first.result()
+        """)
+    pids = set(map(int, process.stdout.readline().split()))
+    assert len(pids) == 2  # one is idle, one in the middle of its task
+    process.send_signal(how)
+    process.communicate(timeout=30)
+    assert process.returncode == -how
+    end = time.monotonic() + 10
+    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
+        assert time.monotonic() < end, "a process is still there"
+        time.sleep(0.02)
 
 
 def test_a_fork_says_that_the_threads_are_elsewhere():

@@ -175,6 +175,7 @@ def _serve(connection: Connection) -> None:
     """The process: tasks one by one, until the other side is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer
     os.environ["OMP_NUM_THREADS"] = "1"
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
     while True:
         try:
             request = connection.recv_bytes()
@@ -183,6 +184,14 @@ def _serve(connection: Connection) -> None:
         with suppress(BrokenPipeError):
             connection.send_bytes(b"begun")
             connection.send_bytes(_answer(request))
+
+
+def _leave_with_parent() -> None:
+    """In the middle of a task too: nobody will take its result."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _answer(request: bytes) -> bytes:

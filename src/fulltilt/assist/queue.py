@@ -121,10 +121,9 @@ class TaskQueue:
             self._idle.append(asleep)
             task = self._pop()
             if task is None and not self._closed:
-                asleep.acquire()
+                _sleep(asleep, self._idle)
                 continue
-            with suppress(ValueError):
-                self._idle.remove(asleep)
+            _get_up(asleep, self._idle)
             return task
 
     def close(self) -> list[Task]:
@@ -182,12 +181,9 @@ class TaskQueue:
         asleep.acquire()
         self._blocked.append(asleep)
         if not self._closed and not self._over and self._full(task):
-            asleep.acquire()
-            return
-        try:
-            self._blocked.remove(asleep)
-        except ValueError:  # the wake-up was meant for somebody who needs it
-            _wake(self._blocked)
+            _sleep(asleep, self._blocked)
+        else:
+            _get_up(asleep, self._blocked)
 
     def _no_room(self, task: Task, may_wait: bool) -> QueueFullError:
         name = task.future.name
@@ -207,6 +203,23 @@ class TaskQueue:
             while level:
                 with suppress(IndexError):
                     yield level.popleft()
+
+
+def _sleep(asleep: Any, sleepers: deque[Any]) -> None:
+    """Until somebody releases it. Ctrl-C can end it too."""
+    try:
+        asleep.acquire()
+    except BaseException:
+        _get_up(asleep, sleepers)
+        raise
+
+
+def _get_up(asleep: Any, sleepers: deque[Any]) -> None:
+    """Sleep no longer; a wake-up that has come already is passed on to somebody who needs it."""
+    try:
+        sleepers.remove(asleep)
+    except ValueError:
+        _wake(sleepers)
 
 
 def _wake(sleepers: deque[Any]) -> None:

@@ -14,6 +14,7 @@ import torch
 from fulltilt.assist.policy import may_replace
 from fulltilt.assist.queue import TaskQueue
 from fulltilt.assist.tasks import Task
+from fulltilt.errors import WorkerError
 
 log = logging.getLogger("fulltilt.assist")
 
@@ -113,7 +114,13 @@ class Crew:
                 target=self._work, args=(worker,), name=f"fulltilt-{self._name}-{next(self._numbers)}", daemon=True
             )
             worker.thread = thread
-            thread.start()  # returns when the thread has begun, so that its number is known
+            try:
+                thread.start()  # returns when the thread has begun, so that its number is known
+            except RuntimeError as error:
+                if not self._workers:
+                    raise WorkerError(f"no thread could be started for tasks: {error}; is there a limit?") from error
+                log.warning("a thread could not be started (%s); %d go on", error, len(self._workers))
+                return
             if thread.ident is not None:
                 self._workers[thread.ident] = worker
 
