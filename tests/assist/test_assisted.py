@@ -6,7 +6,6 @@ import ctypes
 import functools
 import gc
 import itertools
-import logging
 import sys
 import threading
 import time
@@ -232,19 +231,23 @@ def test_a_worker_that_dies_is_replaced(assist, caplog):
     assert "died (SystemExit(1)); another goes on" in caplog.text
 
 
-def test_workers_killed_again_and_again(caplog):
-    """SystemExit thrown into threads at any point: every task still ends, and there are as many workers as before."""
-    caplog.set_level(logging.ERROR)
+def throw_into_workers(assist):
+    for ident in list(assist._pool._crew._workers):
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(SystemExit))
+
+
+def test_workers_killed_while_they_are_idle_and_while_they_are_not():
     with CPUAssistedTraining(3) as assist:
         gates = [held(assist) for _ in range(3)]
-        for thread in threading.enumerate():
-            if thread.name.startswith("fulltilt-assist-") and "clock" not in thread.name:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
-        for gate, _ in gates:
+        throw_into_workers(assist)  # lands in the tasks: theirs to fail with
+        for gate, future in gates:
             gate.opened.set()
-        for _, future in gates:
             assert isinstance(future.exception(5), TaskError | None)
+        until(lambda: assist.stats().busy == 0)
+        time.sleep(0.05)  # all asleep in the queue
+        throw_into_workers(assist)  # lands when they wake up: the one with the wake-up dies, another has to get it
         assert [assist.submit(int, n).result(5) for n in range(100)] == list(range(100))
+        until(lambda: assist.stats().replaced_workers >= 1)
         until(lambda: assist.stats().workers == 3)
 
 
