@@ -61,6 +61,15 @@ def start_until_exit() -> None:
     """As `start`, for a program that does not say when it is done."""
     if start():
         atexit.register(stop)
+    elif dist.is_available() and dist.is_initialized():
+        atexit.register(_let_go)
+
+
+def _let_go() -> None:
+    """Groups of our own beside somebody's: their threads must have ended before the interpreter does."""
+    together.forget()
+    ranks.forget()
+    gc.collect()
 
 
 def stop() -> None:
@@ -69,9 +78,7 @@ def stop() -> None:
     No group may be left to the interpreter's end: its threads would ask for a lock that is gone by then.
     """
     if dist.is_initialized():
-        together.forget()
-        ranks.forget()
-        gc.collect()  # models that are gone but for their circles hold groups, too
+        _let_go()  # models that are gone but for their circles hold groups, too
         dist.destroy_process_group()
 
 
