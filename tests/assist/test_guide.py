@@ -43,12 +43,11 @@ def test_tasks_by_the_names_of_the_guide():
     assert {"iou", "dice", "accuracy"} <= results["compute_metrics"].keys()
     assert torch.equal(results["data_preprocessing"][0], images)
     assert results["extract_features"].shape == (2, 3 * 16 + 8 * 4)
-    workers = [
-        t for t in set(threading.enumerate()) - before if "fulltilt" in t.name.lower() or "assist" in t.name.lower()
-    ]
-    assert len(workers) >= num_cpu_workers
+    started = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("fulltilt-")]
+    workers = [thread for thread in started if thread.name.rpartition("-")[2].isdigit()]
+    assert len(workers) == num_cpu_workers
     assist.close()
-    assert not any(worker.is_alive() for worker in workers)
+    assert not any(thread.is_alive() for thread in started)
 
 
 def test_the_step_of_the_guide():
