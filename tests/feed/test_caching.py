@@ -214,8 +214,6 @@ def test_a_file_that_changes_is_given_out_as_it_is(photos, keep, request):
                 assert float(torch.cat(epoch(it))[7].float().mean()) == pytest.approx(value, abs=1)
 
 
-@pytest.mark.flaky(reruns=8)  # a decoder killed in the wrong microsecond still takes a task with it: to be mended
-@pytest.mark.timeout(30)
 def test_decoders_killed_while_they_fill(photos, plain, caplog):
     with feed(ImageFiles(photos), **options(batch_size=4)) as it:
         until(it, lambda: it._auto.mode is Mode.DECODED)

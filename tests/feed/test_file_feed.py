@@ -438,3 +438,15 @@ def test_a_closed_feed_says_so(photos):
     it.close()
     with pytest.raises(InputError, match="closed"):
         next(iter(it))
+
+
+def test_decoders_killed_at_any_moment_take_no_task_with_them(photos):
+    """Also between taking a task and noting it: what is neither in the pipe nor on a desk is sent again."""
+    with feed(ImageFiles(photos), **options(batch_size=4, shuffle=True, on_error="skip")) as it:
+        for _ in range(25):
+            seen = 0
+            for place, (images,) in enumerate(it):
+                seen += len(images)
+                if place in (2, 6) and (pids := it._reader.pool.pids):
+                    os.kill(pids[place % len(pids)], signal.SIGKILL)
+            assert seen + len(it.skipped) == COUNT

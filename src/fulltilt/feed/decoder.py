@@ -7,11 +7,13 @@ busy the decoders are, the trainer's thread launches kernels undisturbed. Run by
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import mmap
 import os
 import select
 import sys
+from collections.abc import Iterator
 from time import perf_counter
 from typing import Any
 
@@ -43,22 +45,48 @@ _NICE = 10
 
 
 class Desk:
-    """What each decoder is at, in memory that outlives it: its task and the sample under way."""
+    """What each decoder is at, and which tasks have been taken, in memory that outlives the decoders.
 
-    COLUMNS = 5
+    Taking a task from the pipe and noting it is done under a lock, which the kernel takes back when its holder dies. So
+    whoever holds it can tell what was sent, is no longer in the pipe and was noted by nobody: that is lost.
+    """
+
+    COLUMNS = 6
+    CLAIMS = 8192
+    """Numbers of tasks that are remembered; never nearly so many are under way."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self._map = mmap.mmap(fd, 0)
-        self._lines = np.ndarray((len(self._map) // (8 * self.COLUMNS), self.COLUMNS), np.int64, self._map)
+        self._claims = np.ndarray((self.CLAIMS,), np.int64, self._map)
+        start = self._claims.nbytes
+        rows = (len(self._map) - start) // (8 * self.COLUMNS)
+        self._lines = np.ndarray((rows, self.COLUMNS), np.int64, self._map, start)
 
     @classmethod
     def create(cls, workers: int) -> Desk:
         fd = os.memfd_create("fulltilt-desk", os.MFD_CLOEXEC)
-        os.ftruncate(fd, max(workers, 1) * 8 * cls.COLUMNS)
+        os.ftruncate(fd, 8 * (cls.CLAIMS + max(workers, 1) * cls.COLUMNS))
         desk = cls(fd)
+        desk._claims[:] = -1
         desk._lines[:, 0] = -1
         return desk
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else takes a task meanwhile."""
+        fcntl.lockf(self.fd, fcntl.LOCK_EX, 8)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self.fd, fcntl.LOCK_UN, 8)
+
+    def claim(self, number: int) -> None:
+        """A task is in somebody's hands."""
+        self._claims[number % self.CLAIMS] = number
+
+    def is_claimed(self, number: int) -> bool:
+        return bool(self._claims[number % self.CLAIMS] == number)
 
     def write(self, worker: int, task: Task, position: int) -> None:
         self._lines[worker] = (*task, position)
@@ -72,7 +100,7 @@ class Desk:
         return None if task[0] < 0 else (Task(*task), position)
 
     def close(self) -> None:
-        del self._lines
+        del self._lines, self._claims
         self._map.close()
         os.close(self.fd)
 
@@ -105,10 +133,22 @@ class Decoder:
             while not waiting.poll(_LOOK_UP_SECONDS * 1000):
                 if os.getppid() != self._parent:
                     return
-            task = receive_task(self._tasks)
+            try:
+                task = self._take()
+            except BlockingIOError:
+                continue  # another was faster
             if task is None or task.slot < 0:
                 return
             self._do(task)
+
+    def _take(self) -> Task | None:
+        """A task, noted before anybody else can look for one. Noted first, then claimed: what is noted is not lost."""
+        with self._desk.locked():
+            task = receive_task(self._tasks)
+            if task is not None:
+                self._desk.write(self._worker, task, task.first)
+                self._desk.claim(task.number)
+            return task
 
     def _do(self, task: Task) -> None:
         slot = self._slots[task.slot]

@@ -17,6 +17,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count, islice
 
 from fulltilt.errors import WorkerError
 from fulltilt.feed.catalog import Catalog
@@ -24,7 +25,7 @@ from fulltilt.feed.decoder import Desk
 from fulltilt.feed.kept import Kept
 from fulltilt.feed.slot import Slot, Status
 from fulltilt.feed.tally import Counts, Tally
-from fulltilt.feed.wire import Report, Task, receive_report, send_task
+from fulltilt.feed.wire import Report, Task, receive_report, send_task, tasks_waiting
 
 log = logging.getLogger("fulltilt.feed")
 
@@ -79,7 +80,11 @@ class Pool:
         self._counts: Counts | None = None
         self._task_in, self._task_out = os.pipe()
         os.set_blocking(self._task_out, False)
+        os.set_blocking(self._task_in, False)  # decoders take under a lock, and must not wait with it
         self._backlog: deque[Task] = deque()
+        self._sent: deque[Task] = deque()
+        """What has gone into the pipe and may not have been taken yet."""
+        self._numbers = count()
         self._report_in, self._report_out = os.pipe()
         self._wake_in, self._wake_out = os.pipe()
         self._poll = select.poll()
@@ -194,12 +199,19 @@ class Pool:
 
     def _send(self, task: Task) -> None:
         """Never waits: what the pipe can't take now goes out when the decoders have made room."""
+        task = task._replace(number=next(self._numbers))
         if not self._backlog:
             with contextlib.suppress(BlockingIOError):
-                send_task(self._task_out, task)
+                self._write(task)
                 return
         self._backlog.append(task)
         os.write(self._wake_out, b"b")
+
+    def _write(self, task: Task) -> None:
+        send_task(self._task_out, task)
+        while self._sent and self._desk.is_claimed(self._sent[0].number):
+            self._sent.popleft()
+        self._sent.append(task)
 
     # --- the listening thread --------------------------------------------------------------------------------------
 
@@ -225,7 +237,7 @@ class Pool:
     def _flush(self) -> None:
         with self._lock, contextlib.suppress(BlockingIOError):
             while self._backlog:
-                send_task(self._task_out, self._backlog[0])
+                self._write(self._backlog[0])
                 self._backlog.popleft()
             self._poll.unregister(self._task_out)
 
@@ -266,6 +278,7 @@ class Pool:
             worker = self._pids.pop(pidfd)
             status = self._workers.pop(worker).wait()
             at = self._desk.read(worker)
+            self._send_lost(at)
             if status == 0 and at is None:
                 self._leaving = max(0, self._leaving - 1)
                 self._start_missing()  # more may have been wanted since, when no number was free
@@ -284,6 +297,18 @@ class Pool:
             log.warning("decoder %d was ended by %s, %s; another goes on", worker, cause(status), last)
             self._start_missing()
         self._tell(full)
+
+    def _send_lost(self, at: tuple[Task, int] | None) -> None:
+        """A decoder that died with a task which it had not noted yet took it along: it is sent again."""
+        if at is not None:
+            self._desk.claim(at[0].number)  # noted, so it is not lost: others take it over
+        with self._desk.locked():
+            taken = len(self._sent) - tasks_waiting(self._task_in)
+            lost = [task for task in islice(self._sent, taken) if not self._desk.is_claimed(task.number)]
+            for task in lost:
+                self._desk.claim(task.number)
+        for task in lost:
+            self._send(task)
 
     def _take_over(self, task: Task, position: int, status: int) -> list[tuple[int, dict[int, str]]]:
         """Cross off what a dead decoder had done of its task, and have others do the rest."""

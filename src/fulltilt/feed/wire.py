@@ -6,12 +6,14 @@ is free first, and answer on one pipe of reports.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import struct
+import termios
 from typing import NamedTuple
 
-_TASK = struct.Struct("<4q")
+_TASK = struct.Struct("<5q")
 _REPORT = struct.Struct("<6q")
 _TEXT_LIMIT = select.PIPE_BUF - _REPORT.size
 
@@ -24,6 +26,8 @@ class Task(NamedTuple):
     """How often the slot has been filled: a report of an earlier round is recognised."""
     first: int
     samples: int
+    number: int = -1
+    """Of all tasks that were sent: by it the trainer finds the one that a dying decoder took along."""
 
 
 class Report(NamedTuple):
@@ -43,9 +47,15 @@ def send_task(fd: int, task: Task) -> None:
 
 
 def receive_task(fd: int) -> Task | None:
-    """The next task, or None when the trainer has closed the pipe or is gone."""
+    """The next task, or None when the trainer has closed the pipe or is gone; BlockingIOError when there is none."""
     record = os.read(fd, _TASK.size)
     return Task(*_TASK.unpack(record)) if len(record) == _TASK.size else None
+
+
+def tasks_waiting(fd: int) -> int:
+    """Tasks that nobody has taken yet."""
+    (size,) = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))
+    return int(size) // _TASK.size
 
 
 def send_report(fd: int, report: Report) -> None:
