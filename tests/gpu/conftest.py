@@ -3,8 +3,24 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
+
+TORCH_SAYS = (
+    "ignore:Synchronization debug mode is a prototype",
+    "ignore:.*Profiler clears events at the end of each cycle",
+    "ignore:.*torch.jit.script:DeprecationWarning",
+    "ignore:TensorFloat32 tensor cores",
+)
+"""What torch itself warns of when its own tools are used."""
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            for said in TORCH_SAYS:
+                item.add_marker(pytest.mark.filterwarnings(said))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -16,3 +32,12 @@ def gpu():
             pytest.fail("FULLTILT_REQUIRE_GPU=1, but torch sees no GPU")
         pytest.skip("needs an NVIDIA GPU")
     return torch.device("cuda", 0)
+
+
+@pytest.fixture(autouse=True)
+def waiting_allowed(gpu):
+    """A test that fails while nothing may wait for the device takes no other with it."""
+    import torch
+
+    yield
+    torch.cuda.set_sync_debug_mode("default")

@@ -83,8 +83,8 @@ def test_the_largest_that_was_predicted_to_fit_does(limited):
     assert trainer.state_dict()["micro_size"] is None
 
 
-class Bent(nn.Module):
-    """Every sample against every other: memory grows with the square of the batch, which no line foretells."""
+class Leaping(nn.Module):
+    """From a thousand samples on it takes more than there is, which no line foretells."""
 
     def __init__(self):
         super().__init__()
@@ -92,9 +92,9 @@ class Bent(nn.Module):
 
     def forward(self, x):
         time.sleep(0.02)  # larger batches are always worth it
-        y = self.layer(x)
-        pairs = (y[:, None] * y[None]).sin().exp().tanh()
-        return pairs.mean(1)
+        if len(x) >= 1000:
+            torch.empty(4 * GIB, dtype=torch.uint8, device=x.device)
+        return self.layer(x)
 
 
 def pairs(size):
@@ -102,13 +102,13 @@ def pairs(size):
 
 
 def test_out_of_memory_is_survived_and_the_memory_comes_back(limited):
-    model = Bent().cuda()
+    model = Leaping().cuda()
     before = torch.cuda.memory_allocated()
     size = get_optimal_batch_size(
         model, pairs, 256, 32768, 256, precision="fp32", loss=nn.functional.mse_loss, show=False
     )
     assert [trial.size for trial in size.trials if trial.problem == "out of memory"]
-    assert size.decision.evidence["memory_bytes"] <= 0.9 * limited
+    assert size < 1000
     assert torch.cuda.memory_allocated() - before < 0.1 * GIB  # what cuBLAS works in stays
     torch.cuda.empty_cache()
     torch.empty(int(2.5 * GIB), dtype=torch.uint8, device="cuda")

@@ -53,10 +53,18 @@ def test_every_sample_once_and_whole_while_workers_change(kind, transport, monke
 def test_a_loop_that_only_launches_is_not_taken_for_one_that_waits():
     """The host waits for batches while the GPU has work queued: that is not starvation."""
     with feed(Planes(64), batch_size=8, num_workers=1, worker_kind="processes") as it:
-        for _ in range(3):
-            for _images, _ in it:
+
+        def waited() -> float:
+            figures = it.stats()
+            return figures["wait_seconds_per_batch"] * figures["batches"]
+
+        for _ in it:  # until the worker has started
+            torch.cuda._sleep(50_000_000)
+        before, started = waited(), time.monotonic()
+        for _ in range(4):
+            for _ in it:
                 torch.cuda._sleep(50_000_000)
-        assert it.stats()["wait_share"] < 0.3
+        assert waited() - before < 0.3 * (time.monotonic() - started)
 
 
 def test_a_tuned_loader_settles_on_the_gpu(monkeypatch):

@@ -23,7 +23,7 @@ def test_two_processes_train_as_one_and_agree_on_bad_losses(tmp_path):
          "config": {"nan_policy": "rollback", "checkpoint_every_steps": 2}},
     ]  # fmt: skip
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(SCRIPT)]
-    env = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[2])}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SCRIPT.parents[2]), *sys.path])}
     done = subprocess.run(
         [*launch, str(tmp_path), json.dumps(jobs)], env=env, timeout=200, capture_output=True, text=True, check=False
     )

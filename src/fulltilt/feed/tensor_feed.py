@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -103,10 +104,10 @@ class _Gatherer:
         each = order.batch_size * order.world
         steps = min((order.length - step.start) // each, self._together)
         if steps == 0:  # the epoch's last, which is shared out otherwise
-            self._ready.append(self._at(torch.from_numpy(step.indices).to(self._device)))
+            self._ready.append(self._at(_sent(step.indices, self._device)))
             return
         if step.epoch != self._epoch:
-            self._epoch, self._permutation = step.epoch, torch.from_numpy(step.permutation).to(self._device)
+            self._epoch, self._permutation = step.epoch, _sent(step.permutation, self._device)
         if steps == 1:
             first = step.start + order.rank * order.batch_size
             self._ready.append(self._at(self._permutation[first : first + order.batch_size]))
@@ -114,6 +115,12 @@ class _Gatherer:
         taken = self._permutation[step.start : step.start + steps * each]
         gathered = self._at(taken.view(steps, order.world, order.batch_size)[:, order.rank].flatten())
         self._ready.extend(zip(*(torch.split(tensor, order.batch_size) for tensor in gathered), strict=True))
+
+
+def _sent(indices: np.ndarray[Any, Any], device: torch.device) -> Tensor:
+    """Numbers of samples on the device; the host does not wait for the copy."""
+    sent = torch.from_numpy(indices)
+    return sent.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else sent.to(device)
 
 
 def steps_together(tensors: Tensors, batch_size: int, device: torch.device) -> int:

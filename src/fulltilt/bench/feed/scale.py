@@ -45,7 +45,7 @@ class Scale:
 
 _FULL = Scale(
     device="cuda", photos=6144, photo_size=(500, 375), photo_bytes=80_000, batch=256, crop=224,
-    steps=80, warm_steps=12, limit_steps=25, seconds=4.0, ladder_seconds=1.2, settle_seconds=40.0,
+    steps=80, warm_steps=12, limit_steps=25, seconds=4.0, ladder_seconds=1.2, settle_seconds=75.0,
     unet_photos=512, unet_side=512, unet_base=32, unet_batch=32,
     windows=200_000, window_seconds=1.5, grid_seconds=1.5, grid_settle_seconds=60.0, peers=True,
 )  # fmt: skip
