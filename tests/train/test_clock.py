@@ -125,3 +125,12 @@ def test_on_the_cpu_there_is_no_device_to_speak_of(host):
     assert it.figures() == {"avg_cpu_time": 0.5}
     it.restart()
     assert it.figures() == {}
+
+
+def test_memory_of_the_trials_is_not_the_steps(device, host, monkeypatch):
+    reset = []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset.append)
+    it = StepClock(torch.device("cuda", 1))
+    assert reset == [], "a program's own figures are left alone until there is something to forget"
+    it.restart()
+    assert reset == [torch.device("cuda", 1)]

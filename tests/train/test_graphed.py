@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import random
 import warnings
 from contextlib import nullcontext
@@ -256,3 +257,26 @@ def test_replays_that_give_other_losses_are_not_used(pretended, monkeypatch):
     train(trainer, batches(3))
     assert trainer.plan["cuda_graph"].value is False
     assert "replays give other losses" in trainer.plan["cuda_graph"].reason
+
+
+def test_a_graph_that_can_not_be_captured_again_is_done_without(pretended, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "fulltilt.train")
+    trainer = trainer_of(torch.optim.AdamW, cuda_graph=True)
+    train(trainer, batches(6))
+    saved = copy.deepcopy((trainer.model.state_dict(), trainer.state_dict()))
+    expected = train(trainer, batches(6))
+    trainer.model.load_state_dict(saved[0])
+    trainer.load_state_dict(saved[1])
+    capture = GraphedStep._capture
+
+    def fails(self, inputs, target, side):
+        capture(self, inputs, target, side)
+        raise torch.OutOfMemoryError("no room for the graph's own memory")
+
+    monkeypatch.setattr(GraphedStep, "_capture", fails)
+    caplog.clear()
+    torch.testing.assert_close(train(trainer, batches(6)), expected)
+    assert trainer._graph is None
+    said = "could not be captured: OutOfMemoryError: no room for the graph's own memory"
+    assert (trainer.plan["cuda_graph"].value, trainer.plan["cuda_graph"].reason) == (False, said)
+    assert caplog.messages == [f"cuda_graph: False ({said})"], "once, and nothing else anew"

@@ -17,8 +17,8 @@ from torchmetrics.classification import (
 )
 
 from fulltilt import Trainer
+from fulltilt.assist.beside import GATHERED_BATCHES, MetricsBeside
 from fulltilt.errors import InputError
-from fulltilt.train.metrics import GATHERED_BATCHES, MetricsBeside
 
 CPU = torch.device("cpu")
 
@@ -69,6 +69,7 @@ def test_metrics_that_count_are_updated_once_for_many_batches():
     beside = MetricsBeside(Counting(4), CPU, prefix="")
     for outputs, target in batches("classes", GATHERED_BATCHES + 2):
         beside.add(outputs, target)
+    beside.wait()
     assert calls == [8, 8 * GATHERED_BATCHES], "the first batch at once: what does not fit shows early"
     assert list(beside.compute()) == ["counting"]
     assert calls == [8, 8 * GATHERED_BATCHES, 5]

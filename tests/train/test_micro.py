@@ -194,6 +194,9 @@ def test_other_errors_are_not_taken_for_want_of_memory():
     [
         ("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported", True),
         ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", True),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        ("GET was unable to find an engine to execute this computation", True),
+        ("Unable to find a valid cuDNN algorithm to run convolution", True),
         ("[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: you tried", True),
         ("CUDA error: device-side assert triggered", False),
     ],
@@ -202,11 +205,15 @@ def test_want_of_memory_is_told_by_others_than_torchs_allocator(said, is_it):
     assert is_out_of_memory(RuntimeError(said)) == is_it
 
 
-def test_the_optimizers_step_is_never_taken_again():
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("no room for the state"), RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED")],
+)
+def test_the_optimizers_step_is_never_taken_again(error):
     class Full(torch.optim.SGD):
         def step(self, closure=None):
             super().step(closure)
-            raise torch.OutOfMemoryError("no room for the state")
+            raise error
 
     torch.manual_seed(0)
     model = Small(16)
@@ -216,17 +223,66 @@ def test_the_optimizers_step_is_never_taken_again():
     assert model.sizes == [16]
 
 
+def test_a_batch_that_does_not_fit_the_device_is_sent_in_pieces(monkeypatch):
+    batches = batches_of(6)
+    expected, theirs, _, _ = train(16, batches)
+    sent = []
+
+    def place(_, part):
+        sent.append(len(part))
+        if len(part) > 5:
+            raise torch.OutOfMemoryError("no room for the batch")
+        return part
+
+    monkeypatch.setattr(Engine, "place", place)
+    losses, ours, optimizer, trainer = train(16, batches)
+    torch.testing.assert_close(losses, expected, rtol=1e-12, atol=1e-12)
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
+    assert (optimizer.steps, trainer._micro.micro.size) == (6, 4)
+    assert sent[:2] == [16, 8], "tried whole, then in halves, then never again"
+    assert max(sent[2:]) == 4
+
+
+def test_room_is_judged_by_the_peak_of_a_step_alone(monkeypatch):
+    """Not by that of the attempt that ran out of memory, or of a validation since."""
+    peak = [90]
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: peak[0])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _: peak.__setitem__(0, 0))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 20)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 20)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (80, 100))
+    for needed, after in ((40, None), (80, 8)):
+        torch.manual_seed(0)
+        model = Small(8)
+        trainer = HybridPrecisionTrainer(model, Counting(model.parameters(), lr=0.1), device="cpu")
+        trainer._micro.micro = MicroSize(3)
+        run, (first, *more) = trainer._micro.run, batches_of(8)
+        run((first[0],), first[1])
+        assert trainer._micro.micro.size == 8
+        model.room, peak[0] = 16, 99
+        monkeypatch.setattr(Engine, "placed", lambda _, *batch, needed=needed: (_set(peak, needed), batch)[1])
+        trainer._engine.device = torch.device("cuda", 0)
+        for inputs, target in more[:4]:
+            run((inputs,), target)
+        assert trainer._micro.micro.size == after
+
+
+def _set(peak, needed):
+    peak[0] = max(peak[0], needed)
+
+
 def test_it_grows_back_when_memory_is_free_again():
     torch.manual_seed(0)
     model = Small(4)
     trainer = HybridPrecisionTrainer(model, Counting(model.parameters(), lr=0.1), device="cpu")
     trainer._micro.micro = MicroSize(3)
     batches = batches_of(20)
-    for batch in batches[:4]:
+    for batch in batches[:5]:
         trainer.train_step(*batch)
     assert trainer._micro.micro.size == 4
     model.room = 16
-    for batch in batches[4:]:
+    for batch in batches[5:]:
         trainer.train_step(*batch)
     assert trainer._micro.micro.size is None
     assert model.sizes[-1] == 16

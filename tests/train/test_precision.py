@@ -146,3 +146,25 @@ def test_process_wide_switches_are_left_alone_on_the_cpu():
     precision.set_fp32_maths("fp32", CPU)
     precision.set_fp32_maths("bf16", CPU)
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
+
+
+def test_parts_that_stay_fp32_are_not_multiplied_as_tf32(capability, monkeypatch):
+    gpu, switches = capability(9, 0), {}
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda to: switches.update(matmul=to))
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    precision.set_fp32_maths("bf16", gpu)
+    assert (switches["matmul"], torch.backends.cudnn.allow_tf32) == ("high", True)
+    precision.set_fp32_maths("bf16", gpu, keeps_fp32=True)
+    assert (switches["matmul"], torch.backends.cudnn.allow_tf32) == ("highest", False)
+    assert formats_for("auto", gpu, FLOATS, keeps_fp32=True).allowed == ("bf16", "fp32")
+    with pytest.raises(InputError, match="precision='tf32' with keep_fp32"):
+        formats_for("tf32", gpu, FLOATS, keeps_fp32=True)
+
+
+def test_the_step_switches_tf32_off_for_its_fp32_parts(monkeypatch):
+    said = []
+    monkeypatch.setattr("fulltilt.train.engine.set_fp32_maths", lambda name, _, *, keeps_fp32: said.append(keeps_fp32))
+    for names in ((), ("0",)):
+        model = nn.Sequential(nn.Linear(4, 1))
+        HybridPrecisionTrainer(model, torch.optim.SGD(model.parameters()), device="cpu", keep_fp32=names)
+    assert said == [False, True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import warnings
 
 import numpy as np
 import pytest
@@ -249,3 +250,20 @@ def test_a_snapshot_puts_tensors_back_in_place_and_forgets_new_state():
     assert all(parameter.grad is None for parameter in model.parameters())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert [tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())] == addresses
+
+
+def test_warnings_of_the_compiler_do_not_decide(quick, monkeypatch):
+    """Also where a program turns warnings into errors, as these tests do."""
+
+    def compiled(function, **_):
+        def warns(*args):
+            warnings.warn("TensorFloat32 is available but not enabled", UserWarning, stacklevel=2)
+            return function(*args)
+
+        return warns
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    trainer = make(sgd)
+    trainer.train_step(*batch())
+    plan = Trials(trainer._engine, batch(), 1).run(Wishes(compile=True), FACTS)
+    assert (plan["compile"].value, plan["compile"].reason) == (True, "asked for")

@@ -28,10 +28,15 @@ class StepClock:
         self._device = device
         self._gpu = device.type == "cuda"
         self._pool: list[list[Any]] = []
-        self.restart()
+        self._clear()
 
     def restart(self) -> None:
-        """Forget everything: what came before was no training."""
+        """Forget everything, the most memory that was held included: what came before was no training."""
+        self._clear()
+        if self._gpu:
+            torch.cuda.reset_peak_memory_stats(self._device)
+
+    def _clear(self) -> None:
         self._began: float | None = None
         self._steps = 0
         self._samples: deque[int] = deque(maxlen=_KEPT)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -19,8 +20,10 @@ from fulltilt.train.precision import autocast_for, make_scaler, set_fp32_maths
 from fulltilt.train.roles import Objective
 
 _OUT_OF_MEMORY = (
-    "ALLOC_FAILED",  # cuDNN, cuBLAS
-    "CUDA error: out of memory",  # the driver
+    "alloc_failed",  # CUDNN_STATUS_ALLOC_FAILED, CUBLAS_STATUS_ALLOC_FAILED
+    "unable to find an engine to execute this computation",  # cuDNN, when no algorithm's workspace fits
+    "unable to find a valid cudnn algorithm",  # the same, in older words
+    "cuda error: out of memory",  # the driver
     "can't allocate memory", "not enough memory",  # torch on the CPU
 )  # fmt: skip
 
@@ -39,11 +42,16 @@ class Engine:
         *,
         clip_norm: float | None,
         ema: Ema | None,
+        keeps_fp32: bool = False,
     ) -> None:
+        """
+        Args:
+            keeps_fp32: some parts of the model compute in fp32 whatever the precision is, and not as TF32.
+        """
         self.model, self.optimizers, self.objective, self.device = model, list(optimizers), objective, device
         self.forward_model: Callable[..., Any] = model
         """What is called: the model, or a wrapper that reduces its gradients."""
-        self.clip_norm, self.ema = clip_norm, ema
+        self.clip_norm, self.ema, self._keeps_fp32 = clip_norm, ema, keeps_fp32
         self.settings = Settings()
         self.scaler: torch.amp.GradScaler | None = None
         self._made_scaler: torch.amp.GradScaler | None = None
@@ -55,7 +63,7 @@ class Engine:
 
     def use(self, settings: Settings) -> None:
         """Change over to these settings; weights and optimizer state keep their values."""
-        set_fp32_maths(settings.precision, self.device)
+        set_fp32_maths(settings.precision, self.device, keeps_fp32=self._keeps_fp32)
         self._autocast = autocast_for(settings.precision, self.device)
         if settings.precision == "fp16" and self._made_scaler is None:
             self._made_scaler = make_scaler(self.device)
@@ -98,6 +106,10 @@ class Engine:
                 part = part.contiguous(memory_format=torch.channels_last)
             return part
         return map_tensors(self.place, part) if isinstance(part, tuple | list | dict) else part
+
+    def placed(self, inputs: tuple[Any, ...], target: Any) -> tuple[tuple[Any, ...], Any]:
+        """A batch, or a part of it, on the device."""
+        return tuple(map(self.place, inputs)), self.place(target)
 
     def forward(self, inputs: tuple[Any, ...], target: Any, *, alone: bool = False) -> tuple[Tensor, Any]:
         """Loss and outputs; `alone` passes by the wrapper that speaks to other ranks."""
@@ -194,6 +206,14 @@ class Engine:
         return loss, outputs
 
 
+@contextmanager
+def compiling() -> Iterator[None]:
+    """While something is compiled: torch's own warnings are no failures, also where a program raises warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def signature(batch: tuple[Any, ...]) -> Signature:
     """Shapes and types of a batch."""
     return tuple((part.shape, part.dtype) if isinstance(part, Tensor) else None for part in batch)
@@ -207,7 +227,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     """torch's own error, or what others say when they can't allocate."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(saying in str(error) for saying in _OUT_OF_MEMORY)
+    said = str(error).lower() if isinstance(error, RuntimeError) else ""
+    return any(saying in said for saying in _OUT_OF_MEMORY)
 
 
 def _bytes(part: Any) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fulltilt.assist.beside import Metrics, MetricsBeside, named
 from fulltilt.errors import InputError, LossError
 from fulltilt.train.augmenting import Augmentation, augments, describe, for_training, for_validation
 from fulltilt.train.callbacks import Callback
@@ -22,7 +23,6 @@ from fulltilt.train.config_file import as_settings
 from fulltilt.train.group import restarted, start_until_exit
 from fulltilt.train.history import History
 from fulltilt.train.losses import Losses, RollBackError
-from fulltilt.train.metrics import Metrics, MetricsBeside, named
 from fulltilt.train.monitored import Monitored
 from fulltilt.train.parallel import Arranged, arrange
 from fulltilt.train.place import MidEpoch

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fulltilt.errors import UnavailableError
 from fulltilt.feed.structure import map_tensors
-from fulltilt.train.engine import Engine, detached, first_line, is_out_of_memory
+from fulltilt.train.engine import Engine, compiling, detached, first_line, is_out_of_memory
 from fulltilt.train.ranks import Ranks
 from fulltilt.train.snapshot import DeviceRng
 
@@ -79,8 +80,19 @@ class MicroSize:
 class MicroBatches:
     """Runs batches through the engine, cut as small as memory asks for."""
 
-    def __init__(self, engine: Engine, *, accumulate: int = 1, patience: int = PATIENCE_STEPS) -> None:
-        self._engine, self.accumulate = engine, accumulate
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        accumulate: int = 1,
+        patience: int = PATIENCE_STEPS,
+        copied: Callable[[], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            copied: called when a whole batch has been sent to the device.
+        """
+        self._engine, self.accumulate, self._copied = engine, accumulate, copied
         self.micro = MicroSize(patience)
         self.ranks = Ranks(engine.device)
         self.phase = 0
@@ -90,11 +102,15 @@ class MicroBatches:
         self._inherited: dict[Tensor, Tensor] = {}
         """Gradients of the window's batches that were run before its state was saved and loaded."""
         self._proving = _PROVING_STEPS
+        self._weighs = False
+        """This window's own peak of memory is to say whether a larger micro-batch has room."""
+        self._compiles = False
+        """What is compiled will be compiled for a new size."""
         self._talks = any(isinstance(module, SyncBatchNorm) for module in engine.model.modules())
         """Ranks meet in every forward already: none can try alone."""
 
     def run(self, inputs: tuple[Any, ...], target: Any) -> tuple[Tensor, Any, bool]:
-        """Loss and outputs of the batch, and whether the optimizers stepped."""
+        """Loss and outputs of the batch, and whether the optimizers stepped. It may still be on the host."""
         if self.phase == 0:
             self._window.clear()
             self._inherited.clear()
@@ -114,8 +130,13 @@ class MicroBatches:
         self._step()
         self.phase = 0
         self._window.clear()
-        if self.micro.went_well():
+        if self._weighs:
+            self._weighs = False
             self._grow(batch)
+        elif self.micro.went_well():
+            self._weighs = True
+            if self._engine.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(self._engine.device)
         return loss, outputs, True
 
     def resume(self, *, size: int | None, phase: int, grads: Mapping[Tensor, Tensor]) -> None:
@@ -178,9 +199,12 @@ class MicroBatches:
     def _tried(self, batches: list[Batch]) -> tuple[tuple[Tensor, Any] | None, str | None]:
         try:
             last = batches[-1]
-            for batch in batches[:-1]:
-                self._batch(batch, last=False)
-            return self._batch(last, last=self.phase + 1 == self.accumulate), None
+            with compiling() if self._compiles else nullcontext():
+                for batch in batches[:-1]:
+                    self._batch(batch, last=False)
+                found = self._batch(last, last=self.phase + 1 == self.accumulate)
+            self._compiles = False
+            return found, None
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -191,15 +215,17 @@ class MicroBatches:
 
         One that is a mean over something else, such as labels that are not ignored, comes out close to that.
         """
-        inputs, target = batch
         samples = _samples(batch)
         size = self.micro.size
         if size is None or size >= samples:
+            inputs, target = self._engine.placed(*batch)
+            if self._copied is not None:
+                self._copied()
             return self._piece(inputs, target, float(self.accumulate), reduce=last)
         losses, outputs = [], []
         sums = self._engine.objective.sums
         for start in range(0, samples, size):
-            piece = _cut(batch, start, size, samples)
+            piece = self._engine.placed(*_cut(batch, start, size, samples))
             count = min(size, samples - start)
             divide = self.accumulate * (1.0 if sums else samples / count)
             loss, output = self._piece(*piece, divide, reduce=last and start + size >= samples)
@@ -218,7 +244,9 @@ class MicroBatches:
     def _step(self) -> None:
         try:
             self._engine.apply()
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             raise UnavailableError(
                 f"out of memory in the optimizer's step: {first_line(error)}. Weights may be half changed, so it is "
                 "not taken again: go on from the last checkpoint, with smaller batches or another optimizer"
@@ -240,6 +268,7 @@ class MicroBatches:
             problem, self.micro.size, before, samples * self.accumulate,
             ", batch statistics are a micro-batch's" if norms else "",
         )  # fmt: skip
+        self._weighs = False
         self._engine.zero_grad()
         self._put_inherited()
         if self._start is not None:
@@ -264,16 +293,16 @@ class MicroBatches:
             samples = _samples(batch)
             inputs, target = _cut(batch, 0, self.micro.size or samples, samples)
             self._engine.compile_for(inputs, target)
+            self._compiles = True
 
     def _room(self) -> bool:
-        """Whether twice the activations can be expected to fit. Ranks answer as one."""
+        """Whether twice the last window's activations can be expected to fit. Ranks answer as one."""
         device = self._engine.device
         fits = True
         if device.type == "cuda":
             peak, held = torch.cuda.max_memory_allocated(device), torch.cuda.memory_allocated(device)
             free, _ = torch.cuda.mem_get_info(device)
             ours = free + torch.cuda.memory_reserved(device)
-            torch.cuda.reset_peak_memory_stats(device)
             fits = held + 2 * (peak - held) <= _ROOM * ours
         return self.ranks.all_agree(fits)
 

@@ -34,9 +34,19 @@ def check_precision(precision: str) -> None:
         raise InputError(f"precision={precision!r} is unknown; allowed: {', '.join(names)}")
 
 
-def formats_for(precision: str, device: torch.device, dtypes: Iterable[torch.dtype]) -> Formats:
-    """The wish, checked against the device; or what "auto" may choose from for weights of these types."""
+def formats_for(
+    precision: str, device: torch.device, dtypes: Iterable[torch.dtype], *, keeps_fp32: bool = False
+) -> Formats:
+    """The wish, checked against the device; or what "auto" may choose from for weights of these types.
+
+    With parts that stay fp32 there is no TF32: torch has one switch for the whole process, backward passes included.
+    """
     check_precision(precision)
+    if precision == "tf32" and keeps_fp32:
+        raise InputError(
+            "precision='tf32' with keep_fp32: TF32 is switched for all parts of a model at once; "
+            "use 'bf16', 'fp16', 'fp32' or 'auto', or leave keep_fp32 out"
+        )
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     if precision != "auto":
         return _asked_for(precision, capability)
@@ -48,7 +58,9 @@ def formats_for(precision: str, device: torch.device, dtypes: Iterable[torch.dty
         return Formats(allowed=("fp32",), reason=f"on {device.type}: the plain loop's maths, bit for bit")
     shown = ".".join(map(str, capability))
     if capability >= _AMPERE:
-        return Formats(allowed=("bf16", "tf32"), reason=f"compute capability {shown} has bf16 and TF32")
+        allowed: tuple[Precision, ...] = ("bf16", "fp32") if keeps_fp32 else ("bf16", "tf32")
+        reason = f"compute capability {shown} has bf16" + (", parts stay fp32" if keeps_fp32 else " and TF32")
+        return Formats(allowed=allowed, reason=reason)
     if capability >= (7, 0):
         return Formats(allowed=("fp16", "fp32"), reason=f"compute capability {shown} has fp16, not bf16")
     return Formats(allowed=("fp32",), reason=f"compute capability {shown} gains nothing from fewer bits")
@@ -72,14 +84,15 @@ def autocast_for(precision: Precision, device: torch.device) -> AbstractContextM
     return torch.autocast(device.type, torch.float16) if precision == "fp16" else nullcontext()
 
 
-def set_fp32_maths(precision: Precision, device: torch.device) -> None:
+def set_fp32_maths(precision: Precision, device: torch.device, *, keeps_fp32: bool = False) -> None:
     """Whether what stays fp32 may be multiplied as TF32. Process-wide, as torch has it; the CPU is left alone."""
     if device.type != "cuda":
         return
+    exact = precision == "fp32" or keeps_fp32
     with warnings.catch_warnings():  # newer names exist, but mixed with the older ones inside the compiler they fail
         warnings.simplefilter("ignore")
-        torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
-        torch.backends.cudnn.allow_tf32 = precision != "fp32"
+        torch.set_float32_matmul_precision("highest" if exact else "high")
+        torch.backends.cudnn.allow_tf32 = not exact
 
 
 def make_scaler(device: torch.device) -> torch.amp.GradScaler:

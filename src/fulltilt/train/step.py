@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fulltilt.errors import InputError
+from fulltilt.machine.decision import Decision
 from fulltilt.train.choose import Auto, Facts, Plan, Wishes, first_settings, plan_untried, settings_of
 from fulltilt.train.clock import StepClock
 from fulltilt.train.device import check_optimizers, device_for, move
@@ -65,7 +66,8 @@ class HybridPrecisionTrainer:
         target: which of the batch's values is the target; "auto" is the last, and of (images, masks, features) the
             second.
         expected_steps: length of the run, against which the cost of trials and compiling is weighed; None is long.
-        keep_fp32: names of submodules that compute in fp32 whatever the rest does.
+        keep_fp32: names of submodules that compute in fp32 whatever the rest does: not in bf16, fp16 or TF32, which is
+            off for the whole process then.
     """
 
     def __init__(
@@ -98,19 +100,23 @@ class HybridPrecisionTrainer:
         objective = Objective(loss)
         self.device = device_for(model, device)
         check_optimizers(self.optimizers, model, loss)
-        self._formats = formats_for(precision, self.device, (p.dtype for p in model.parameters()))
+        dtypes, keeps = (p.dtype for p in model.parameters()), bool(keep_fp32)
+        self._formats = formats_for(precision, self.device, dtypes, keeps_fp32=keeps)
         move(model, self.optimizers, loss, self.device)
         widen(model, keep_fp32, self.device)
         self.ema = None if ema_decay is None else Ema(model, ema_decay)
-        self._engine = Engine(model, self.optimizers, objective, self.device, clip_norm=clip_norm, ema=self.ema)
-        self._micro = MicroBatches(self._engine, accumulate=accumulate)
+        self._engine = Engine(
+            model, self.optimizers, objective, self.device, clip_norm=clip_norm, ema=self.ema, keeps_fp32=keeps
+        )
         self._clock = StepClock(self.device)
+        self._micro = MicroBatches(self._engine, accumulate=accumulate, copied=self._note_copied)
         self._wishes = Wishes(channels_last=channels_last, fused=fused, compile=compile, cuda_graph=cuda_graph)
         self._target, self._expected_steps = target, expected_steps
         self._tuned = self.device.type == "cuda" and torch.backends.cudnn.benchmark
         self._graph: GraphedStep | None = None
         self._uncaptured = False
         """The plan has a graph, and there is none yet."""
+        self._gpu, self._from_host = self.device.type == "cuda", False
         self._first = True
         self._unsettled = 0
         """Steps that were taken without a plan."""
@@ -143,7 +149,7 @@ class HybridPrecisionTrainer:
             self.stepped = True
             self._clock.end(len(batch[0]))
             return result
-        inputs, target = self._placed(batch)
+        inputs, target = self._parted(batch)
         loss, outputs, self.stepped = self._micro.run(inputs, target)
         self._clock.end(len(target) if isinstance(target, Tensor) and target.dim() else 1)
         self._first = False
@@ -153,7 +159,7 @@ class HybridPrecisionTrainer:
     def eval_step(self, *batch: Any) -> StepResult:
         """Loss and outputs without gradients; whether the model is in eval mode is the caller's choice."""
         self._clock.pause()
-        inputs, target = self._placed(batch)
+        inputs, target = self._engine.placed(*self._parted(batch))
         # Not through DDP, which would send buffers: ranks may have other numbers of batches to evaluate.
         loss, outputs = self._engine.forward(inputs, target, alone=self._engine.wrapped)
         return StepResult(loss, detached(outputs))
@@ -208,16 +214,18 @@ class HybridPrecisionTrainer:
         if self._graph is not None:  # it holds the addresses of state that is gone
             self._graph, self._uncaptured = None, True
 
-    def _placed(self, batch: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+    def _parted(self, batch: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+        """Inputs and target, where they are; labels that are still on the host are looked at."""
         inputs, target = split(batch, self._target)
-        from_host = self.device.type != "cpu" and any(isinstance(p, Tensor) and p.device.type == "cpu" for p in batch)
-        if from_host and isinstance(target, Tensor):
-            self._engine.objective.check_host_labels(target)
-        place = self._engine.place
-        inputs, target = tuple(place(part) for part in inputs), place(target)
-        if from_host:
-            self._clock.copied()
+        if self._gpu:
+            self._from_host = any(isinstance(part, Tensor) and not part.is_cuda for part in batch)
+            if self._from_host and isinstance(target, Tensor):
+                self._engine.objective.check_host_labels(target)
         return inputs, target
+
+    def _note_copied(self) -> None:
+        if self._from_host:
+            self._clock.copied()
 
     def _settle(self, batch: tuple[Any, ...]) -> None:
         """Before the second step, and again for a graph that was lost: try, decide, log."""
@@ -242,8 +250,7 @@ class HybridPrecisionTrainer:
             return
         place = target_place(batch, self._target)
         self._engine.objective.check_labels(batch[place])
-        placed = tuple(self._engine.place(part) for part in batch)
-        trials = Trials(self._engine, self._micro.first_piece(placed), place)
+        trials = Trials(self._engine, self._micro.first_piece(batch), place)
         if not self.plan:
             began = time.perf_counter()
             self._take(trials.run(self._wishes, self._facts(batch, varying=varying)))
@@ -251,7 +258,10 @@ class HybridPrecisionTrainer:
             self._micro.forget_start()
         self._uncaptured = False
         if self.plan["cuda_graph"].value:
-            self._graph = trials.capture()
+            self._graph, problem = trials.capture()
+            if self._graph is None:
+                why_not = Decision(value=False, reason=f"could not be captured: {problem}")
+                self._take(self.plan | {"cuda_graph": why_not})
         self._clock.restart()
 
     def _facts(self, batch: tuple[Any, ...] = (), *, varying: bool = False) -> Facts:
@@ -275,9 +285,10 @@ class HybridPrecisionTrainer:
         )
 
     def _take(self, plan: Plan) -> None:
-        self.plan = plan
         for name, decision in plan.items():
-            _log.info("%s: %s (%s)", name, decision.value, decision.reason)
+            if decision is not self.plan.get(name):
+                _log.info("%s: %s (%s)", name, decision.value, decision.reason)
+        self.plan = plan
 
 
 def _check(**given: Any) -> None:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fulltilt.assist.beside import MetricsBeside
 from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed, OrderedFeed
 from fulltilt.train.augmenting import LoopAugmentation
 from fulltilt.train.checkpoint import rng
 from fulltilt.train.losses import Losses
-from fulltilt.train.metrics import MetricsBeside
 from fulltilt.train.place import Batch, MidEpoch
 from fulltilt.train.progress import Bar
 from fulltilt.train.roles import target_place

@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from statistics import median
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from fulltilt.errors import FulltiltError
 from fulltilt.train.choose import Facts, Measured, Plan, Settings, Wishes, search, settings_of
-from fulltilt.train.engine import Engine, first_line
+from fulltilt.train.engine import Engine, compiling, first_line
 from fulltilt.train.graphed import GraphedStep
 from fulltilt.train.ranks import Ranks
 from fulltilt.train.roles import split
@@ -36,7 +37,7 @@ class Trials:
     """Runs what the policy asks for."""
 
     def __init__(self, engine: Engine, batch: tuple[Any, ...], place: int) -> None:
-        """`batch` lies on the device; its target is at `place`."""
+        """`batch` may still lie on the host; its target is at `place`."""
         self._engine, self._batch, self._place = engine, batch, place
         self._inputs, self._target = split(batch, place)
         self._ranks = Ranks(engine.device)
@@ -64,17 +65,25 @@ class Trials:
         self._use(settings_of(plan))
         return plan
 
-    def capture(self) -> GraphedStep:
-        """The step as a graph, under the engine's settings, with everything as before."""
+    def capture(self) -> tuple[GraphedStep | None, str]:
+        """The step as a graph, under the engine's settings, or why there is none; everything is as before."""
+        graph, problem = None, ""
         try:
-            return GraphedStep(self._engine, self._batch, self._place)
+            self._move()
+            graph = GraphedStep(self._engine, self._batch, self._place)
+        except Exception as error:  # in any way: memory that was free at the trial, what a loaded state has changed
+            problem = _told(error)
         finally:
             self._snapshot.restore()
             self._engine.fit_optimizers()
+        if graph is None:
+            self._clean()
+        return graph, problem
 
     def _measured(self, settings: Settings) -> Measured:
         """Ranks see the slowest one's figure, and a problem that any of them has."""
-        found = self._tried(settings)
+        with compiling() if settings.compile else nullcontext():
+            found = self._tried(settings)
         gc.collect()  # what a failure or an old graph still holds
         if settings.cuda_graph:
             torch.cuda.empty_cache()
@@ -90,6 +99,7 @@ class Trials:
         began = time.perf_counter()
         try:
             self._use(settings)
+            self._move()
             step = self._captured() if settings.cuda_graph else self._plain
             for _ in range(_WARM_STEPS):
                 step()
@@ -97,15 +107,17 @@ class Trials:
             setup_seconds = time.perf_counter() - began
             return Measured(step_seconds=self._seconds(step), setup_seconds=setup_seconds)
         except Exception as error:  # a compiler or a capture may fail in any way, and training goes on without it
-            problem = f"{type(error).__name__}: {first_line(error)}"[:200]
-        if self._engine.device.type == "cuda":
-            torch.cuda.empty_cache()
+            problem = _told(error)
+        self._clean()
         return Measured(problem=problem)
 
     def _use(self, settings: Settings) -> None:
         self._engine.use(settings)
         if settings.compile:
             self._engine.compile_for(self._inputs, self._target)
+
+    def _move(self) -> None:
+        """The batch to the device, in the memory format of the settings."""
         self._batch = tuple(self._engine.place(part) for part in self._batch)
         self._inputs, self._target = split(self._batch, self._place)
 
@@ -157,6 +169,16 @@ class Trials:
     def _finish(self) -> None:
         if self._engine.device.type == "cuda":
             torch.cuda.synchronize(self._engine.device)
+
+    def _clean(self) -> None:
+        """After a failure, and outside of its except block: the exception holds the tensors."""
+        gc.collect()
+        if self._engine.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"[:200]
 
 
 def _changed(before: dict[nn.Module, dict[str, Any]], after: dict[nn.Module, dict[str, Any]]) -> str | None:

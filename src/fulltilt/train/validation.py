@@ -10,10 +10,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from fulltilt.assist.beside import MetricsBeside
 from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed, OrderedFeed
 from fulltilt.train.augmenting import LoopAugmentation
-from fulltilt.train.metrics import MetricsBeside
 from fulltilt.train.progress import Bar
 from fulltilt.train.roles import target_place
 from fulltilt.train.shared import first_samples, own_samples
