@@ -1,0 +1,271 @@
+"""torchmetrics beside the step: outputs and targets are gathered, copied out without a wait, and counted by threads.
+
+    step ─► some batches, on the device ─► side stream: pinned memory ─► Lane: metrics that count whole numbers
+                                                                     └─► Lane: all others, one batch after another
+
+An update is a dozen small kernels and often a wait for the device: too much for every step of a small model. Metrics
+that only count (accuracy, IoU, F1, confusion matrices: integer states) get the gathered batches joined into one, which
+counts the same. The others, whose sums of floats would round differently, get them one after another. So the values are
+those of an update in every step, to the last bit. Where the CPU can't keep up, metrics that count move to the device.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torchmetrics import Metric, MetricCollection
+
+from fulltilt.assist.assisted import workers_for
+from fulltilt.assist.balance import metrics_on_device
+from fulltilt.assist.handover import Handover
+from fulltilt.assist.lanes import Lane, Pair, Parcel, add_counts, counts_only, unfit
+from fulltilt.errors import InputError
+from fulltilt.machine.decision import Decision
+
+log = logging.getLogger("fulltilt.assist")
+
+GATHERED_BATCHES = 128
+"""Many, because handing over takes the loop a tenth of a millisecond, as long as half a step of a small model."""
+GATHERED_BYTES = 64 << 20
+"""Outputs and targets kept on the device meanwhile."""
+_LOOK_SECONDS = 2.0
+"""How often it is looked at whether the CPU keeps up."""
+
+Metrics = Metric | MetricCollection | Mapping[str, Metric]
+_CPU = torch.device("cpu")
+
+
+class MetricsBeside:
+    """Metrics of one phase, training or validation."""
+
+    def __init__(
+        self, metrics: Metrics, device: torch.device, *, prefix: str, workers: int | Literal["auto"] = "auto"
+    ) -> None:
+        """
+        Args:
+            metrics: are copied: training and validation count apart.
+            workers: threads for metrics that count whole numbers; the others have one more.
+        """
+        self._prefix, self._device = prefix, device
+        own = {name: metric.clone().to(_CPU) for name, metric in named(metrics).items()}
+        for metric in own.values():
+            metric.persistent(True)  # so that a checkpoint in mid-epoch holds the counts so far
+            metric.reset()
+        self._names = tuple(own)
+        self._workers = workers_for("assist", workers)
+        counting = {name: metric for name, metric in own.items() if counts_only(metric)}
+        others = {name: metric for name, metric in own.items() if name not in counting}
+        self._counting = Lane(counting, sets=self._workers, joins=True)
+        self._others = Lane(others, sets=1, joins=False)
+        self._there: dict[str, Metric] = {}
+        """Metrics on the device; those that count have a copy in the lane, too."""
+        self.decision: Decision[frozenset[str]] | None = None
+        """Which are computed on the device, and why; None until that was looked at."""
+        self._handover = Handover()
+        self._gathered: list[Pair] = []
+        self._bytes = 0
+        self._most = 1  # what a metric can't take shows at the first batch, not a hundred later
+        self._looked = time.perf_counter()
+        self._batches, self._waited = 0, 0.0
+
+    def add(self, outputs: Any, target: Any) -> None:
+        """Note a batch; now and then, hand over what was noted. Waits only while too much waits already."""
+        outputs = _aligned(outputs, target)
+        self._gathered.append((outputs, target))
+        for part in (outputs, target):
+            known = isinstance(part, Tensor)
+            self._bytes += part.numel() * part.element_size() if known else GATHERED_BYTES // 8
+        if len(self._gathered) >= self._most or self._bytes >= GATHERED_BYTES:
+            self.hand_over()
+            if self._most == 1:
+                self.wait()
+                self._most = GATHERED_BATCHES
+
+    def hand_over(self) -> None:
+        """Have what was gathered counted."""
+        gathered, self._gathered, self._bytes = self._gathered, [], 0
+        self._check()
+        if not gathered:
+            return
+        self._batches += len(gathered)
+        together = _together(gathered)
+        lanes = [lane for lane in (self._counting, self._others) if any(n not in self._there for n in lane.metrics)]
+        if lanes:
+            parcel = self._parcel(gathered, together)
+            self._waited += sum(lane.put(parcel) for lane in lanes)
+        for name, metric in self._there.items():
+            joined = together if name in self._counting.metrics and _may_join(gathered) else None
+            for outputs, target in gathered if joined is None else [joined]:
+                try:
+                    metric.update(outputs.detach() if isinstance(outputs, Tensor) else outputs, target)
+                except (RuntimeError, TypeError, ValueError) as error:
+                    raise unfit(name, outputs, target, error) from error
+        now = time.perf_counter()
+        if self._device.type == "cuda" and now - self._looked >= _LOOK_SECONDS:
+            self._place(now)
+
+    def wait(self) -> None:
+        """Until all that was handed over is counted."""
+        self._counting.drain()
+        self._others.drain()
+        self._check()
+
+    def compute(self) -> dict[str, float]:
+        """The values so far, over all ranks; counting starts anew."""
+        found: dict[str, float] = {}
+        for name, metric in self._whole().items():
+            metric.to(_where_ranks_meet(self._device))
+            found |= _numbers(f"{self._prefix}{name}", metric.compute())
+            metric.reset()
+            metric.to(self._device if self._is_only_there(name) else _CPU)
+        self._looked, self._batches, self._waited = time.perf_counter(), 0, 0.0
+        return found
+
+    def reset(self) -> None:
+        """Start anew."""
+        self._gathered, self._bytes = [], 0
+        for lane in (self._counting, self._others):
+            lane.reset()
+        for metric in self._there.values():
+            metric.reset()
+        self._looked, self._batches, self._waited = time.perf_counter(), 0, 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counts so far."""
+        items = self._whole().items()
+        return {name: {"state": metric.state_dict(), "updates": metric._update_count} for name, metric in items}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on counting from there."""
+        self.reset()
+        for name, metric in self._whole().items():
+            if name in state:
+                metric.load_state_dict(state[name]["state"])
+                metric._update_count = int(state[name]["updates"])
+                metric.to(self._device if self._is_only_there(name) else _CPU)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._counting.close()
+        self._others.close()
+
+    def _whole(self) -> dict[str, Metric]:
+        """Each metric with everything counted so far."""
+        self.hand_over()
+        self.wait()
+        for name, metric in self._counting.metrics.items():
+            if name in self._there:
+                add_counts(metric, self._there[name])
+        found = self._there | self._others.metrics | self._counting.metrics
+        return {name: found[name] for name in self._names}
+
+    def _is_only_there(self, name: str) -> bool:
+        return name in self._there and name not in self._counting.metrics
+
+    def _parcel(self, gathered: Sequence[Pair], together: Pair | None) -> Parcel:
+        """Copied out as one piece, where they can be; the batches are then parts of it."""
+        if together is None:
+            batches, _, ready = self._handover.take(list(gathered))
+            return Parcel(batches=batches, ready=ready, without=frozenset(self._there))
+        (outputs, target), _, ready = self._handover.take(together)
+        sizes = [len(each) for _, each in gathered]
+        batches = list(zip(outputs.split(sizes), target.split(sizes), strict=True))
+        joined = (outputs, target) if _may_join(gathered) else None
+        return Parcel(batches=batches, joined=joined, ready=ready, without=frozenset(self._there))
+
+    def _place(self, now: float) -> None:
+        """Look whether the CPU keeps up, and send to the device what it can't, or bring back what it could."""
+        elapsed = max(now - self._looked - self._waited, 1e-6)
+        rate = self._batches / elapsed
+        self._looked, self._batches, self._waited = now, 0, 0.0
+        for lane, workers in ((self._counting, self._workers), (self._others, 1)):
+            here = {name for name in self._there if name in lane.metrics}
+            costs = {name: lane.seconds_per_batch[name] for name in lane.metrics if name in lane.seconds_per_batch}
+            decision = metrics_on_device(costs, batches_per_second=rate, workers=workers, there=here)
+            if lane is self._counting:
+                for name in decision.value - here:
+                    self._there[name] = lane.metrics[name].clone().to(self._device)
+                    self._there[name].reset()
+                for name in here - decision.value:
+                    self.wait()
+                    add_counts(lane.metrics[name], self._there.pop(name))
+            else:  # sums of floats stay where they have gone to: each move would cost a wait
+                for name in decision.value:
+                    self._there[name] = lane.drop(name).to(self._device)
+            if decision.value != here:
+                names = ", ".join(sorted(decision.value)) or "none"
+                log.info("metrics on %s: %s; %s", self._device, names, decision.reason)
+            if costs:
+                self.decision = decision
+
+    def _check(self) -> None:
+        failure = self._counting.failure or self._others.failure
+        if failure is not None:
+            raise failure
+
+
+def named(metrics: Metrics) -> dict[str, Metric]:
+    """Each metric with a name; a collection's are taken apart."""
+    if isinstance(metrics, MetricCollection):
+        return dict(metrics.items(keep_base=True, copy_state=False))
+    found = {type(metrics).__name__.lower(): metrics} if isinstance(metrics, Metric) else dict(metrics)
+    for name, metric in found.items():
+        if not isinstance(metric, Metric):
+            raise InputError(f"metrics: {name} is {type(metric).__name__}; expected a torchmetrics Metric")
+    return found
+
+
+def _where_ranks_meet(device: torch.device) -> torch.device:
+    """The CPU, or the GPU with a group that knows nothing else."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1 or device.type == "cpu":
+        return _CPU
+    return _CPU if "cpu:" in str(dist.get_backend_config()) else device
+
+
+def _aligned(outputs: Any, target: Any) -> Any:
+    """Scores N×1×… for a target N×…, as a loss for masks takes them, too."""
+    if not isinstance(outputs, Tensor) or not isinstance(target, Tensor) or outputs.dim() != target.dim() + 1:
+        return outputs
+    fits = outputs.shape[1] == 1 and outputs.shape[2:] == target.shape[1:]
+    return outputs.squeeze(1) if fits else outputs
+
+
+def _together(gathered: Sequence[Pair]) -> Pair | None:
+    """All batches in one piece, where they are tensors that differ in their first dimension alone."""
+    sides = list(zip(*gathered, strict=True))
+    for side in sides:
+        if not all(isinstance(part, Tensor) and part.dim() for part in side):
+            return None
+        if len({(part.shape[1:], part.dtype, part.device) for part in side}) > 1:
+            return None
+    if any(len(outputs) != len(target) for outputs, target in gathered):
+        return None
+    if len(gathered) == 1:
+        return gathered[0]
+    with torch.no_grad():
+        outputs, targets = (torch.cat(list(side)) for side in sides)
+    return outputs, targets
+
+
+def _may_join(gathered: Sequence[Pair]) -> bool:
+    """Whether batches that are in one piece count the same as one by one.
+
+    Scores of the target's own shape don't: torchmetrics takes them for logits if any of an update's is outside [0, 1],
+    so a batch may be read otherwise alone than in company.
+    """
+    outputs, target = gathered[0]
+    return len(gathered) == 1 or not (outputs.is_floating_point() and outputs.dim() != target.dim() + 1)
+
+
+def _numbers(name: str, value: Any) -> dict[str, float]:
+    """A metric's value as numbers: one, or one for each class or key."""
+    if isinstance(value, Mapping):
+        return {key: number for part, each in value.items() for key, number in _numbers(f"{name}_{part}", each).items()}
+    flat = torch.as_tensor(value).detach().flatten().tolist()
+    return {name: float(flat[0])} if len(flat) == 1 else {f"{name}_{i}": float(v) for i, v in enumerate(flat)}

@@ -1,0 +1,279 @@
+"""Metrics on threads beside the step: the values of a synchronous computation, exactly; order, room and errors."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, R2Score
+from torchmetrics.classification import (
+    BinaryAccuracy,
+    BinaryAUROC,
+    BinaryAveragePrecision,
+    BinaryConfusionMatrix,
+    BinaryF1Score,
+    BinaryJaccardIndex,
+    BinaryMatthewsCorrCoef,
+    MulticlassAccuracy,
+    MulticlassAUROC,
+    MulticlassConfusionMatrix,
+    MulticlassF1Score,
+    MulticlassJaccardIndex,
+)
+from torchmetrics.segmentation import DiceScore
+
+from fulltilt.assist import lanes
+from fulltilt.assist.balance import FULL, ROOMY, metrics_on_device
+from fulltilt.assist.beside import MetricsBeside
+from fulltilt.assist.tables import Counting, counter, table
+from fulltilt.errors import InputError
+
+CPU = torch.device("cpu")
+
+
+def classes(draw, count=40):
+    for n in [8] * (count - 1) + [5]:
+        yield torch.randn(n, 4, generator=draw), torch.randint(4, (n,), generator=draw)
+
+
+def class_masks(draw, count=12):
+    for _ in range(count):
+        yield torch.randn(3, 4, 24, 24, generator=draw), torch.randint(4, (3, 24, 24), generator=draw)
+
+
+def masks(draw, count=8):
+    """Large and in half precision: tables are made; one batch holds probabilities."""
+    for index in range(count):
+        scores = torch.randn(2, 1, 200, 200, generator=draw).bfloat16()
+        yield scores.sigmoid() if index == 3 else scores, torch.randint(2, (2, 200, 200), generator=draw)
+
+
+def numbers(draw, count=9):
+    """More than torch sums up with one thread."""
+    for _ in range(count):
+        yield torch.randn(70_000, generator=draw), torch.randn(70_000, generator=draw)
+
+
+@pytest.mark.parametrize(
+    ("data", "metrics"),
+    [
+        (
+            classes,
+            {
+                "accuracy": MulticlassAccuracy(4),
+                "f1": MulticlassF1Score(4),
+                "auroc": MulticlassAUROC(4),
+                "binned": MulticlassAUROC(4, thresholds=20),
+                "confusion": MulticlassConfusionMatrix(4),
+            },
+        ),
+        (
+            class_masks,
+            {
+                "iou": MulticlassJaccardIndex(4),
+                "f1": MulticlassF1Score(4),
+                "dice": DiceScore(4, input_format="mixed"),
+                "confusion": MulticlassConfusionMatrix(4, normalize="true"),
+            },
+        ),
+        (
+            masks,
+            {
+                "accuracy": BinaryAccuracy(),
+                "iou": BinaryJaccardIndex(),
+                "dice": BinaryF1Score(),
+                "auroc": BinaryAUROC(thresholds=50),
+                "exact_auroc": BinaryAUROC(),
+                "confusion": BinaryConfusionMatrix(),
+            },
+        ),
+        (
+            numbers,
+            {
+                "mae": MeanAbsoluteError(),
+                "rmse": MeanSquaredError(squared=False),
+                "r2": R2Score(),
+            },
+        ),
+    ],
+)
+def test_values_are_exactly_those_of_a_synchronous_computation(data, metrics):
+    expected = {name: metric.clone() for name, metric in metrics.items()}
+    beside = MetricsBeside(metrics, CPU, prefix="", workers=3)
+    for outputs, target in data(torch.Generator().manual_seed(0)):
+        beside.add(outputs, target)
+        for metric in expected.values():
+            metric.update(outputs.squeeze(1) if data is masks else outputs, target)
+    found = beside.compute()
+    for name, metric in expected.items():
+        values = [value for key, value in found.items() if key == name or key.startswith(f"{name}_")]
+        if name == "auroc" and "binned" in metrics:
+            values = [found["auroc"]]
+        assert values == metric.compute().flatten().tolist(), name
+    beside.close()
+
+
+class Order(Metric):
+    """Remembers what it was given, slowly at times."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("seen", [], dist_reduce_fx="cat")
+
+    def update(self, preds, target):
+        if int(target[0]) % 5 == 0:
+            time.sleep(0.002)
+        self.seen.append(target.clone())
+
+    def compute(self):
+        return torch.cat(self.seen)
+
+
+def test_the_order_of_updates_is_kept():
+    beside = MetricsBeside({"order": Order()}, CPU, prefix="", workers=4)
+    for number in range(300):
+        beside.add(torch.zeros(1), torch.tensor([number]))
+    assert list(beside.compute().values()) == list(range(300))
+
+
+def test_a_metric_that_is_slow_holds_the_loop_up_before_memory_runs_out():
+    there = []
+
+    class Slow(Order):
+        def update(self, preds, target):
+            there.append(1)
+            time.sleep(0.01)
+
+        def compute(self):
+            return torch.tensor(float(len(there)))
+
+    beside = MetricsBeside({"slow": Slow()}, CPU, prefix="")
+    big = torch.zeros(1024, 1024, 20)  # more than is gathered
+    for number in range(20):
+        beside.add(big, big)
+        assert number + 1 - len(there) <= lanes.AHEAD + 2
+    assert beside.compute() == {"slow": 20.0}
+
+
+def test_what_a_metric_says_later_is_raised_in_the_loop():
+    beside = MetricsBeside({"accuracy": MulticlassAccuracy(4)}, CPU, prefix="")
+    beside.add(torch.zeros(8, 4), torch.zeros(8).long())
+    beside.add(torch.zeros(8, 4), torch.full((8,), 7))
+    with pytest.raises(InputError, match=r"metrics: accuracy can't take outputs and targets of \(8, 4\) torch.float32"):
+        beside.compute()
+    beside.reset()
+    beside.add(torch.zeros(8, 4), torch.zeros(8).long())
+    assert beside.compute() == {"accuracy": 1.0}
+
+
+def test_threads_leave_with_the_metrics():
+    before = set(threading.enumerate())
+    beside = MetricsBeside({"same": Order(), "accuracy": BinaryAccuracy()}, CPU, prefix="", workers=2)
+    beside.add(torch.zeros(8), torch.zeros(8).long())
+    started = set(threading.enumerate()) - before
+    assert len(started) >= 3, "two that count, one that keeps the order"
+    del beside
+    gc.collect()
+    end = time.monotonic() + 10
+    while any(thread.is_alive() for thread in started):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("logits", [True, False])
+@pytest.mark.parametrize(
+    "metric",
+    [
+        BinaryAccuracy(threshold=0.3),
+        BinaryF1Score(ignore_index=255),
+        BinaryJaccardIndex(),
+        BinaryMatthewsCorrCoef(),
+        BinaryAUROC(thresholds=100),
+        BinaryAveragePrecision(thresholds=[0.1, 0.1, 0.5, 0.9]),
+    ],
+    ids=lambda metric: type(metric).__name__,
+)
+def test_tables_count_what_the_metric_counts(metric, dtype, logits):
+    draw = torch.Generator().manual_seed(3)
+    make = torch.randn if logits else torch.rand
+    scores = make(3, 40_000, generator=draw).to(dtype)
+    target = torch.randint(2, (3, 40_000), generator=draw, dtype=torch.uint8)
+    expected = metric.clone()
+    for _ in range(2):
+        expected.update(scores, target)
+    counting = Counting(metric.clone())
+    found = table(scores, target)
+    assert found is not None
+    counting.update(scores, target, found)
+    assert counting.takes_tables, "the first update was made both ways, and they agreed"
+    counting.update(scores, target, found)
+    for name, state in expected.metric_state.items():
+        assert torch.equal(state, counting.metric.metric_state[name])
+    assert counting.metric._update_count == 2
+
+
+def test_no_table_where_it_would_not_do():
+    scores, target = torch.zeros(1 << 16).bfloat16(), torch.zeros(1 << 16).long()
+    assert table(scores, target) is not None
+    assert table(scores.float(), target) is None
+    assert table(scores[:100], target[:100]) is None, "too few to be worth it"
+    assert table(scores, target + 255) is None, "marked to be ignored"
+    assert table(scores, target.float()) is None
+    scores[7] = float("nan")
+    assert table(scores, target) is None
+
+
+def test_a_metric_of_somebodys_own_is_not_meddled_with():
+    class Own(BinaryAccuracy):
+        def update(self, preds, target):
+            super().update(preds, 1 - target)
+
+    assert counter(BinaryAccuracy()) is not None
+    assert counter(Own()) is None
+    assert counter(BinaryAUROC()) is None, "it keeps every score"
+    assert counter(BinaryAccuracy(multidim_average="samplewise")) is None
+
+
+def test_counts_that_differ_are_not_taken():
+    wrong = Counting(BinaryAccuracy())
+    wrong.count = lambda metric, found: metric._update_state(*[torch.tensor(1)] * 4)
+    scores, target = torch.zeros(1 << 16).bfloat16(), torch.zeros(1 << 16).long()
+    wrong.update(scores, target, table(scores, target))
+    assert not wrong.takes_tables
+    assert int(wrong.metric.tn) == 1 << 16
+
+
+# --- where ------------------------------------------------------------------------------------------------------------
+
+
+def test_cheap_metrics_stay_on_the_cpu_and_dear_ones_leave():
+    costs = {"iou": 0.01, "dice": 0.01, "auroc": 2.0}
+    decision = metrics_on_device(costs, batches_per_second=20, workers=4)
+    assert decision.value == {"auroc"}
+    assert "auroc" in decision.reason
+    assert metrics_on_device(costs, batches_per_second=0.5, workers=4).value == set()
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcde"), st.floats(1e-6, 10), min_size=1),
+    st.floats(0.1, 1000),
+    st.integers(1, 16),
+    st.sets(st.sampled_from("abcde")),
+)
+def test_what_stays_fits_and_nothing_goes_to_and_fro(costs, rate, workers, there):
+    decision = metrics_on_device(costs, batches_per_second=rate, workers=workers, there=there)
+    load = sum(costs[name] for name in costs.keys() - decision.value) * rate / workers
+    assert load <= FULL + 1e-9
+    if decision.value < there & costs.keys():
+        assert load <= ROOMY + 1e-9
+    again = metrics_on_device(costs, batches_per_second=rate, workers=workers, there=decision.value)
+    assert again.value == decision.value
