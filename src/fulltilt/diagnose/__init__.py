@@ -1,0 +1,1 @@
+"""Why a script trains below its limit: observations and limits in, findings out. Pure."""

@@ -1,0 +1,59 @@
+"""A cause, with its evidence and what its fix would give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fulltilt.measure.observation import Observation, Place
+
+Level = Literal["exact", "numeric", "semantic"]
+"""Same order and maths; losses within the run-to-run band; another training (batch size, augmentation)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    cause: str
+    """A short name that stays: `loader-workers`, `hidden-sync`, …; the table in `thresholds.py` has them all."""
+    title: str
+    """One sentence in the user's terms."""
+    evidence: tuple[str, ...]
+    """Sentences with figures."""
+    gain: float | None
+    """Predicted: samples per second afterwards, divided by now's, minus one. None where it can't be foretold."""
+    fix: str
+    """What to do, in the user's terms."""
+    place: Place | None = None
+    diff: str | None = None
+    """The edit to make by hand, as a unified diff, where the line is known."""
+    level: Level = "exact"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What `fulltilt run` tries for it, from outside; empty where only the user can mend it. See launch/settings.py."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Measured ceilings, in samples per second (in steps per second where samples can't be counted)."""
+
+    step: float | None
+    """The script's own step, with its batches on the device already."""
+    loader: float | None
+    """Its training loader alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """All that is known about why a script is as fast as it is."""
+
+    observation: Observation
+    """The script as it is, rank 0."""
+    ranks: tuple[Observation, ...] = ()
+    """All ranks, where there are several."""
+    limits: Limits
+    headroom: float | None
+    """1 − actual / limit of the step: all that feeding better can ever win."""
+    findings: tuple[Finding, ...]
+    """Ranked: the greatest gain first."""
+    verdict: str
+    """One sentence: `no headroom …`, or what binds."""

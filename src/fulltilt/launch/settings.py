@@ -1,0 +1,75 @@
+"""Settings that can be put upon a script from outside, each of a level. Small data: what `apply.py` knows to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fulltilt.diagnose.finding import Level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One thing that can be set."""
+
+    level: Level
+    says: str
+    """What it does, for people."""
+    by_hand: str
+    """The edit that does the same in the script; `{value}` is the setting's."""
+
+
+SETTINGS: dict[str, Kind] = {
+    "loader.num_workers": Kind(
+        level="exact", says="worker processes of the loader", by_hand="DataLoader(…, num_workers={value})"
+    ),
+    "loader.prefetch_factor": Kind(
+        level="exact", says="batches each worker is ahead", by_hand="DataLoader(…, prefetch_factor={value})"
+    ),
+    "loader.persistent_workers": Kind(
+        level="exact", says="workers live from epoch to epoch", by_hand="DataLoader(…, persistent_workers={value})"
+    ),
+    "loader.pin_memory": Kind(
+        level="exact", says="batches in pinned memory", by_hand="DataLoader(…, pin_memory={value})"
+    ),
+    "loader.ahead": Kind(
+        level="exact",
+        says="batches are brought to the device ahead, on a stream of their own",
+        by_hand="for batch in fulltilt.feed.feed(loader): …",
+    ),
+    "loader.resident": Kind(
+        level="exact",
+        says="tensors in memory are cut in batches directly, on the device where they fit",
+        by_hand="for batch in fulltilt.feed.feed(tensors, batch_size=…): …",
+    ),
+    "threads": Kind(
+        level="exact", says="threads of torch in the training process", by_hand="torch.set_num_threads({value})"
+    ),
+    "copy.non_blocking": Kind(
+        level="exact", says="copies to the device do not hold the host", by_hand="tensor.to(device, non_blocking=True)"
+    ),
+    "fused": Kind(level="numeric", says="the optimizer's fused kernel", by_hand="Adam(…, fused=True)"),
+    "tf32": Kind(
+        level="numeric", says="float32 products on tensor cores", by_hand='torch.set_float32_matmul_precision("high")'
+    ),
+    "cudnn_benchmark": Kind(
+        level="numeric", says="cuDNN tries its algorithms", by_hand="torch.backends.cudnn.benchmark = True"
+    ),
+    "channels_last": Kind(
+        level="numeric",
+        says="images and weights in channels_last",
+        by_hand="model.to(memory_format=torch.channels_last)",
+    ),
+    "autocast": Kind(
+        level="numeric", says="products in half precision", by_hand='with torch.autocast("cuda", torch.{value}): …'
+    ),
+    "compile": Kind(level="numeric", says="the model is compiled", by_hand="model.compile()"),
+    "decode": Kind(
+        level="numeric",
+        says="JPEGs decoded by simplejpeg instead of Pillow",
+        by_hand="ImageFolder(…, loader=fulltilt…)",
+    ),
+}
+
+Settings = dict[str, Any]
+"""Names of the table above and their values: `{"loader.num_workers": 8, "tf32": True}`."""

@@ -1,0 +1,240 @@
+"""What was seen of a training script while it ran: the timeline and what stands beside it, as plain data.
+
+Whoever watches the script writes an Observation; findings, plans and reports are made of it alone. Times are seconds.
+Unmeasured is None, never zero.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+Phase = Literal[
+    "data wait", "copy", "forward", "backward", "optimizer", "sync", "eval", "checkpoint", "logging", "epoch start",
+    "other",
+]  # fmt: skip
+"""`epoch start` is the wait for an epoch's first batch: workers start, or the loader begins anew."""
+
+Mode = Literal["as is", "replay", "loader"]
+"""The script as it is; with its first batches handed out again and again, on the device; its loader alone."""
+
+Ended = Literal["stable", "steps", "time", "script", "failed", "killed"]
+"""Why watching ended: figures were stable, the steps or the time were up, or the script itself ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A line of the user's own code."""
+
+    file: str
+    line: int
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One training step, from the end of the one before to the end of its optimizer's step."""
+
+    number: int
+    started: float
+    """Since watching began."""
+    seconds: float
+    phases: dict[Phase, float]
+    """On the host's clock, each moment in one phase only: they add up to `seconds`."""
+    gpu_seconds: float | None = None
+    """The GPU's clock over the same step, from event to event."""
+    starved_seconds: float | None = None
+    """How long the GPU had nothing to do because a batch was not there: an event pair around the loader's `next`."""
+    samples: int | None = None
+    loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sync:
+    """A place where the host waits for the GPU."""
+
+    place: Place | None
+    kind: str
+    """What was called: item, cpu, print, synchronize, …"""
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """Copies from the host to the device, by place."""
+
+    place: Place | None
+    count: int
+    seconds: float
+    """The host's time in them."""
+    bytes: int
+    pinned: bool
+    non_blocking: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A part of a loader's work, timed in the workers."""
+
+    name: str
+    """`read`, `decode`, a transform's name, `collate`, `hand over`, `pin`; `item` for what lies in none of them."""
+    seconds: float
+    """Of one core, per sample."""
+    cpu_seconds: float | None = None
+    """Of it, on a core; the rest was waited, for a disk say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loader:
+    """A DataLoader of the script."""
+
+    role: Literal["train", "eval", "unknown"]
+    """By what follows its batches: a backward, or none."""
+    place: Place | None
+    """Where it was made."""
+    dataset: str
+    samples: int | None
+    batch_size: int | None
+    num_workers: int
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory: bool
+    batch_bytes: int | None
+    stages: tuple[Stage, ...] = ()
+    starts: int = 0
+    """How often its workers were started."""
+    start_seconds: float | None = None
+    """The median wait for an epoch's first batch."""
+    samples_per_second: float | None = None
+    """The loader alone: how many it gives when nobody trains."""
+    in_memory: bool = False
+    """Its samples are tensors that lie in memory already (a TensorDataset)."""
+    transforms: tuple[str, ...] = ()
+    """Names of the transforms that were recognised, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What the script trains, and how."""
+
+    model: str
+    parameters: int
+    dtype: str
+    device: str
+    images: bool
+    """It has 2-d convolutions, and its input is four-dimensional."""
+    channels_last: bool
+    compiled: bool
+    autocast: str | None
+    """The type that autocast was on with in the outermost forward."""
+    tf32: bool
+    cudnn_benchmark: bool
+    optimizer: str
+    fused: bool
+    foreach: bool
+    accumulation: int = 1
+    """Backwards for one step of the optimizer."""
+    launches: int | None = None
+    """Kernels launched by a step, where they could be counted."""
+    threads: int = 1
+    """torch.get_num_threads() in the training process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What else went on on the machine."""
+
+    cores: int
+    cpu_share: float | None = None
+    """Busy cores of all processes, of those usable."""
+    memory_bytes: tuple[int, ...] = ()
+    """The script's processes together, over time."""
+    gpu: str | None = None
+    gpu_share: float | None = None
+    """The driver's utilisation, from 0 to 1."""
+    gpu_memory_bytes: int | None = None
+    gpu_memory_total_bytes: int | None = None
+    other_processes: int = 0
+    """Others' on the same GPU."""
+    throttled: str | None = None
+    """Why the GPU's clocks were held down: thermal, power, …"""
+    shm_bytes: int | None = None
+    shm_free_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """All that was seen of one process in one run."""
+
+    command: tuple[str, ...]
+    mode: Mode = "as is"
+    applied: dict[str, Any] = field(default_factory=dict)
+    """Settings that were put upon the script from outside."""
+    ended: Ended
+    exit_status: int | None = None
+    seconds: float
+    """From the script's beginning to the end of watching."""
+    steps: tuple[Step, ...] = ()
+    """After those that warm up."""
+    warm_up_seconds: float | None = None
+    outside: dict[Phase, float] = field(default_factory=dict)
+    """Between the steps, over all the time watched: evaluation, checkpoints, starts of epochs."""
+    attributed: float | None = None
+    """Share of the watched wall time that lies in a phase other than `other`."""
+    loaders: tuple[Loader, ...] = ()
+    syncs: tuple[Sync, ...] = ()
+    copies: tuple[Copy, ...] = ()
+    training: Training | None = None
+    surroundings: Surroundings | None = None
+    rank: int = 0
+    world: int = 1
+    notes: tuple[str, ...] = ()
+    """What could not be seen, and why; what was left alone on disk."""
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Over the watched steps, evaluation and checkpoints between them left out."""
+        samples = [step.samples for step in self.steps if step.samples is not None]
+        seconds = sum(step.seconds for step in self.steps)
+        return sum(samples) / seconds if len(samples) == len(self.steps) and seconds > 0 else None
+
+    @property
+    def steps_per_second(self) -> float | None:
+        seconds = sum(step.seconds for step in self.steps)
+        return len(self.steps) / seconds if seconds > 0 else None
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        return tuple(step.loss for step in self.steps if step.loss is not None)
+
+
+def to_json(observation: Observation) -> dict[str, Any]:
+    return dataclasses.asdict(observation)
+
+
+def from_json(data: dict[str, Any]) -> Observation:
+    found: Observation = _adapter().validate_python(data)
+    return found
+
+
+def write(observation: Observation, path: Path) -> None:
+    """Aside, then renamed: a reader sees all of it or nothing."""
+    aside = path.with_name(f"{path.name}.part")
+    aside.write_text(json.dumps(to_json(observation)))
+    aside.replace(path)
+
+
+def read(path: Path) -> Observation:
+    return from_json(json.loads(path.read_text()))
+
+
+@cache
+def _adapter() -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Observation)
