@@ -12,6 +12,10 @@ Level = Literal["exact", "numeric", "semantic"]
 """Same order and maths; losses within the run-to-run band; another training (batch size, augmentation)."""
 
 
+About = Literal["feeding", "step"]
+"""What keeps the script below its step's limit, or what would raise that limit itself."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     cause: str
@@ -30,6 +34,9 @@ class Finding:
     level: Level = "exact"
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What `fulltilt run` tries for it, from outside; empty where only the user can mend it. See launch/settings.py."""
+    about: About = "feeding"
+    seconds: float | None = None
+    """Of each step, what the cause costs on the host's clock, where it could be measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +61,46 @@ class Diagnosis:
     headroom: float | None
     """1 − actual / limit of the step: all that feeding better can ever win."""
     findings: tuple[Finding, ...]
-    """Ranked: the greatest gain first."""
+    """Ranked: the greatest gain first; those whose gain can't be foretold at the end."""
     verdict: str
     """One sentence: `no headroom …`, or what binds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Settings that were put upon the script for a few dozen steps, and what became of them."""
+
+    title: str
+    """What was tried, in the user's terms: `8 workers instead of 2`."""
+    settings: Mapping[str, Any]
+    """Names of launch/settings.py."""
+    samples_per_second: float | None
+    """None where the trial did not end well; the reason says how."""
+    kept: bool
+    reason: str
+    """Why it was kept or not: `+31 %`, `within noise`, `losses left the band at step 12`."""
+    noise: float | None = None
+    """Relative spread of the figure, where it is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The script with the plan."""
+
+    samples_per_second: float | None
+    settings: Mapping[str, Any]
+    observation: Observation | None = None
+    limit: float | None = None
+    """The step's limit with the plan, where it was measured again."""
+    verified: str = ""
+    """One sentence about the losses before and after."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossCurves:
+    """Losses of the first steps, same seed, before and after."""
+
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    band: tuple[float, ...] = ()
+    """How far two runs as they are lie apart at each step (or one figure for all); empty where it was not measured."""
