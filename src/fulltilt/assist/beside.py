@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -35,7 +36,10 @@ GATHERED_BATCHES = 128
 GATHERED_BYTES = 64 << 20
 """Outputs and targets kept on the device meanwhile."""
 _LOOK_SECONDS = 2.0
-"""How often it is looked at whether the CPU keeps up."""
+"""How often it is looked at whether the CPU keeps up; at once when the loop has waited for `_PATIENCE_SECONDS`."""
+_PATIENCE_SECONDS = 0.1
+_LATELY = 8
+"""Hand-overs from which the loop's own rate is taken."""
 
 Metrics = Metric | MetricCollection | Mapping[str, Metric]
 _CPU = torch.device("cpu")
@@ -71,8 +75,14 @@ class MetricsBeside:
         self._gathered: list[Pair] = []
         self._bytes = 0
         self._most = 1  # what a metric can't take shows at the first batch, not a hundred later
+        self._marks: deque[tuple[float, int, float]] = deque(maxlen=_LATELY)
+        """Time, batches and seconds waited, at the latest hand-overs."""
+        self._begin()
+
+    def _begin(self) -> None:
         self._looked = time.perf_counter()
-        self._batches, self._waited = 0, 0.0
+        self._batches, self._waited, self._waited_before = 0, 0.0, 0.0
+        self._marks.clear()
 
     def add(self, outputs: Any, target: Any) -> None:
         """Note a batch; now and then, hand over what was noted. Waits only while too much waits already."""
@@ -106,9 +116,8 @@ class MetricsBeside:
                     metric.update(outputs.detach() if isinstance(outputs, Tensor) else outputs, target)
                 except (RuntimeError, TypeError, ValueError) as error:
                     raise unfit(name, outputs, target, error) from error
-        now = time.perf_counter()
-        if self._device.type == "cuda" and now - self._looked >= _LOOK_SECONDS:
-            self._place(now)
+        if self._device.type == "cuda":
+            self._look(time.perf_counter())
 
     def wait(self) -> None:
         """Until all that was handed over is counted."""
@@ -124,7 +133,7 @@ class MetricsBeside:
             found |= _numbers(f"{self._prefix}{name}", metric.compute())
             metric.reset()
             metric.to(self._device if self._is_only_there(name) else _CPU)
-        self._looked, self._batches, self._waited = time.perf_counter(), 0, 0.0
+        self._begin()
         return found
 
     def reset(self) -> None:
@@ -134,7 +143,7 @@ class MetricsBeside:
             lane.reset()
         for metric in self._there.values():
             metric.reset()
-        self._looked, self._batches, self._waited = time.perf_counter(), 0, 0.0
+        self._begin()
 
     def state_dict(self) -> dict[str, Any]:
         """The counts so far."""
@@ -179,11 +188,19 @@ class MetricsBeside:
         joined = (outputs, target) if _may_join(gathered) else None
         return Parcel(batches=batches, joined=joined, ready=ready, without=frozenset(self._there))
 
-    def _place(self, now: float) -> None:
-        """Look whether the CPU keeps up, and send to the device what it can't, or bring back what it could."""
-        elapsed = max(now - self._looked - self._waited, 1e-6)
-        rate = self._batches / elapsed
-        self._looked, self._batches, self._waited = now, 0, 0.0
+    def _look(self, now: float) -> None:
+        """Whether the CPU keeps up with the loop as it goes when it waits for no metric."""
+        self._marks.append((now, self._batches, self._waited))
+        due = now - self._looked >= _LOOK_SECONDS or self._waited - self._waited_before >= _PATIENCE_SECONDS
+        if not due or len(self._marks) < _LATELY // 2:
+            return
+        self._looked, self._waited_before = now, self._waited
+        began, batches, waited = self._marks[0]
+        elapsed = max(now - began - (self._waited - waited), 1e-6)
+        self._place((self._batches - batches) / elapsed)
+
+    def _place(self, rate: float) -> None:
+        """Send to the device what the CPU can't do at this rate, or bring back what it could."""
         for lane, workers in ((self._counting, self._workers), (self._others, 1)):
             here = {name for name in self._there if name in lane.metrics}
             costs = {name: lane.seconds_per_batch[name] for name in lane.metrics if name in lane.seconds_per_batch}

@@ -74,7 +74,9 @@ def feed(
     *,
     count: Annotated[int, typer.Option(help="Photos to make and feed.")] = 6144,
     folder: Annotated[Path | None, typer.Option(help="Where they are put meanwhile; memory where it has room.")] = None,
-    only: Annotated[str, typer.Option(help="Parts to run.")] = "ladder,train,unet,windows,grid",
+    only: Annotated[
+        str, typer.Option(help="Parts to run; the others stay as they are in the --json file.")
+    ] = "ladder,train,cores,unet,windows,grid",
     quick: Annotated[bool, typer.Option(help="A smoke run: few steps, few peers.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
     chart_file: Annotated[Path | None, typer.Option("--chart", help="Draw training against its limit (SVG).")] = None,
@@ -92,11 +94,12 @@ def feed(
 
     from fulltilt.bench.feed.chart import chart
     from fulltilt.bench.feed.figures import FeedBench
-    from fulltilt.bench.feed.run import measure, parts_of
+    from fulltilt.bench.feed.run import PARTS, measure, parts_of
     from fulltilt.bench.feed.table import show
+    from fulltilt.bench.ground import joined
 
     def keep(found: FeedBench) -> None:
-        result = found.to_json()
+        result = joined(json_file, found.to_json(), by="part", order=PARTS)
         if json_file is not None:
             write_whole(json_file, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
         if chart_file is not None and (drawn := chart(result)) is not None:
@@ -108,7 +111,9 @@ def feed(
 @bench.command()
 def train(
     *,
-    only: Annotated[str, typer.Option(help="Workloads to run.")] = "resnet50,unet,windows",
+    only: Annotated[
+        str, typer.Option(help="Workloads to run; the others stay in the --json file.")
+    ] = "resnet50,unet,windows",
     quick: Annotated[bool, typer.Option(help="A smoke run: few rounds, short ones.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
@@ -120,15 +125,40 @@ def train(
     if json_file is not None:
         check_writable(json_file, option="--json")
 
+    from fulltilt.bench.ground import joined
     from fulltilt.bench.train.figures import TrainBench
-    from fulltilt.bench.train.run import measure, parts_of
+    from fulltilt.bench.train.run import WORKLOADS, measure, parts_of
     from fulltilt.bench.train.table import show
 
     def keep(found: TrainBench) -> None:
         if json_file is not None:
-            write_whole(json_file, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
+            result = joined(json_file, found.to_json(), by="workload", order=WORKLOADS)
+            write_whole(json_file, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
 
     show(measure(quick=quick, only=parts_of(only), say=_say, keep=keep))
+
+
+@bench.command()
+def assist(
+    *,
+    quick: Annotated[bool, typer.Option(help="A smoke run: few rounds, few tasks.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+) -> None:
+    """Metrics beside the training step against none and against metrics in the loop; the task queue's own speed."""
+    import json
+
+    from fulltilt.machine.files import check_writable, write_whole
+
+    if json_file is not None:
+        check_writable(json_file, option="--json")
+
+    from fulltilt.bench.assist.run import measure
+    from fulltilt.bench.assist.table import show
+
+    found = measure(quick=quick, say=_say)
+    show(found)
+    if json_file is not None:
+        write_whole(json_file, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
 
 
 def _say(text: str) -> None:

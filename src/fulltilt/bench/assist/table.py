@@ -1,0 +1,51 @@
+"""The result as a table, and a line for every target."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from fulltilt.bench.assist.figures import AssistBench
+
+
+def show(found: AssistBench, console: Console | None = None) -> None:
+    console = console or Console()
+    if not console.is_terminal:
+        console.width = 110  # a pipe or a file has no width of its own
+    table = Table(title=found.title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    table.add_column("")
+    for name in ("samples/s", "a step", "spread", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for case in found.cases:
+        if case.samples_per_second is not None and case.step_seconds is not None:
+            table.add_row(
+                case.title,
+                f"{case.samples_per_second:,.0f}",
+                f"{1e3 * case.step_seconds:.3g} ms",
+                "–" if case.spread is None else f"{100 * case.spread:.1f} %",
+                "–" if case.share is None else f"{100 * case.share:.1f} %",
+            )
+    console.print(table)
+    for text in lines(found):
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def lines(found: AssistBench) -> list[str]:
+    """What the table can't say."""
+    tasks, many = found.tasks, found.many
+    said = [
+        f"{tasks.ours_per_second:,.0f} trivial tasks/s with {tasks.workers} threads; "
+        f"concurrent.futures {tasks.theirs_per_second:,.0f}",
+        f"{many.tasks:,} tasks in {many.seconds:.1f} s; memory grew by {many.grown_bytes / (1 << 20):.1f} MiB",
+    ]
+    for case in found.cases:
+        if case.problem:
+            said.append(f"{case.title}: {case.problem}")
+        if case.notes.get("on_device"):
+            said.append(f"{case.title}: {', '.join(case.notes['on_device'])} on the device: {case.notes['why']}")
+    answers = {True: "met", False: "missed", None: "not measured"}
+    said += [f"{answers[met]}: {target}" for target, met in found.targets().items()]
+    if found.problem:
+        said.append(found.problem)
+    return said

@@ -1,0 +1,71 @@
+"""The benchmark of CPU work beside the step: its logic from canned figures, and for real what runs without a GPU."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fulltilt.bench.assist.figures import FLAT_BYTES, AssistBench, Many, Tasks
+from fulltilt.bench.assist.table import lines
+from fulltilt.bench.train.contest import with_shares
+from fulltilt.bench.train.figures import Case
+from fulltilt.cli.bench import bench
+
+
+def canned(beside=99.0, ours=90_000.0, grown=1 << 20):
+    def case(key, rate, **more):
+        return Case(workload="unet", key=key, title=key, samples_per_second=rate, step_seconds=0.1, **more)
+
+    return AssistBench(
+        machine={"gpus": ["NVIDIA H200"], "driver": None},
+        date="2026-11-15T12:00:00+00:00",
+        title="U-Net",
+        cases=tuple(
+            with_shares(
+                [
+                    case("none", 100.0, reference=True),
+                    case("beside", beside, at_least=0.98, against="none", notes={"on_device": ["auroc"], "why": "so"}),
+                    case("loop", 80.0, against="none"),
+                ]
+            )
+        ),
+        tasks=Tasks(tasks=1000, ours_per_second=ours, theirs_per_second=120_000.0, workers=2),
+        many=Many(tasks=1_000_000, seconds=9.0, grown_bytes=grown),
+        seconds=50.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("figures", "met"),
+    [
+        ({}, [True, True, True]),
+        ({"beside": 97.9}, [False, True, True]),
+        ({"ours": 79_000.0}, [True, False, True]),
+        ({"grown": FLAT_BYTES + 1}, [True, True, False]),
+    ],
+)
+def test_targets(figures, met):
+    assert list(canned(**figures).targets().values()) == met
+
+
+def test_what_is_said():
+    said = lines(canned(beside=97.9))
+    assert "missed: beside ≥ 98 % of none" in said
+    assert "beside: auroc on the device: so" in said
+    assert "1,000,000 tasks in 9.0 s; memory grew by 1.0 MiB" in said
+    flat = json.loads(json.dumps(canned().to_json()))
+    assert flat["cases"][2]["share"] == 0.8
+    assert flat["machine"] == {"gpus": ["NVIDIA H200"]}
+
+
+def test_the_command_runs_here_and_writes_its_figures(tmp_path):
+    file = tmp_path / "assist.json"
+    result = CliRunner().invoke(bench, ["assist", "--quick", "--json", str(file)])
+    assert result.exit_code == 0, result.output
+    found = json.loads(file.read_text())
+    assert [case["key"] for case in found["cases"]] == ["none", "beside", "loop"]
+    assert all(case["samples_per_second"] > 0 for case in found["cases"])
+    assert found["tasks"]["tasks_per_second"] > 0
+    assert found["many"]["tasks"] == 20_000
