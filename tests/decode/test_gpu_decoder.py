@@ -11,6 +11,7 @@ from tests.decode.support import exif, picture, saved
 from fulltilt.decode import decode, probe
 from fulltilt.decode.gpu import GpuDecoder, available, tried, turn
 from fulltilt.decode.jpeg import cpu_reason
+from fulltilt.decode.nvjpeg import NvJpeg
 from fulltilt.errors import DecodeError, InputError, UnavailableError
 
 CPU = torch.device("cpu")
@@ -66,6 +67,16 @@ def test_every_kind_comes_out_as_on_the_cpu(channels):
         assert (_as_pixels(image) == decode(data, channels=channels)).all()
     assert backend.given == [[files["baseline"], files["turned"]]]
     assert decoder.counts == {"gpu": 2, **{name: 1 for name in files if name not in ("baseline", "turned")}}
+
+
+def test_no_files_are_no_pixels():
+    assert GpuDecoder(CPU, backend=Fake()).decode([]) == []
+    engine = NvJpeg.__new__(NvJpeg)  # without its library, which is not asked
+    engine._device, engine._channels = CPU, 3
+    decoder = GpuDecoder(CPU, backend=engine)
+    none = np.zeros(0, np.int64)
+    pixels = decoder.decode_packed(torch.zeros(8, dtype=torch.uint8), none, none, np.zeros((0, 2), np.int64), none)
+    assert (pixels.shape, pixels.dtype) == ((0,), torch.uint8)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

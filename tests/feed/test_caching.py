@@ -295,6 +295,36 @@ def test_a_build_that_is_killed_is_told_and_training_goes_on(photos, plain, no_r
     assert "could not be built, files are decoded as before: its process ended with status -9" in caplog.text
 
 
+def test_any_other_mistake_in_deciding_is_told_once_and_training_goes_on(photos, plain, monkeypatch, caplog):
+    def divide(*_, **__):
+        return 1 / 0
+
+    monkeypatch.setattr(caching, "decide", divide)
+    with feed(ImageFiles(photos), **options()) as it:
+        until(it, lambda: it._auto.settled)
+        number = it.state_dict()["epoch"]
+        assert same(epoch(it), plain(number))
+        assert it.cache_decision.value is Keep.NOTHING
+        assert "division by zero" in it.cache_decision.reason
+    (told,) = (record for record in caplog.records if "no cache" in record.message)
+    assert "ZeroDivisionError" in told.message
+    assert told.exc_info is not None, "a mistake is told with the place where it was made"
+
+
+def test_any_other_mistake_in_building_ends_the_build(photos, plain, no_ram, monkeypatch, caplog):
+    def nonsense(text):
+        raise RecursionError("too deep")
+
+    with feed(ImageFiles(photos), **options()) as it:
+        with monkeypatch.context() as broken:
+            broken.setattr(caching.json, "loads", nonsense)
+            until(it, lambda: it._auto.settled)
+        assert it._auto._builder.returncode is not None
+        number = it.state_dict()["epoch"]
+        assert same(epoch(it), plain(number))
+    assert caplog.text.count("RecursionError") == 1 + 2, "one line, and the traceback's"
+
+
 def test_a_cache_that_is_cleared_while_it_is_used(photos, plain, no_ram):
     with feed(ImageFiles(photos), **options()) as it:
         until(it, lambda: it._auto.mode is Mode.DISK)
@@ -331,8 +361,11 @@ def test_a_build_ends_with_the_trainer(photos, end, monkeypatch):
         [sys.executable, "-c", SCRIPT, end, *photos], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     builder = int(trainer.stdout.readline())
-    time.sleep(1.0)  # until it has workers
     if end == "kill":
+        deadline = time.monotonic() + 60
+        while len(group_of(builder)) < 2:
+            assert time.monotonic() < deadline, "the build has started no workers"
+            time.sleep(0.05)
         trainer.kill()
     _, errors = trainer.communicate(timeout=20)
     deadline = time.monotonic() + 10

@@ -315,8 +315,14 @@ def test_the_number_of_decoders_is_found_by_trying(photos, monkeypatch):
         assert it.decision is not None
         assert it._reader.pool.wanted == it.decision.value
         assert "tried 3:" in it.decision.reason
+        chosen = it.decision
+        for wrong in (0, 17):
+            with pytest.raises(InputError, match=rf"resize\({wrong}\): this feed can have 1 to 16 decoders"):
+                it.resize(wrong)
+        assert (it.decision, it._reader.pool.wanted) == (chosen, chosen.value), "what was found stays"
         it.resize(2)
         assert it.decision is None
+        assert it._reader.pool.wanted == 2
 
 
 @pytest.mark.parametrize("size", [None, 18])

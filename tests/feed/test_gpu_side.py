@@ -215,6 +215,38 @@ def test_slots_that_come_back_after_the_decoders_have_ended_are_not_filled(folde
     assert reader._error is None
 
 
+def test_what_is_queued_when_the_side_is_closed_is_dropped(folder, backend):
+    reached, goes_on = threading.Event(), threading.Event()
+    decode_now, begun = backend.decode, []
+
+    def late(*arguments):
+        begun.append(arguments)
+        reached.set()
+        goes_on.wait(10)
+        return decode_now(*arguments)
+
+    backend.decode = late
+    with file_feed_with(ImageFiles(folder), 1.0, batch_size=4, shuffle=False) as it:
+        side = it._side
+        it._reader.start(it.order.epoch(0))
+        assert reached.wait(10)
+        wait_until(lambda: side._queue.qsize() >= 2)
+        closing = threading.Thread(target=side.close)
+        closing.start()
+        wait_until(lambda: side._closing)
+        goes_on.set()
+        closing.join(10)
+        assert not side._thread.is_alive()
+        assert len(begun) == 1, "the one that was under way"
+
+
+def wait_until(happened, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.005)
+
+
 def test_memory_is_read_no_more_once_the_side_is_closed():
     class Stream:
         waited = False

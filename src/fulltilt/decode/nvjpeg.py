@@ -61,6 +61,8 @@ class NvJpeg:
         import torch
 
         count = len(starts)
+        if not count:
+            return torch.empty(0, dtype=torch.uint8, device=self._device)
         rows = sizes[:, 1] * self._channels
         ends = np.cumsum(sizes[:, 0] * rows)
         pixels = torch.empty(int(ends[-1]), dtype=torch.uint8, device=self._device)

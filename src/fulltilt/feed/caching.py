@@ -102,8 +102,7 @@ class AutoCache:
         """Break off what is being built or decided. Whose memory it is frees it: decoders may still use it."""
         with self._lock:
             self._closed.set()
-            if self._builder is not None and self._builder.stdin is not None:
-                self._builder.stdin.close()  # it keeps what it has made, and leaves
+            self._send_builder_away()
         thread = self._thread  # which forgets itself when too little was measured
         if thread is not None:
             thread.join()
@@ -123,9 +122,27 @@ class AutoCache:
                 self.kept.begin(mode, budget_bytes=int(free * RAM_SHARE), floor_bytes=int(free * _FLOOR_SHARE))
         except (OSError, FulltiltError) as error:
             log.warning("no cache: %s", error)
-            if self.decision is None:
-                self.decision = Decision(value=Keep.NOTHING, reason=f"it could not be decided: {error}")
+            self._gave_up(error)
+        except Exception as error:  # a mistake of ours: training does not need a cache to go on
+            log.warning("no cache: %r", error, exc_info=True)
+            self._gave_up(error)
         self.settled = True
+
+    def _gave_up(self, error: Exception) -> None:
+        """Nothing is kept that is not kept already, and nothing is built any more."""
+        if self.decision is None:
+            self.decision = Decision(value=Keep.NOTHING, reason=f"it could not be decided: {error}")
+        with self._lock:
+            self._send_builder_away()
+        if self._builder is not None:
+            self._builder.wait()
+            if self._builder.stdout is not None:
+                self._builder.stdout.close()
+
+    def _send_builder_away(self) -> None:
+        """It keeps what it has made, and leaves. To be called with the lock held."""
+        if self._builder is not None and self._builder.stdin is not None:
+            self._builder.stdin.close()
 
     def _decide(self, rates: Callable[[Room], Rates | None], free: int, workers: int) -> Decision[Keep] | None:
         """The disk is measured only if it would be chosen were it fast."""

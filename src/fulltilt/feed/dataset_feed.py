@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fulltilt.errors import InputError
 from fulltilt.feed.base import OrderedFeed, when_forgotten
 from fulltilt.feed.crew import Crew
 from fulltilt.feed.hosting import Hosting
@@ -64,6 +65,9 @@ class DatasetFeed(OrderedFeed):
 
     def resize(self, workers: int) -> None:
         """Go on with another number of workers, chosen by hand."""
+        self._check_open()
+        if workers < 0:
+            raise InputError(f"resize({workers}): a data set has 0 workers (the loop's own process) or more")
         self._crew.resize(workers)
 
     def stats(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 from fulltilt.augment import GPUAugmentation
 from fulltilt.cache.policy import Keep
 from fulltilt.decode.gpu import GpuDecoder
-from fulltilt.errors import SampleError, UnavailableError
+from fulltilt.errors import InputError, SampleError, UnavailableError
 from fulltilt.feed.base import OrderedFeed, Tensors, when_forgotten
 from fulltilt.feed.busy import BusyMeter, cpu_seconds
 from fulltilt.feed.caching import ENOUGH_SAMPLES, AutoCache
@@ -168,6 +168,12 @@ class FileFeed(OrderedFeed):
     def resize(self, workers: int) -> None:
         """Go on with another number of decoder processes, chosen by hand, and the GPU's share as it is."""
         self._check_open()
+        most = self._reader.pool.most
+        if not 1 <= workers <= most:
+            raise InputError(
+                f"resize({workers}): this feed can have 1 to {most} decoders; feed(…, num_workers={max(workers, 1)}) "
+                "makes one that begins with as many"
+            )
         self._tuner = self._share_tuner = None
         self._reader.pool.resize(workers)
 

@@ -44,6 +44,7 @@ class GpuSide:
     ) -> None:
         self._decoder, self._done, self._broken = decoder, done, broken
         self._queue: queue.SimpleQueue[Filled | None] = queue.SimpleQueue()
+        self._closing = False
         self.trouble: str | None = None
         """Why a batch could not be decoded on the device; its files went through the CPU, one after the other."""
         self.samples, self.seconds = 0, 0.0
@@ -56,7 +57,8 @@ class GpuSide:
         self._queue.put(filled)
 
     def close(self) -> None:
-        """Finish what was handed over, then end; the slots' memory is read no more."""
+        """Finish the slot that is being decoded, drop the others, and end; the slots' memory is read no more."""
+        self._closing = True
         self._queue.put(None)
         self._thread.join()
         if self._decoder.stream is not None:
@@ -64,7 +66,7 @@ class GpuSide:
 
     def _run(self) -> None:
         try:
-            while (filled := self._queue.get()) is not None:
+            while (filled := self._queue.get()) is not None and not self._closing:
                 if not filled.dropped:
                     started = time.perf_counter()
                     self._decode(filled)

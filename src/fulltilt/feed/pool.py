@@ -64,7 +64,7 @@ class Pool:
     ) -> None:
         """
         Args:
-            most: the largest number of workers that `resize` may ask for.
+            most: the largest number of workers; there is no room for the notes of more.
             kept: memory in which samples may be kept, and where it is said what is kept where.
             cache_to_come: the folder of a cache that may be there later.
             done: called with a slot's number and its failures when every sample has been dealt with.
@@ -74,7 +74,8 @@ class Pool:
         self._quality, self._channels, self._cache = quality, channels, cache
         self._kept, self._cache_to_come = kept, cache_to_come
         self._done, self._broken = done, broken
-        self._most = most
+        self.most = most
+        """The largest number of processes that there can be."""
         self._desk = Desk.create(most)
         self._tally = Tally.create(most)
         self._counts: Counts | None = None
@@ -101,6 +102,7 @@ class Pool:
         """Processes that have been told to leave and have not ended yet."""
         self._closed = False
         self.wanted = 0
+        """The number of processes that is aimed at."""
         self.resize(workers)
         self._thread = threading.Thread(target=self._listen, name="fulltilt-feed", daemon=True)
         self._thread.start()
@@ -113,9 +115,9 @@ class Pool:
                 self._send(Task(slot, round_, first, count))
 
     def resize(self, workers: int) -> None:
-        """Go on with another number of processes; none of their samples is lost."""
+        """Go on with another number of processes, from 1 to `most`; none of their samples is lost."""
         with self._lock:
-            self.wanted = max(1, min(workers, self._most))
+            self.wanted = max(1, min(workers, self.most))
             self._start_missing()
             for _ in range(self._staying - self.wanted):
                 self._leaving += 1
@@ -159,7 +161,7 @@ class Pool:
 
     def _start_missing(self) -> None:
         """As many as are wanted; those that were told to leave keep their numbers until they have."""
-        for worker in range(self._most):
+        for worker in range(self.most):
             if self._staying >= self.wanted:
                 return
             if worker not in self._workers:

@@ -1,4 +1,7 @@
-"""Files that come slowly, as from a network that can't say what is in memory; and pictures that take long to decode."""
+"""Files that come slowly, as from a network that can't say what is in memory; and pictures that take long to decode.
+
+And no process that gives way to all others: on a busy machine one would hardly be there, and a test wait for ever.
+"""
 
 import os
 import sys
@@ -7,6 +10,8 @@ import time
 line = " ".join(sys.orig_argv)
 open_seconds = float(os.environ.get("FULLTILT_TEST_SLOW_OPEN", "0"))
 decode_seconds = float(os.environ.get("FULLTILT_TEST_SLOW_DECODE", "0"))
+
+os.nice = lambda _: 0
 
 if open_seconds and os.environ.get("FULLTILT_TEST_SLOW_MODULE", "fulltilt.feed.decoder") in line:
 
