@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -17,6 +18,11 @@ def count(n):
 
 def nap(seconds):
     time.sleep(seconds)
+
+
+def hold(seconds):
+    """Hold the interpreter lock for so long, however busy the cores are: a call from C that does not release it."""
+    ctypes.PyDLL(None).usleep(round(1e6 * seconds))
 
 
 def where():

@@ -5,15 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from fulltilt.errors import InputError
 from fulltilt.feed import feed
 from fulltilt.feed.busy import BusyMeter
-from fulltilt.feed.crew import bottleneck
+from fulltilt.feed.crew import Steering, bottleneck
 from fulltilt.machine.cores import read_cores
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -50,12 +52,12 @@ def hasty(monkeypatch):
     monkeypatch.setattr("fulltilt.feed.tuner.MEASURE_SECONDS", 0.25)
 
 
-def train_until_settled(it, step_seconds: float, epochs: int = 100) -> list[list[int]]:
+def train_until_settled(it, step: Callable[[], None], epochs: int = 100) -> list[list[int]]:
     seen = []
     for _ in range(epochs):
         seen.append([])
         for batch in it:
-            time.sleep(step_seconds)
+            step()
             seen[-1] += batch.tolist()
         if it.decision is not None:
             return seen
@@ -65,7 +67,7 @@ def train_until_settled(it, step_seconds: float, epochs: int = 100) -> list[list
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_more_workers_than_cores_where_they_wait_and_every_sample_once(hasty, kind):
     with feed(Far(256, 0.004), batch_size=4, shuffle=True, seed=5, device="cpu", worker_kind=kind) as it:
-        seen = train_until_settled(it, 0.002)
+        seen = train_until_settled(it, lambda: time.sleep(0.002))
         assert seen == [it.order.permutation(epoch).tolist() for epoch in range(len(seen))]
         numbers = [workers for workers, *_ in it.decision.evidence["trials"]]
         assert numbers[0] == max(1, read_cores().usable - 1)
@@ -74,25 +76,41 @@ def test_more_workers_than_cores_where_they_wait_and_every_sample_once(hasty, ki
         stats = it.stats()
         assert stats["workers"] == it.decision.value
         assert stats["worker_kind"] == kind
+        for _ in it:  # the workers that were tried last leave when they have given what they had taken
+            pass
         assert len(it._crew.legs.pids) == (it.decision.value if kind == "processes" else 0)
 
 
-def test_a_waiting_source_is_given_threads_without_being_asked_for(hasty):
-    with feed(Far(64, 0.004), batch_size=4, device="cpu") as it:
+def test_a_waiting_source_is_given_threads_without_being_asked_for(monkeypatch):
+    monkeypatch.setattr("fulltilt.feed.probing.PHASE_SECONDS", 0.4)
+    with feed(Far(64, 0.04), batch_size=4, device="cpu") as it:
         assert it.hosting.value.kind == "threads", it.hosting.reason
         assert "the interpreter's lock is mostly released" in it.hosting.reason
 
 
-def test_a_loop_that_does_not_wait_gives_workers_back(hasty):
+def test_a_number_chosen_by_hand_stays():
     with feed(Far(128, 0.0005), batch_size=4, device="cpu", worker_kind="threads") as it:
         it.resize(3)
         assert it.decision is None
         for _ in range(2):
             assert [n for batch in it for n in batch.tolist()] == list(range(128))
         assert it.stats()["workers"] == 3
-    loader = DataLoader(Far(128, 0.0005), batch_size=4, num_workers=2, persistent_workers=True)
+        with pytest.raises(InputError, match=r"resize\(-1\): a data set has 0 workers"):
+            it.resize(-1)
+        assert it.stats()["workers"] == 3
+
+
+def test_a_loop_that_does_not_wait_gives_workers_back():
+    loader = DataLoader(Far(128, 0.0), batch_size=4, num_workers=2, persistent_workers=True)
     with feed(loader, num_workers="auto", device="cpu") as it:
-        seen = train_until_settled(it, 0.01)
+        # Real workers, and a clock that steps alone move on: training is as fast with any number.
+        now = [0.0]
+        it._crew._steering = Steering(it._crew._steering.tuner, it._crew.legs, clock=lambda: now[0])
+
+        def step() -> None:
+            now[0] += 0.1
+
+        seen = train_until_settled(it, step)
         assert all(epoch == list(range(128)) for epoch in seen)
         assert it.decision.value <= 1
         assert it.stats()["workers"] == it.decision.value

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
-import time
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from fulltilt.cache.keys import stamp_of
@@ -102,11 +106,13 @@ def test_counts_outlive_who_made_them():
     tally.close()
 
 
-def test_a_stamp_only_for_bytes_that_will_not_change_unseen(tmp_path):
+def test_a_stamp_only_for_bytes_that_will_not_change_unseen(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_bytes(b"x" * 10_000)
+    now = path.stat().st_ctime_ns + 1_000_000
+    monkeypatch.setattr("fulltilt.cache.keys.time", SimpleNamespace(time_ns=lambda: now))
     assert read_file(str(path), stamped=True).stamp is None, "it was changed a moment ago, and may be again"
-    time.sleep(0.06)
+    now += 2_000_000_000
     found = read_file(str(path), stamped=True)
     assert found.data == b"x" * 10_000
     assert found.stamp == stamp_of(os.stat(path))
@@ -115,15 +121,29 @@ def test_a_stamp_only_for_bytes_that_will_not_change_unseen(tmp_path):
     assert is_in_memory(str(tmp_path / "gone")) is None
 
 
-def test_files_that_were_dropped_from_memory_are_cold(tmp_path):
+def pages_in_memory(path: Path) -> int:
+    """Of a file. `is_in_memory` can't be asked first: where it finds nothing, the system begins to read ahead."""
+    with path.open("rb") as file:
+        mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    found = np.zeros(-(-len(mapped) // mmap.PAGESIZE), np.uint8)
+    mincore = ctypes.CDLL(None, use_errno=True).mincore
+    mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+    assert mincore(mapped.ctypes.data, len(mapped), found.ctypes.data) == 0, os.strerror(ctypes.get_errno())
+    return int((found & 1).sum())
+
+
+@pytest.mark.parametrize("ask", [lambda path: read_file(path).cold, lambda path: is_in_memory(path) is False])
+def test_files_that_were_dropped_from_memory_are_cold(tmp_path, ask):
     path = tmp_path / "file"
     path.write_bytes(b"x" * 100_000)
+    assert not ask(str(path))
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    if is_in_memory(str(path)) is not False:
-        pytest.skip("this file system keeps its files in memory, or does not say")
-    assert read_file(str(path)).cold
+    if pages_in_memory(path):
+        pytest.skip("this file system keeps its files in memory")
+    assert ask(str(path))
+    assert not read_file(str(path), stamped=True).data.strip(b"x")
     assert is_in_memory(str(path))
 
 
@@ -132,18 +152,21 @@ def test_where_nobody_can_say_time_tells():
     assert seems_cold(80_000, 5e-3)
 
 
-def test_the_step_is_timed_by_the_host_without_a_gpu():
+def test_the_step_is_timed_by_the_host_without_a_gpu(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("fulltilt.feed.step_clock.time", SimpleNamespace(perf_counter=lambda: now))
     clock = StepClock()
     assert clock.seconds_per_sample is None
-    for pause in (0.0, 0.02, 0.02):
+    for pause in (9.0, 0.08, 0.08):  # the first one warms up
         clock.end()
-        clock.prepared(0.02)
+        clock.prepared(0.04)
+        now += 7.0  # waiting for a batch, which is no part of the step
         clock.begin(4)
-        time.sleep(pause)
+        now += pause
     clock.end()
-    assert 0.004 <= clock.seconds_per_sample < 0.02
+    assert clock.seconds_per_sample == pytest.approx((0.08 + 0.04) / 4)
     clock.begin(4)
     clock.forget()
-    before = clock.seconds_per_sample
+    now += 1.0
     clock.end()
-    assert clock.seconds_per_sample == before
+    assert clock.seconds_per_sample == pytest.approx(0.03), "what follows an epoch's end is not a step"

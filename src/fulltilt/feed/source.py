@@ -40,7 +40,10 @@ def read_file(path: str, *, stamped: bool = False) -> FileRead:
 
 
 def is_in_memory(path: str) -> bool | None:
-    """Whether a file that was read a moment ago would now come from memory; None where the system can't say."""
+    """Whether a file that was read a moment ago would now come from memory; None where the system can't say.
+
+    To be asked once: where the answer is no, Linux begins to read the file ahead.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:  # gone meanwhile
