@@ -98,7 +98,7 @@ def feed_rows(result: dict[str, Any]) -> list[Row]:
     for case in result["cases"]:
         if "samples_per_second" not in case or (case["part"] == "grid" and "target" not in case):
             continue  # of a grid's many settings, only what is compared with the best of them
-        figures: tuple[Figure, ...] = ("share", "times_loader", "of_best", "of_own")
+        figures: tuple[Figure, ...] = ("share", "times_loader", "of_best", "of_own", "of_alone")
         against = ", ".join(in_words(name, case[name]) for name in figures if name in case)
         wanted = ", ".join(f"≥ {in_words(target['figure'], target['at_least'])}" for target in case.get("target", ()))
         rows.append((case["title"], f"{case['samples_per_second']:,.0f}/s", against, wanted))

@@ -405,11 +405,13 @@ def test_a_gpu_s_plan_has_every_case_and_leaves_out_cores_that_are_not_there(pho
 
     def plans(cores, quick):
         scale = scale_for(gpu=True, quick=quick, count=6144)
-        return {p.key: p for p in training.Training(files, tmp_path, scale, cores=cores)._plans(quick=quick)}
+        made = training.Training(files, tmp_path, scale, cores=cores)
+        fewer = [plan for cores in (8, 4) for plan in made._with_fewer(cores, quick=quick)]
+        return {p.key: p for p in [*made._plans(quick=quick), *fewer]}
 
     whole = plans(16, quick=False)
     few = [f"cores_{cores}{how}" for cores in (8, 4) for how in ("", "_cpu", "_gpu")]
-    assert list(whole) == ["fast", "exact", "auto", "cache", *few, "loader_tuned", "loader_plain"]
+    assert list(whole) == ["fast", "exact", "auto", "cache", "loader_tuned", "loader_plain", *few]
     for key, share in training.TARGETS.items():
         assert whole[key].targets == (Target(figure="share", at_least=share),)
     assert not whole["loader_tuned"].targets
@@ -417,6 +419,25 @@ def test_a_gpu_s_plan_has_every_case_and_leaves_out_cores_that_are_not_there(pho
     assert not any(plan.unavailable for plan in whole.values())
     assert plans(6, quick=False)["cores_8"].unavailable == "6 cores are usable: none to take away"
     assert {"auto", "loader_tuned"}.isdisjoint(plans(16, quick=True))
+
+
+def test_with_fewer_cores_it_has_to_beat_the_cores_alone_and_the_gpu_alone(photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "Step", lambda *_, **__: None)
+    made = training.Training(ImageFiles(photos[0]), tmp_path, scale_for(gpu=True, quick=False, count=64), cores=16)
+    rates = {"cores_8": 99.0, "cores_8_cpu": 60.0, "cores_8_gpu": 90.0, "cores_4": 80.0, "cores_4_cpu": 40.0}
+
+    def given(part, plans, say):
+        return [
+            Case(part=part, key=plan.key, title=plan.title, targets=plan.targets,
+                 rate=replace(FED, samples_per_second=rates[plan.key]) if plan.key in rates else None)
+            for plan in plans
+        ]  # fmt: skip
+
+    monkeypatch.setattr(made, "_against", given)
+    cases = {case.key: case for case in made.measure_cores(quick=False, say=lambda _: None)}
+    assert cases["cores_8"].of_alone == pytest.approx(1.1)
+    assert cases["cores_8"].targets[-1] == Target(figure="of_alone", at_least=1.0)
+    assert cases["cores_4"].of_alone is None, "one of the two was not measured"
 
 
 # --- all of it ------------------------------------------------------------------------------------------------------
@@ -457,7 +478,7 @@ def test_a_part_that_fails_leaves_the_others(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("text", ["", "ladder,foo"])
 def test_parts_that_do_not_exist_are_named(text):
-    with pytest.raises(InputError, match="allowed: ladder, train, unet, windows, grid"):
+    with pytest.raises(InputError, match="allowed: ladder, train, cores, unet, windows, grid"):
         run.parts_of(text)
     assert run.parts_of("windows, ladder") == ("ladder", "windows")
 

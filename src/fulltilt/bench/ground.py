@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from fulltilt.machine.cores import read_cores
@@ -38,3 +40,26 @@ def said(error: BaseException) -> str:
     """An exception in one short line."""
     first = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {first}"[:200].rstrip(": ")
+
+
+def joined(file: Path | None, found: dict[str, Any], *, by: str, order: Sequence[str]) -> dict[str, Any]:
+    """What was found, and from an earlier run on the same machine the parts that this one left out, with its date.
+
+    `by` is the key of a case that says which part it is of. Every part has its own reference in it, so that parts of
+    two runs stand beside each other and no figure is compared across them.
+    """
+    dates = {case[by]: found["date"] for case in found["cases"]}
+    old: dict[str, Any] = {}
+    if file is not None and file.exists():
+        try:
+            old = json.loads(file.read_text())
+        except ValueError:
+            old = {}
+    if old.get("machine") != found["machine"]:
+        return {**found, "dates": dates}
+    kept = [case for case in old["cases"] if case[by] not in dates]
+    was = old.get("dates", {})
+    dates = {**{case[by]: was.get(case[by], old["date"]) for case in kept}, **dates}
+    cases = sorted([*kept, *found["cases"]], key=lambda case: order.index(case[by]))
+    extra = {"workloads": {**old["workloads"], **found["workloads"]}} if "workloads" in old else {}
+    return {**old, **found, **extra, "dates": dates, "cases": cases}

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from fulltilt.bench.ground import all_met
 
-Figure = Literal["samples_per_second", "share", "times_loader", "of_best", "of_own"]
+Figure = Literal["samples_per_second", "share", "times_loader", "of_best", "of_own", "of_alone"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +62,8 @@ class Case:
     """The rate as a share of the best of all settings'."""
     of_own: float | None = None
     """The rate as a share of what somebody's own setting gives."""
+    of_alone: float | None = None
+    """The rate as a share of the better of two: decoded by the cores alone, or by the GPU alone."""
     targets: tuple[Target, ...] = ()
     problem: str | None = None
     """Why there is no rate."""
@@ -77,7 +79,8 @@ class Case:
         if target.figure == "share":
             return self.share
         if target.figure != "samples_per_second":
-            return {"times_loader": self.times_loader, "of_best": self.of_best, "of_own": self.of_own}[target.figure]
+            found: float | None = getattr(self, target.figure)
+            return found
         return None if self.rate is None else self.rate.samples_per_second
 
     @property
@@ -112,6 +115,7 @@ class Case:
             "times_loader": self.times_loader,
             "of_best": self.of_best,
             "of_own": self.of_own,
+            "of_alone": self.of_alone,
             "target": targets or None,
             "met": self.met,
             "problem": self.problem,
@@ -160,6 +164,8 @@ def in_words(figure: Figure, value: float) -> str:
             return f"{100 * value:.3g} % of the best of all settings"
         case "of_own":
             return f"{100 * value:.3g} % of one's own setting"
+        case "of_alone":
+            return f"{100 * value:.4g} % of the better of cores alone and GPU alone"
         case _:
             return f"{value:,.0f} samples/s"
 

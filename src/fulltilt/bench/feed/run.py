@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -27,7 +28,7 @@ from fulltilt.machine.cores import read_cores
 _PACKAGES = {"torchvision": "torchvision", "simplejpeg": "simplejpeg", "PIL": "pillow"}
 
 NO_GPU = "The targets need an NVIDIA GPU that torch can use: small photos and tiny models were run on the CPU."
-PARTS = ("ladder", "train", "unet", "windows", "grid")
+PARTS = ("ladder", "train", "cores", "unet", "windows", "grid")
 
 
 def parts_of(text: str) -> tuple[str, ...]:
@@ -52,7 +53,7 @@ def measure(
     began = time.monotonic()
     gpu = torch.cuda.is_available()
     scale = scale_for(gpu=gpu, quick=quick, count=count)
-    photos = bool({"ladder", "train"} & set(only))
+    photos = bool({"ladder", "train", "cores"} & set(only))
     needed = bytes_needed(scale.photos, scale.photo_size, scale.photo_bytes) if photos else 0
     with workplace(folder, needed_bytes=needed) as place:
         for cases in _cases(place, scale, quick=quick, only=only, say=say):
@@ -71,21 +72,23 @@ def measure(
 def _cases(place: Path, scale: Scale, *, quick: bool, only: Sequence[str], say: Say) -> Iterator[list[Case]]:
     """All cases so far, after each part."""
     cores = read_cores().usable
-    photos: ImageFiles | None = None
 
+    @cache
     def files() -> ImageFiles:
-        nonlocal photos
-        if photos is None:
-            say(f"making {scale.photos} photos")
-            paths, _ = make_in_parallel(
-                place / "photos", scale.photos, size=scale.photo_size, target_bytes=scale.photo_bytes, processes=cores
-            )
-            photos = ImageFiles(paths, labels=[index % CLASSES for index in range(len(paths))])
-        return photos
+        say(f"making {scale.photos} photos")
+        paths, _ = make_in_parallel(
+            place / "photos", scale.photos, size=scale.photo_size, target_bytes=scale.photo_bytes, processes=cores
+        )
+        return ImageFiles(paths, labels=[index % CLASSES for index in range(len(paths))])
+
+    @cache
+    def training() -> Training:  # compiled once for both of its parts
+        return Training(files(), place, scale, cores=cores)
 
     parts: dict[str, Callable[[], list[Case]]] = {
         "ladder": lambda: measure_ladder(files(), scale, cores=cores, quick=quick, say=say),
-        "train": lambda: Training(files(), place, scale, cores=cores).measure(quick=quick, say=say),
+        "train": lambda: training().measure(quick=quick, say=say),
+        "cores": lambda: training().measure_cores(quick=quick, say=say),
         "unet": lambda: measure_unet(place, scale, cores=cores, say=say),
         "windows": lambda: measure_windows(scale, say=say),
         "grid": lambda: measure_grid(scale, cores=cores, quick=quick, say=say),

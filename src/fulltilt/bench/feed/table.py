@@ -61,7 +61,7 @@ def _row(case: Case) -> tuple[str, ...]:
 
 def _short(figure: str, at_least: float) -> str:
     """A target in the units of its column."""
-    if figure in ("share", "of_best", "of_own"):
+    if figure in ("share", "of_best", "of_own", "of_alone"):
         return f"≥ {100 * at_least:g} %"
     return f"≥ {at_least:g}×" if figure == "times_loader" else f"≥ {at_least:,.0f}/s"
 

@@ -21,9 +21,11 @@ from fulltilt.cache.build import build
 from fulltilt.feed import Feed, ImageFiles, feed
 from fulltilt.feed.file_feed import FileFeed
 
-PART = "train"
+TRAIN, CORES = "train", "cores"
+"""The two parts: all cores, and fewer."""
 TARGETS = {"fast": 0.97, "exact": 0.88, "auto": 0.97, "cache": 0.99, "cores_8": 0.85, "cores_4": 0.77}
 """Shares of the limit."""
+_FEWER = (8, 4)
 _LOADER_WORKERS = 16
 _PLAIN_BATCH, _PLAIN_STEPS = 32, 8
 
@@ -41,10 +43,29 @@ class Training:
         self.step = Step(model, scale.device, half=scale.gpu, compiled=scale.gpu)
 
     def measure(self, *, quick: bool, say: Say) -> list[Case]:
-        say(f"{PART}: compiling" if self._scale.gpu else f"{PART}: the limit")
+        """With all cores, and DataLoaders."""
+        return self._against(TRAIN, self._plans(quick=quick), say)
+
+    def measure_cores(self, *, quick: bool, say: Say) -> list[Case]:
+        """With fewer cores: as it sets itself, against what the cores and the GPU's engines give alone."""
+        fewer = _FEWER if self._scale.gpu else ()
+        found = self._against(CORES, [plan for cores in fewer for plan in self._with_fewer(cores, quick=quick)], say)
+        rates = {case.key: case.rate.samples_per_second for case in found if case.rate is not None}
+
+        def compared(case: Case) -> Case:
+            alone = [rates[key] for side in ("cpu", "gpu") if (key := f"{case.key}_{side}") in rates]
+            if len(alone) < 2 or case.key not in rates:
+                return case
+            better = Target(figure="of_alone", at_least=1.0)
+            return replace(case, of_alone=rates[case.key] / max(alone), targets=(*case.targets, better))
+
+        return [compared(case) for case in found]
+
+    def _against(self, part: str, plans: list[Plan], say: Say) -> list[Case]:
+        say(f"{part}: compiling" if self._scale.gpu else f"{part}: the limit")
         with self._feed() as it:  # a real batch: how long a kernel takes depends on the values, through the power drawn
             batch = tuple(tensor.clone() for tensor in next(iter(it)))
-        return against(Limit(self.step, batch, self._scale), PART, self.title, self._plans(quick=quick), say)
+        return against(Limit(self.step, batch, self._scale), part, self.title, plans, say)
 
     def _plans(self, *, quick: bool) -> list[Plan]:
         plans = [
@@ -52,10 +73,8 @@ class Training:
             self._plan("exact", "feed, exact decoding", quality="exact"),
             Plan(key="cache", title="feed, from a cache", run=self._from_cache, targets=self._targets("cache")),
         ]
-        if self._scale.gpu:
-            if not quick:
-                plans.insert(2, self._plan("auto", "feed, fast, automatic workers", num_workers="auto"))
-            plans += [plan for cores in (8, 4) for plan in self._with_fewer(cores, quick=quick)]
+        if self._scale.gpu and not quick:
+            plans.insert(2, self._plan("auto", "feed, fast, automatic workers", num_workers="auto"))
         if self._scale.peers:
             workers = min(_LOADER_WORKERS, self._cores)
             plans.append(
@@ -72,7 +91,6 @@ class Training:
         return Plan(key=key, title=title, run=lambda: self._fed(**options), targets=self._targets(key))
 
     def _with_fewer(self, cores: int, *, quick: bool) -> list[Plan]:
-        """As it sets itself, and what the cores and the GPU's engines give alone."""
         title, each = f"feed, fast, {cores} cores only", {"cores": cores, "num_workers": cores - 1}
         plans = [self._plan(f"cores_{cores}", title, cores=cores, num_workers="auto")]
         if not quick:

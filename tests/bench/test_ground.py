@@ -1,0 +1,39 @@
+"""Parts of two runs in one file: what was run now replaces its own, the rest stays with its date."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fulltilt.bench.ground import joined
+
+OLD = {"machine": {"gpu": "a"}, "date": "monday", "cases": [{"part": "x", "n": 1}, {"part": "z", "n": 1}]}
+NEW = {"machine": {"gpu": "a"}, "date": "friday", "cases": [{"part": "y", "n": 2}, {"part": "x", "n": 2}]}
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "found.json"
+    path.write_text(json.dumps(OLD))
+    return path
+
+
+def test_parts_that_were_left_out_stay(file):
+    found = joined(file, NEW, by="part", order=("x", "y", "z"))
+    assert [(case["part"], case["n"]) for case in found["cases"]] == [("x", 2), ("y", 2), ("z", 1)]
+    assert found["dates"] == {"x": "friday", "y": "friday", "z": "monday"}
+    file.write_text(json.dumps(found))
+    again = joined(file, {**NEW, "date": "sunday", "cases": [{"part": "y", "n": 3}]}, by="part", order=("x", "y", "z"))
+    assert again["dates"] == {"x": "friday", "y": "sunday", "z": "monday"}
+
+
+def test_another_machines_figures_are_not_kept(file):
+    found = joined(file, {**NEW, "machine": {"gpu": "b"}}, by="part", order=("x", "y", "z"))
+    assert {case["part"] for case in found["cases"]} == {"x", "y"}
+
+
+def test_a_first_run_and_a_damaged_file(tmp_path, file):
+    file.write_text("{")
+    for path in (None, tmp_path / "none.json", file):
+        assert joined(path, NEW, by="part", order=("x", "y", "z"))["cases"] == NEW["cases"]
