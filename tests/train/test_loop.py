@@ -12,6 +12,7 @@ from tests.train.helpers import EXACT, loader, network, same, samples, weights
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torchmetrics.classification import MulticlassAccuracy
 
 from fulltilt import GPUAugmentation, Trainer
 from fulltilt.errors import CheckpointError, InputError
@@ -276,7 +277,7 @@ def test_a_checkpoint_whose_weights_are_not_numbers_is_passed_over(tmp_path, cap
     trainer.fit()
     with torch.no_grad():
         trainer.model[0].weight[0, 0] = float("nan")
-    trainer._save(0.0)
+    trainer._course.save(0.0)
     trainer._saving.wait()
     again = Trainer(network(), loader(), config=config)
     assert again.resume() == 24
@@ -308,7 +309,7 @@ class Nothing(IterableDataset):
         (DataLoader(Nothing(), 4), "train_loader yields nothing in epoch 1"),
         (DataLoader(TensorDataset(*samples(3)), 4, drop_last=True), "train_loader yields nothing: it has 0 batches"),
         (5, "train_loader is int; expected a DataLoader, a fulltilt feed or an iterable of batches"),
-        ([{"image": torch.zeros(2, 8)}], "train_loader gives dict; a batch is a tuple"),
+        ([{"image": torch.zeros(2, 8)}], "train_loader gives a mapping with image: none of label, labels"),
         ([("a", torch.zeros(2))], "train_loader gives batches that begin with str"),
         ([(torch.zeros(0, 8), torch.zeros(0))], "train_loader gives a batch of 0 samples"),
         ([(torch.zeros(4, 8),)], "expected at least 2 values, found 1"),
@@ -418,3 +419,197 @@ def test_parts_that_are_kept_in_eval_mode_stay_so_through_validation():
     Trainer(model, loader(), loader(), config={"epochs": 2, "eval_interval": 1, **EXACT}, callbacks=[Frozen()]).fit()
     assert not model[1].training
     assert model[3].training
+
+
+# --- what does not fit, and what is not this run's ---------------------------------------------------------------
+
+
+def test_a_checkpoint_that_does_not_fit_changes_nothing(tmp_path):
+    """Whichever of its parts it is that does not."""
+
+    def trainer(optimizer=torch.optim.SGD, schedulers=1, data=None, **config):
+        torch.manual_seed(1)
+        model = network()
+        made = optimizer(model.parameters(), lr=0.01)
+        steps = [torch.optim.lr_scheduler.StepLR(made, 1) for _ in range(schedulers)]
+        config = {"epochs": 1, "max_steps": 5, **EXACT, **config}
+        return Trainer(model, data or feed(samples(), batch_size=8, device="cpu"), None, None, made, steps, config)
+
+    trainer(output=str(tmp_path), ema_decay=0.9).fit()
+    (saved,) = folder.entries(tmp_path / "checkpoints")
+    others = {
+        "is not of Adam": trainer(torch.optim.Adam),
+        "1 schedulers, this run 2": trainer(schedulers=2),
+        "this feed has length=40, the saved one had 96": trainer(data=feed(samples(40), batch_size=8, device="cpu")),
+        "not that of an iterable of batches": trainer(data=[samples(8)] * 12),
+    }
+    for says, other in others.items():
+        before, place = weights(other.model), other._training.source.state_dict()
+        with pytest.raises(InputError, match=says):
+            other.resume(saved.path)
+        assert same(weights(other.model), before), says
+        assert not other.stepper.optimizers[0].state, says
+        assert other._training.source.state_dict() == place, says
+        assert (other.step, other.epoch) == (0, 0), says
+    assert trainer().resume(saved.path) == 5
+
+
+def test_weights_in_another_order_are_not_this_optimizers(tmp_path):
+    def trainer(turned):
+        model = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 2))
+        parameters = list(model.parameters())
+        optimizer = torch.optim.AdamW(parameters[::-1] if turned else parameters)
+        return Trainer(model, loader(), None, None, optimizer, config={"epochs": 1, "output": str(tmp_path), **EXACT})
+
+    trainer(turned=False).fit()
+    other = trainer(turned=True)
+    before = weights(other.model)
+    with pytest.raises(InputError, match=r"exp_avg of weight 0 has the shape \(4, 8\), the weight of AdamW \(2,\)"):
+        other.resume()
+    assert same(weights(other.model), before)
+
+
+class Fewer(IterableDataset):
+    """Gives so many samples as it has been told, without a length."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __iter__(self):
+        return iter(zip(*samples(self.count), strict=True))
+
+
+@pytest.mark.parametrize("kind", ["list", "iterable data set"])
+def test_going_on_with_less_data_than_was_seen_is_said(kind, tmp_path, caplog):
+    def data(count):
+        if kind == "list":
+            return [samples(8)] * (count // 8)
+        return DataLoader(Fewer(count), 8)
+
+    config = {"epochs": 2, "max_steps": 5, "output": str(tmp_path), **EXACT}
+    Trainer(network(), data(96), config=config).fit()
+    for count, said in ((96, False), (24, True)):
+        again = Trainer(network(), data(count), config={**config, "max_steps": None})
+        again.resume(next(e.path for e in folder.entries(tmp_path / "checkpoints") if e.step == 5))
+        caplog.clear()
+        again.fit()
+        assert ("no batch after the 5 that the checkpoint had been through" in caplog.text) is said
+
+
+# --- batches that are mappings -----------------------------------------------------------------------------------
+
+
+class Named(nn.Module):
+    """Takes its inputs by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.images, self.extra = nn.Linear(8, 2), nn.Linear(3, 2)
+
+    def forward(self, image, mask=None, features=None):
+        out = self.images(image)
+        return out if features is None else out + self.extra(features)
+
+
+class Records(torch.utils.data.Dataset):
+    def __init__(self, *keys):
+        self.keys = keys
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        draw = torch.Generator().manual_seed(index)
+        inputs, features = torch.randn(8, generator=draw), torch.randn(3, generator=draw)
+        found = {"label": int(inputs[0] > 0), "features": features, "image": inputs, "path": f"{index}.png"}
+        found["x"], found["y"], found["index"] = inputs, found["label"], index
+        return {key: found[key] for key in self.keys}
+
+
+def plain_losses(model, keys, target):
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
+    for batch in DataLoader(Records(*keys, target), 8):
+        loss = functional.cross_entropy(model(**{key: batch[key] for key in keys}), batch[target])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("make", "keys", "inputs", "target"),
+    [
+        (Named, ("label", "features", "image", "path", "index"), ("image", "features"), "label"),
+        (Named, ("image", "y"), ("image",), "y"),
+        (lambda: nn.Sequential(nn.Linear(8, 2)), ("label", "image", "path"), ("image",), "label"),
+    ],
+)
+def test_mappings_are_taken_apart_by_the_names_of_the_models_parameters(make, keys, inputs, target):
+    torch.manual_seed(0)
+    theirs = make()
+    torch.manual_seed(0)
+    ours = make()
+    records = DataLoader(Records(*keys), 8)
+    metrics = {"accuracy": MulticlassAccuracy(num_classes=2)}
+    optimizer = torch.optim.SGD(ours.parameters(), lr=0.1)
+    trainer = Trainer(ours, records, records, None, optimizer, config={"epochs": 1, **EXACT}, metrics=metrics)
+    if isinstance(theirs, nn.Sequential):
+        theirs.forward = lambda image, forward=theirs.forward: forward(image)
+    assert list(trainer.fit().losses) == plain_losses(theirs, inputs, target)
+    assert {"val_loss", "val_accuracy", "train_accuracy"} <= set(trainer.history.last)
+
+
+@pytest.mark.parametrize(
+    ("data", "target", "says"),
+    [
+        ({"a": 1}, "auto", "a mapping with a: none of label, labels, .*say which is the target with target='key'"),
+        ({"image": 1, "label": 1, "y": 1}, "auto", "several of label"),
+        (
+            {"image": 1, "label": 1},
+            "kind",
+            "target='kind' is not in the batches of train_loader, which have image, label",
+        ),
+        ({"a": 1, "b": 1, "label": 1}, "auto", r"with a, b, label, .* the model takes \(image, mask, features\)"),
+    ],
+)
+def test_mappings_that_can_not_be_taken_apart(data, target, says):
+    batch = {key: torch.zeros(4, 8) for key in data}
+    with pytest.raises(InputError, match=says):
+        Trainer(Named(), [batch], target=target, config={"epochs": 1, **EXACT}).fit()
+
+
+def test_mappings_and_tuples_are_not_mixed():
+    tuples, mappings = [(torch.zeros(4, 8), torch.zeros(4).long())], DataLoader(Records("image", "label"), 8)
+    for first, second in ((tuples, mappings), (mappings, tuples)):
+        with pytest.raises(InputError, match="val_loader gives .*, the other loader does not"):
+            Trainer(Named(), first, second, config={"epochs": 1, **EXACT}).fit()
+    with pytest.raises(InputError, match="target='label' is a key, but train_loader gives tuple"):
+        Trainer(Named(), tuples, target="label", config={"epochs": 1, **EXACT}).fit()
+
+
+def test_an_augmentation_finds_the_images_of_a_mapping_and_their_masks():
+    seen = []
+
+    class Masks(nn.Conv2d):
+        def forward(self, image, features):
+            seen.append(image.detach().clone())
+            return super().forward(image) + 0 * features.sum()
+
+    image, features = torch.rand(4, 3, 8, 8), torch.zeros(4, 2)
+    batch = {"features": features, "mask": (image[:, :1] > 0.5).float(), "image": image}
+    augmentation = GPUAugmentation(horizontal_flip_prob=1.0, rotation_degrees=0, brightness=0, contrast=0, seed=1)
+    targets = []
+
+    def loss(outputs, target):
+        targets.append(target)
+        return functional.binary_cross_entropy_with_logits(outputs, target)
+
+    Trainer(Masks(3, 1, 1), [batch], None, loss, config={"epochs": 1, **EXACT}, gpu_augmentation=augmentation).fit()
+    torch.testing.assert_close(seen[0], image.flip(-1))
+    torch.testing.assert_close(targets[0], batch["mask"].flip(-1))
+    Trainer(
+        Masks(3, 1, 1), [batch], None, loss, config={"epochs": 1, **EXACT},
+        gpu_augmentation=lambda found: {**found, "image": -found["image"]},
+    ).fit()  # fmt: skip
+    torch.testing.assert_close(seen[-1], -image)

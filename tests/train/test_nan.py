@@ -223,3 +223,32 @@ def test_losses_come_out_in_order():
     watch.forget()
     assert watch.pending() is None
     assert watch.take(wait=True) == []
+
+
+def test_rolling_back_neither_takes_nor_removes_another_runs_checkpoints(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "fulltilt.train")
+    options = {"epochs": 1, "checkpoint_every_steps": 2, "keep_last": 99, "output": str(tmp_path)}
+    trained(batches(), **options).fit()
+    theirs = {entry.path.name for entry in folder.entries(tmp_path / "checkpoints")}
+    assert len(theirs) == 5
+
+    # Its own from before the bad step are gone: another run's of that step would be no way back.
+    ours = trained(batches(bad=7), nan_policy="rollback", **options)
+    ours.fit()
+    left = {entry.path.name for entry in folder.entries(tmp_path / "checkpoints")}
+    assert theirs <= left
+    assert "rolling back" in caplog.text
+
+    alone = tmp_path / "alone"
+    lonely = trained(batches(bad=7), nan_policy="rollback", **{**options, "output": str(alone)})
+    lonely.fit()
+    assert same(weights(ours.model), weights(lonely.model))
+
+
+def test_after_a_resume_a_run_knows_its_own_checkpoints(tmp_path):
+    options = {"epochs": 1, "checkpoint_every_steps": 2, "keep_last": 99, "output": str(tmp_path)}
+    trained(batches(), **options, max_steps=4).fit()
+    again = trained(batches(bad=7), nan_policy="rollback", **options)
+    assert again.resume() == 4
+    again._saving.remove_from(4)
+    assert sorted(entry.step for entry in folder.entries(tmp_path / "checkpoints")) == [2]

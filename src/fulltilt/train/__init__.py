@@ -7,10 +7,11 @@ step.py      HybridPrecisionTrainer: the step           loop.py       Trainer: f
   precision.py fp32, tf32, bf16, fp16                     losses.py      a bad loss: nan.py sees it without waiting
   optim.py     a user's optimizers, changed in place      metrics.py     torchmetrics beside the step
   choose.py    what to try, what to keep (pure)           saving.py      a run's state, to checkpoint/ and back
-  trials.py    the trials, on the real model              report.py      progress.py, lines.py, logs.py
-  snapshot.py  state taken and put back, bit for bit      schedules.py, monitored.py, callbacks.py
-  graphed.py   the whole step as a CUDA graph             signals.py     save and leave
-  micro.py     micro-batches; out of memory (ranks.py: all processes agree)
+  trials.py    the trials, on the real model              course.py      where a run stands: resume, roll back
+  snapshot.py  state taken and put back, bit for bit      report.py      progress.py, lines.py, logs.py
+  graphed.py   the whole step as a CUDA graph             schedules.py, monitored.py, callbacks.py
+  micro.py     micro-batches; out of memory               signals.py     save and leave
+    ranks.py     all processes agree                      unpacking.py   batches that are mappings
   ema.py       averaged weights
   clock.py     times without waiting
 several processes (torchrun)

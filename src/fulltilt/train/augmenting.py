@@ -20,6 +20,8 @@ class LoopAugmentation:
 
     def __init__(self, augmentation: Augmentation, source: Feed, *, training: bool) -> None:
         self.function = augmentation
+        self.takes_tuples = isinstance(augmentation, GPUAugmentation)
+        """Of mappings it could not tell what are images; a function of the batch gets it as it is."""
         self._training = training
         self._ordered = source if isinstance(source, OrderedFeed) else None
         self._epoch = 0

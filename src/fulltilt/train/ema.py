@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -51,13 +51,17 @@ class Ema:
     def state_dict(self) -> dict[str, Tensor]:
         return {name: average for (name, _), average in zip(self._named, self.averages, strict=True)}
 
-    @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        names = [name for name, _ in self._named]
-        if set(names) != set(state):
-            missing, unexpected = sorted(set(names) - set(state)), sorted(set(state) - set(names))
+    def check(self, state: Mapping[str, Tensor]) -> None:
+        """Whether saved averages are this model's."""
+        names = {name for name, _ in self._named}
+        if names != set(state):
+            missing, unexpected = sorted(names - set(state)), sorted(set(state) - names)
             raise InputError(
                 f"the saved averages are another model's: missing {missing[:8]}, unexpected {unexpected[:8]}"
             )
-        for name, average in zip(names, self.averages, strict=True):
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.check(state)
+        for (name, _), average in zip(self._named, self.averages, strict=True):
             average.copy_(state[name])

@@ -1,4 +1,4 @@
-"""`Trainer`: the loop around the step. Its parts: training.py (an epoch), validation.py, saving.py, report.py."""
+"""`Trainer`: the loop around the step. Its parts: training.py (an epoch), validation.py, course.py, report.py."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fulltilt.assist.beside import Metrics, MetricsBeside, named
-from fulltilt.errors import InputError, LossError
+from fulltilt.errors import InputError
 from fulltilt.train.augmenting import Augmentation, augments, describe, for_training, for_validation
 from fulltilt.train.callbacks import Callback
-from fulltilt.train.checkpoint import Checkpoints, rng
+from fulltilt.train.checkpoint import Checkpoints
 from fulltilt.train.config import Config, TrainingConfig
 from fulltilt.train.config_file import as_settings
+from fulltilt.train.course import Course
 from fulltilt.train.group import restarted, start_until_exit
 from fulltilt.train.history import History
 from fulltilt.train.losses import Losses, RollBackError
 from fulltilt.train.monitored import Monitored
 from fulltilt.train.parallel import Arranged, arrange
-from fulltilt.train.place import MidEpoch
 from fulltilt.train.report import Report
 from fulltilt.train.saving import OWN, Saving
 from fulltilt.train.schedules import Schedules
@@ -35,19 +35,18 @@ from fulltilt.train.signals import StopSignals
 from fulltilt.train.sources import as_feed, batches
 from fulltilt.train.step import HybridPrecisionTrainer
 from fulltilt.train.together import Rhythm, largest, rank, several, summed, world
-from fulltilt.train.training import Duties, Position, Training
+from fulltilt.train.training import Duties, Training
+from fulltilt.train.unpacking import Unpacking
 from fulltilt.train.validation import Validation
-
-_MOST_ROLLBACKS = 5
-"""After so many without getting through an epoch, the cause is not some batch."""
 
 
 class Trainer:
     """Trains a model: `fit`, `validate`, `resume`.
 
-    Loaders may be DataLoaders, fulltilt feeds or any iterable of batches (*inputs, target). Everything but the model
-    and the training data has a default. `config` is the section `training` of a configuration file, as a mapping or a
-    `TrainingConfig`, or the whole file's content. Under torchrun the processes train together (docs/distributed.md).
+    Loaders may be DataLoaders, fulltilt feeds or any iterable of batches, (*inputs, target) or mappings. Everything but
+    the model and the training data has a default. `config` is the section `training` of a configuration file, as a
+    mapping or a `TrainingConfig`, or the whole file's content. Under torchrun the processes train together
+    (docs/distributed.md).
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Trainer:
         gpu_augmentation: Augmentation | None = None,
         metrics: Metrics | None = None,
         callbacks: Sequence[Callback] = (),
-        target: int | Literal["auto"] = "auto",
+        target: int | str = "auto",
     ) -> None:
         """
         Args:
@@ -73,7 +72,7 @@ class Trainer:
             scheduler: one or several; `scheduler_interval` says when they step.
             gpu_augmentation: for training batches; in validation only its size, normalisation and dtype apply.
             metrics: torchmetrics metrics of (outputs, target), for training and validation.
-            target: which of a batch's values is the target, when "auto" can't tell.
+            target: which of a batch's values is the target, when "auto" can't tell: its number, or a mapping's key.
         """
         self.config, logging = as_settings(config)
         start_until_exit()
@@ -117,10 +116,11 @@ class Trainer:
             accumulate=self.config.accumulate,
             clip_norm=self.config.clip_norm,
             ema_decay=self.config.ema_decay,
-            target=target,
+            target=target if isinstance(target, int) else "auto",
             expected_steps=self._expected_steps(train_loader),
         )
         self._arranged.wrap(self.stepper)
+        unpacking = Unpacking(self.stepper, target)
         seed = self.config.seed or 0
         source = as_feed(train_loader, self.device, name="train_loader", seed=seed)
         beside = metrics if self.config.train_metrics else None
@@ -134,7 +134,7 @@ class Trainer:
             augment=for_training(gpu_augmentation, source, on=self.config.use_gpu_augmentation is not False),
             metrics=None if beside is None else MetricsBeside(beside, self.device, prefix="train_"),
             schedules=schedules,
-            target=target,
+            unpacking=unpacking,
             even=check_shared(source, batches(source), name="train_loader"),
         )
         self._validation: Validation | None = None
@@ -146,7 +146,7 @@ class Trainer:
                 held_out,
                 augment=for_validation(gpu_augmentation, held_out),
                 metrics=None if metrics is None else MetricsBeside(metrics, self.device, prefix="val_"),
-                target=target,
+                unpacking=unpacking,
             )
         self._schedules = schedules
         steps = self._expected_steps(source)
@@ -154,12 +154,9 @@ class Trainer:
         plain = self.config.model_dump(mode="json")
         self._saving = Saving(checkpoints, self.stepper, source, schedules, config=plain)
         self._report = Report(logging, output, is_main=self.is_main, epochs=self.config.epochs)
+        self._course = Course(self._saving, self._training, self._monitored, self._report, lr=self.config.lr)
         self._perf_interval = logging.perf_interval
-        self._position = Position()
-        self._middle: MidEpoch | None = None
-        self._random: Mapping[str, Any] | None = None
-        self._rollbacks = self._bad_epoch = 0
-        self._stop_asked = self._resumed = False
+        self._stop_asked = False
         self._rhythm = Rhythm()
 
     @property
@@ -174,12 +171,12 @@ class Trainer:
     @property
     def epoch(self) -> int:
         """Epochs completed."""
-        return self._position.epoch
+        return self._course.position.epoch
 
     @property
     def step(self) -> int:
         """Training batches stepped with, in all."""
-        return self._position.step
+        return self._course.position.step
 
     def stop(self) -> None:
         """End after this epoch; for callbacks."""
@@ -220,35 +217,35 @@ class Trainer:
 
     def resume(self, path: str | os.PathLike[str] | None = None) -> int:
         """Go on from a checkpoint: the given one, or the newest good one in `output`. Returns its step."""
-        self._restore(path)
-        self._resumed = True
+        self._course.resume(path)
+        self.history.best = self._monitored.best
         return self.step
 
     # --- epochs --------------------------------------------------------------------------------------------------
 
     def _epochs(self, signals: StopSignals) -> None:
         if self.config.nan_policy == "rollback":
-            self._save(None)  # there is always a way back
+            self._course.save()  # there is always a way back
         while self.epoch < self.config.epochs and not (signals.asked or self._stop_asked or self._out_of_steps):
             try:
                 self._run_epoch(signals)
             except RollBackError as bad:
-                self._roll_back(bad)
+                self._course.roll_back(bad)
+                self.history.best = self._monitored.best
         if signals.asked is not None:
-            self._save(None)
+            self._course.save()
         self._saving.wait()
 
     def _run_epoch(self, signals: StopSignals) -> None:
-        training, position, bar = self._training, self._position, self._report.bar
-        training.begin(self.epoch, self._middle, self._random)
-        self._middle = self._random = None
+        training, bar = self._training, self._report.bar
+        self._course.begin_epoch()
         bar.begin(f"epoch {self.epoch + 1}/{self.config.epochs}", training.batches, training.losses.sums.batches)
         duties = Duties(next_step=self._next_due, do=partial(self._do_due, signals), refresh=self._refresh)
-        complete = training.run(position, signals, duties, bar)
+        complete = training.run(self._course.position, signals, duties, bar)
         training.losses.look(wait=True)
         signals.agree()
         if not complete:
-            self._middle = training.middle()
+            self._course.leave_epoch()
         if complete or signals.asked is None:
             self._end_epoch(complete=complete)
 
@@ -264,9 +261,7 @@ class Trainer:
         monitored = self._monitored.of(record)
         if complete:
             self._schedules.epoch_ended(monitored)
-            self._position.epoch += 1
-            if number >= self._bad_epoch and self._training.losses.sums.samples:
-                self._rollbacks = 0  # what was left out was all that was bad
+            self._course.end_epoch()
         self.history.epochs.append(record)
         self._report.epoch(record, self.stepper.get_performance_stats(), step=self.step)
         for callback in self.callbacks:
@@ -277,7 +272,7 @@ class Trainer:
         every = config.checkpoint_every_steps
         due = number % config.checkpoint_interval == 0 or (every is not None and self.step % every == 0)
         if due or last or self._stop_asked or (improved and config.keep_best):
-            self._save(monitored)
+            self._course.save(monitored)
 
     def _record(self) -> dict[str, Any]:
         sums = self._training.losses.sums
@@ -326,9 +321,7 @@ class Trainer:
         if done == self._training.batches:
             return False  # the feed stands in the next epoch already: what is due is done at this one's end
         if every is not None and self.step % every == 0 and not self._out_of_steps:
-            self._middle = self._training.middle()
-            self._save(None)
-            self._middle = None
+            self._course.save_under_way()
         return self._out_of_steps
 
     @property
@@ -345,8 +338,6 @@ class Trainer:
         stats = self.stepper.get_performance_stats if self.device.type == "cuda" else None
         self._report.refresh(sums.batches, sums.samples, sums.waited, loss=training.losses.last, left=left, stats=stats)
 
-    # --- state ---------------------------------------------------------------------------------------------------
-
     def _checkpoints(self, output: Path) -> Checkpoints:
         return Checkpoints(
             output / "checkpoints",
@@ -357,45 +348,12 @@ class Trainer:
             own=OWN,
         )
 
-    def _save(self, metric: float | None) -> None:
-        self._saving.save(self._position, self._middle, best=self._monitored.best, metric=metric)
-
-    def _restore(self, path: str | os.PathLike[str] | None = None, *, before_step: int | None = None) -> None:
-        state = self._saving.load(path, before_step=before_step)
-        self._middle = self._saving.restore(state, self._position)
-        self._monitored.best = self.history.best = state["metrics"]["best"]
-        rng.restore(state["rng"])
-        if rank() >= state.get("world", 1):
-            part_ways(rank())  # those of rank 0, since this rank was not there
-        self._random = rng.take()
-        self._report.say("going on from step %d (epoch %d)", self.step, self.epoch + 1)
-        if (then := state.get("config", {}).get("lr", self.config.lr)) != self.config.lr:
-            self._report.say(
-                "lr %g has no effect: the optimizer goes on as it was saved, from %g", self.config.lr, then
-            )
-
-    def _roll_back(self, bad: RollBackError) -> None:
-        """To the last checkpoint before the bad batch, which is left out when its turn comes again."""
-        self._rollbacks, self._bad_epoch = self._rollbacks + 1, max(self._bad_epoch, bad.epoch)
-        if self._rollbacks > _MOST_ROLLBACKS:
-            raise LossError(
-                f"{bad}; {_MOST_ROLLBACKS} rollbacks did not help: lower the learning rate or set clip_norm",
-                step=bad.step,
-                epoch=bad.epoch,
-                batch=bad.batch,
-            ) from None
-        self._report.say("%s; rolling back", bad)
-        self._report.write("rollback", {"epoch": bad.epoch, "batch": bad.batch, "bad_step": bad.step}, step=self.step)
-        self._training.left_out.add((bad.epoch, bad.batch))
-        self._restore(before_step=bad.step)
-        self._saving.remove_from(bad.step)
-
     # --- beginning and end ---------------------------------------------------------------------------------------
 
     def _should_resume(self) -> bool:
         """As `resume` in the configuration asks; not where the program has, and not after steps of its own."""
         wanted = restarted() if self.config.resume == "auto" else self.config.resume
-        return wanted and not self._resumed and self.step == 0 and self._saving.exist()
+        return wanted and not self._course.resumed and self.step == 0 and self._saving.exist()
 
     def _say_start(self) -> None:
         config, report = self.config, self._report

@@ -106,6 +106,19 @@ def check_saved(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
                 f"the saved state is not of {name}: it lacks {', '.join(missing)} and has {', '.join(unknown)}; "
                 "use the optimizer that it was saved with"
             )
+    ours = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = [number for group in saved["param_groups"] for number in group["params"]]
+    for place, (number, parameter) in enumerate(zip(numbers, ours, strict=True)):
+        for key, value in saved["state"].get(number, {}).items():
+            if key in _SHAPED and isinstance(value, Tensor) and value.shape != parameter.shape:
+                raise InputError(
+                    f"the saved state's {key} of weight {place} has the shape {tuple(value.shape)}, the weight of "
+                    f"{name} {tuple(parameter.shape)}: give it the weights in the order that it was saved with"
+                )
+
+
+_SHAPED = frozenset({"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "square_avg", "grad_avg", "sum"})
+"""State of torch's own optimizers that has the shape of its weight."""
 
 
 def _listed(counts: list[int]) -> str:

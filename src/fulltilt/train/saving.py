@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from fulltilt.feed.base import Feed
 from fulltilt.train.checkpoint import Checkpoints, check_matches, folder, load_checkpoint, rng
 from fulltilt.train.checkpoint.keep import Entry, newest_first
 from fulltilt.train.checkpoint.ranks import team
+from fulltilt.train.checkpoint.store import read_run
 from fulltilt.train.fsdp import begin_states, is_sharded, spread
 from fulltilt.train.place import FORMAT, MidEpoch, check_format, is_finite
 from fulltilt.train.schedules import Schedules
@@ -45,6 +47,8 @@ class Saving:
         self.checkpoints = checkpoints
         self._stepper, self._source, self._schedules, self._config = stepper, source, schedules, dict(config)
         self._saved: tuple[int, int] | None = None
+        self._run = secrets.token_hex(8)
+        """Names the run, across resumes: in a folder with others' checkpoints, it tells which are its own."""
 
     @property
     def folder(self) -> Path | None:
@@ -80,6 +84,7 @@ class Saving:
         self._saved = here
         state = {
             "format": FORMAT,
+            "run": self._run,
             "model": self._model.state_dict(),
             "trainer": self._stepper.state_dict(),
             "schedulers": self._schedules.state_dict(),
@@ -92,7 +97,7 @@ class Saving:
             "metrics": {"best": best},
             "config": self._config,
         }
-        self.checkpoints.save(state, step=position.step, epoch=position.epoch, metric=metric)
+        self.checkpoints.save(state, step=position.step, epoch=position.epoch, metric=metric, run=self._run)
 
     def load(self, path: str | os.PathLike[str] | None = None, *, before_step: int | None = None) -> dict[str, Any]:
         """A checkpoint that can be gone on from: the given one, or the newest good one (made before a step)."""
@@ -104,26 +109,33 @@ class Saving:
         return self.folder is not None and team().from_first(lambda: bool(self._entries()))
 
     def restore(self, state: dict[str, Any], position: Position) -> MidEpoch | None:
-        """Put everything back but the random states, whose moment comes later."""
+        """Put everything back but the random states, whose moment comes later. What does not fit changes nothing."""
         if is_sharded(self._model):
             spread(state, self._model, self._stepper.optimizers)
+        self._stepper.check_state_dict(state["trainer"])
+        self._schedules.check_state(state["schedulers"])
+        place, middle = check_place(self._source, state["feed"]), self._middle(state)
+        self._source.load_state_dict(place)  # first: a feed looks for itself whether the place is one of its own
         self._model.load_state_dict(state["model"])
         self._stepper.load_state_dict(state["trainer"])
         self._schedules.load_state_dict(state["schedulers"])
-        self._source.load_state_dict(check_place(self._source, state["feed"]))
-        self._saved = None
+        self._saved, self._run = None, state.get("run", self._run)
         position.epoch, position.step = int(state["epoch"]), int(state["step"])
-        return self._middle(state)
+        return middle
 
     def remove_from(self, step: int) -> None:
-        """Remove what was saved at or after a step that turned out bad."""
+        """Remove what this run has saved at or after a step that turned out bad; another run's stay."""
 
         def remove() -> None:
             for entry in self._entries():
-                if entry.step >= step:
+                if entry.step >= step and self._is_own(entry):
                     folder.remove(entry.path)
+                    log.info("removed %s: it was saved after the batch that is left out", entry.path.name)
 
         team().from_first(remove)
+
+    def _is_own(self, entry: Entry) -> bool:
+        return read_run(entry.path) == self._run
 
     def _middle(self, state: Mapping[str, Any]) -> MidEpoch | None:
         if state["middle"] is None:
@@ -154,7 +166,11 @@ class Saving:
 
     def _newest_good(self, before_step: int | None) -> dict[str, Any]:
         def candidates() -> list[Path]:
-            return [e.path for e in self._entries() if before_step is None or e.step < before_step]
+            """A way back leads along this run; to go on, any run will do."""
+            entries = self._entries()
+            if before_step is not None:
+                entries = [entry for entry in entries if entry.step < before_step and self._is_own(entry)]
+            return [entry.path for entry in entries]
 
         paths = team().from_first(candidates)
         for path in paths:

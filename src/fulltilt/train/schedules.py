@@ -60,10 +60,14 @@ class Schedules:
     def state_dict(self) -> list[dict[str, Any]]:
         return [_plain(scheduler.state_dict()) for scheduler in self.all]
 
-    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
-        """Go on from there. One that was made for a longer or shorter run keeps its own length."""
+    def check_state(self, states: Sequence[dict[str, Any]]) -> None:
+        """Whether saved states are these schedulers'."""
         if len(states) != len(self.all):
             raise InputError(f"the checkpoint has {len(states)} schedulers, this run {len(self.all)}; use the same")
+
+    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
+        """Go on from there. One that was made for a longer or shorter run keeps its own length."""
+        self.check_state(states)
         for scheduler, state in zip(self.all, states, strict=True):
             lengths = {name: getattr(scheduler, name) for name in _LENGTHS if name in state}
             if any(state[name] != value for name, value in lengths.items()):

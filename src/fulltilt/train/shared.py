@@ -117,8 +117,13 @@ def share(loader: Any, device: torch.device, *, name: str, seed: int) -> Feed | 
 
 def check_place(source: Feed, state: dict[str, Any]) -> dict[str, Any]:
     """A feed's saved place, for the feed of now: that of several processes may be one process's to go on from."""
-    if isinstance(source, SharedLoaderFeed) or not isinstance(source, LoaderFeed) or "batches" in state:
+    if isinstance(source, SharedLoaderFeed) or not isinstance(source, LoaderFeed) or "random" in state:
         return state
+    if "position" not in state:
+        raise InputError(
+            f"the saved place ({', '.join(state)}) is not that of a DataLoader: use the loader or feed that it was "
+            "saved with"
+        )
     if state["position"]:
         raise InputError(
             "the checkpoint was made in the middle of an epoch by several processes, which a plain DataLoader's own "

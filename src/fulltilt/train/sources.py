@@ -99,6 +99,11 @@ class IterableFeed(Feed):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there: the batches before it are made again and passed over."""
+        if "batches" not in state:
+            raise InputError(
+                f"the saved place ({', '.join(state)}) is not that of an iterable of batches: use the loader or feed "
+                "that it was saved with"
+            )
         self.set_epoch(int(state["epoch"]))
         self._batches = int(state["batches"])
         self._resumes = self._batches > 0

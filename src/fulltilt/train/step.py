@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -111,7 +111,7 @@ class HybridPrecisionTrainer:
         self._clock = StepClock(self.device)
         self._micro = MicroBatches(self._engine, accumulate=accumulate, copied=self._note_copied)
         self._wishes = Wishes(channels_last=channels_last, fused=fused, compile=compile, cuda_graph=cuda_graph)
-        self._target, self._expected_steps = target, expected_steps
+        self.target, self._expected_steps = target, expected_steps
         self._tuned = self.device.type == "cuda" and torch.backends.cudnn.benchmark
         self._graph: GraphedStep | None = None
         self._uncaptured = False
@@ -194,13 +194,22 @@ class HybridPrecisionTrainer:
             state["ema"] = self.ema.state_dict()
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def check_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Whether a saved state is this trainer's; changes nothing."""
         if len(state["optimizers"]) != len(self.optimizers):
             raise InputError(
                 f"the saved state has {len(state['optimizers'])} optimizers, this trainer {len(self.optimizers)}"
             )
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             check_saved(optimizer, saved)
+        if self.ema is not None and "ema" in state:
+            self.ema.check(state["ema"])
+        unknown = set(state.get("grads", {})) - {name for name, _ in self.model.named_parameters()}
+        if unknown:
+            raise InputError(f"the saved gradients are another model's: it has no {', '.join(sorted(unknown)[:8])}")
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.check_state_dict(state)
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self._engine.fit_optimizers()
@@ -216,7 +225,7 @@ class HybridPrecisionTrainer:
 
     def _parted(self, batch: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
         """Inputs and target, where they are; labels that are still on the host are looked at."""
-        inputs, target = split(batch, self._target)
+        inputs, target = split(batch, self.target)
         if self._gpu:
             self._from_host = any(isinstance(part, Tensor) and not part.is_cuda for part in batch)
             if self._from_host and isinstance(target, Tensor):
@@ -248,7 +257,7 @@ class HybridPrecisionTrainer:
             if self._uncaptured:
                 self._shapes = shapes  # what the lost graph was for
             return
-        place = target_place(batch, self._target)
+        place = target_place(batch, self.target)
         self._engine.objective.check_labels(batch[place])
         trials = Trials(self._engine, self._micro.first_piece(batch), place)
         if not self.plan:

@@ -6,10 +6,11 @@ A step of a small model takes a quarter of a millisecond.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from fulltilt.assist.beside import MetricsBeside
 from fulltilt.errors import InputError
@@ -22,9 +23,12 @@ from fulltilt.train.progress import Bar
 from fulltilt.train.roles import target_place
 from fulltilt.train.schedules import Schedules
 from fulltilt.train.signals import StopSignals
-from fulltilt.train.sources import batches, check_batch
+from fulltilt.train.sources import batches
 from fulltilt.train.step import HybridPrecisionTrainer
 from fulltilt.train.together import largest
+from fulltilt.train.unpacking import Unpacking
+
+log = logging.getLogger("fulltilt.train")
 
 _END = object()
 
@@ -63,7 +67,7 @@ class Training:
         augment: LoopAugmentation | None,
         metrics: MetricsBeside | None,
         schedules: Schedules,
-        target: int | Literal["auto"],
+        unpacking: Unpacking,
         even: bool = True,
     ) -> None:
         """
@@ -75,7 +79,7 @@ class Training:
         """In an epoch, where that is known."""
         self.left_out: set[tuple[int, int]] = set()
         """Batches, as (epoch, number), that are passed over: a rollback has found them bad."""
-        self._stepper, self._schedules, self._target = stepper, schedules, target
+        self._stepper, self._schedules, self._unpacking = stepper, schedules, unpacking
         self._even = even
         self._random: Mapping[str, Any] | None = None
         self._resumes = False
@@ -122,15 +126,16 @@ class Training:
             metrics=None if self.metrics is None else self.metrics.state_dict(),
         )
 
-    def _steps(self, position: Position, signals: StopSignals, duties: Duties, bar: Bar) -> bool:  # noqa: PLR0912
+    def _steps(self, position: Position, signals: StopSignals, duties: Duties, bar: Bar) -> bool:  # noqa: PLR0912, PLR0915
         clock, losses, stepper = time.perf_counter, self.losses, self._stepper
         sums, awaited, watch = losses.sums, losses.awaited, losses.watch
         train_step, note_wait = stepper.train_step, stepper.note_wait
-        augment, metrics, per_step, left_out = self.augment, self.metrics, self._schedules.per_step, self.left_out
+        metrics, per_step, left_out = self.metrics, self._schedules.per_step, self.left_out
+        prepare: Callable[[Any], Any] | None = None
         epoch, step, place, even = position.epoch + 1, position.step, -1, self._even
         iterator = iter(self.source)
         due = duties.next_step()
-        first = True
+        first, done_before = True, sums.batches
         while True:
             asked = clock()
             try:
@@ -143,6 +148,8 @@ class Training:
             if not even and largest(batch is _END):
                 return True  # one has no more: the others leave the rest of theirs
             if batch is _END:
+                if self._resumes and sums.batches == done_before:
+                    self._say_nothing_left(done_before)
                 return True
             sums.batches += 1
             sums.waited += now - asked
@@ -150,17 +157,17 @@ class Training:
             if left_out and (epoch, sums.batches) in left_out:
                 continue
             if first:
-                check_batch(batch, name="train_loader")
+                prepare = self._unpacking.prepared(batch, self.augment, name="train_loader")
                 self._restore_random()
-            if augment is not None:
-                batch = augment(batch)
+            if prepare is not None:
+                batch = prepare(batch)
             loss, outputs = train_step(*batch)
             step += 1
             position.step = step
             samples = len(batch[0])
             sums.samples += samples
             if first:
-                first, place = False, target_place(tuple(batch), self._target)
+                first, place = False, target_place(tuple(batch), stepper.target)
             awaited.append(Batch(step, epoch, sums.batches, samples))
             if watch.add(loss):
                 losses.look()
@@ -177,6 +184,15 @@ class Training:
                 duties.refresh()
             if signals.asked is not None and not (self.batches and sums.batches >= self.batches):
                 return False
+
+    def _say_nothing_left(self, done: int) -> None:
+        """Without a word, data that have become fewer since would look like an epoch."""
+        if done != self.batches:
+            log.warning(
+                "train_loader has no batch after the %d that the checkpoint had been through, so this epoch ends here; "
+                "if the data have become fewer since, its figures are not a whole epoch's",
+                done,
+            )
 
     def _note_time(self) -> None:
         now = time.perf_counter()

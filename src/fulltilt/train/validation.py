@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +16,10 @@ from fulltilt.train.augmenting import LoopAugmentation
 from fulltilt.train.progress import Bar
 from fulltilt.train.roles import target_place
 from fulltilt.train.shared import first_samples, own_samples
-from fulltilt.train.sources import batches, check_batch
+from fulltilt.train.sources import batches
 from fulltilt.train.step import HybridPrecisionTrainer
 from fulltilt.train.together import same_buffers, summed
+from fulltilt.train.unpacking import Unpacking
 
 
 class Validation:
@@ -32,10 +32,10 @@ class Validation:
         *,
         augment: LoopAugmentation | None,
         metrics: MetricsBeside | None,
-        target: int | Literal["auto"],
+        unpacking: Unpacking,
     ) -> None:
         self.source, self.batches = source, batches(source)
-        self._stepper, self._augment, self._metrics, self._target = stepper, augment, metrics, target
+        self._stepper, self._augment, self._metrics, self._unpacking = stepper, augment, metrics, unpacking
 
     def run(self, bar: Bar) -> dict[str, float]:
         """`val_loss`, the mean over all samples, and every metric."""
@@ -48,12 +48,13 @@ class Validation:
         bar.begin("validation", self.batches)
         same_buffers(self._stepper.model)
         with evaluating(self._stepper.model), self._averaged(), self._random_kept():
-            place = 0
+            place, prepare = 0, None
             for batch in self.source:
                 if not losses:
-                    check_batch(batch, name="val_loader")
-                    place = target_place(tuple(batch), self._target)
-                given = batch if self._augment is None else self._augment(batch)
+                    prepare = self._unpacking.prepared(batch, self._augment, name="val_loader")
+                given = batch if prepare is None else prepare(batch)
+                if not losses:
+                    place = target_place(tuple(given), self._stepper.target)
                 own = own_samples(self.source, len(losses) + 1)
                 if own:
                     given = first_samples(given, own)

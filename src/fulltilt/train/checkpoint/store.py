@@ -72,11 +72,22 @@ class Checkpoints:
         self._metrics: dict[tuple[str, int], float | None] = {}
         folders.prepare(self.folder)
 
-    def save(self, state: Mapping[str, Any], *, step: int, epoch: int, metric: float | None = None) -> None:
-        """Begin to save; what is changed after the call is not in it. Raises the error of the save before, if any."""
+    def save(
+        self, state: Mapping[str, Any], *, step: int, epoch: int, metric: float | None = None, run: str | None = None
+    ) -> None:
+        """Begin to save; what is changed after the call is not in it. Raises the error of the save before, if any.
+
+        Args:
+            run: names the run that this belongs to, for `read_run`.
+        """
         self.wait()
         flat = flatten(state)
-        notes = {"step": int(step), "epoch": int(epoch), "metric": None if metric is None else float(metric)}
+        notes: dict[str, Any] = {
+            "step": int(step),
+            "epoch": int(epoch),
+            "metric": None if metric is None else float(metric),
+            "run": run,
+        }
         if self._sharded is True or (self._sharded == "auto" and flat.sharded):
             part = sharded.part_of(state, flat, self._own, rank=ranks.rank())
             plain, shards = self._staging.take(part.tensors), self._shard_staging.take(part.shards)
@@ -257,9 +268,21 @@ def _load_together(path: Path, team: ranks.Team, into: Mapping[str, Any] | None)
     return loaded
 
 
+def read_run(path: Path) -> str | None:
+    """Which run a checkpoint belongs to; None where it does not say, or can't be read."""
+    with contextlib.suppress(OSError):
+        return _notes(path).get("run")
+    return None
+
+
 def _metric(path: Path) -> float | None:
-    try:
-        metric = (sharded.read_manifest(path) if path.is_dir() else read_notes(path)).get("metric")
-    except CheckpointError:
-        return None
+    metric = _notes(path).get("metric")
     return None if metric is None else float(metric)
+
+
+def _notes(path: Path) -> Mapping[str, Any]:
+    """What a checkpoint says about itself, without reading its tensors."""
+    try:
+        return sharded.read_manifest(path) if path.is_dir() else read_notes(path)
+    except CheckpointError:
+        return {}
