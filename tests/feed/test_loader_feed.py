@@ -16,11 +16,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from fulltilt.augment import MinimalGPUAugmentation
 from fulltilt.errors import InputError, UnavailableError
-from fulltilt.feed import feed
+from fulltilt.feed import ImageFiles, feed
 from fulltilt.feed.structure import map_tensors
 from fulltilt.machine.cores import Cores
 
@@ -106,6 +107,65 @@ def test_a_loader_is_resumed_with_exactly_the_rest(done, generator):
         after = seen(second)
     assert before + after == expected[1]
     assert torch.equal(torch.get_rng_state(), random), "resuming draws nothing from the trainer's generator"
+
+
+@pytest.mark.parametrize("broken_off", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(("workers", "tuned"), [(0, None), (1, None), (1, "auto")])
+def test_a_state_saved_at_the_last_batch_is_the_next_epoch_s_beginning(workers, tuned, own, broken_off):
+    def loader():
+        torch.manual_seed(1)
+        generator = torch.Generator().manual_seed(9) if own else None
+        return DataLoader(Squares(18), batch_size=4, shuffle=True, generator=generator, num_workers=workers)
+
+    plain = loader()
+    expected = [seen(plain) for _ in range(3)]
+    with feed(loader(), num_workers=tuned, device="cpu") as first:
+        for batch in first:
+            state, random = first.state_dict(), torch.get_rng_state()  # as a trainer saves both
+            if broken_off and len(batch[0]) == 2:
+                break
+        assert (state["epoch"], state["batches"]) == (1, 0)
+        assert seen(first) == expected[1], "saving changes nothing"
+    again = loader()
+    torch.set_rng_state(random)
+    with feed(again, num_workers=tuned, device="cpu") as second:
+        second.load_state_dict(state)
+        second.set_epoch(1)
+        assert [seen(second) for _ in range(2)] == expected[1:]
+
+
+def test_a_loader_s_own_generator_goes_on_after_a_resume_between_epochs():
+    def loader():
+        return DataLoader(Squares(18), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(9))
+
+    with feed(loader(), device="cpu") as whole:
+        expected = [seen(whole) for _ in range(3)]
+        assert expected[0] != expected[1]
+    with feed(loader(), device="cpu") as first:
+        list(first)
+        state = first.state_dict()
+    with feed(loader(), device="cpu") as second:
+        second.load_state_dict(state)
+        assert second.state_dict()["epoch"] == 1
+        assert [seen(second) for _ in range(2)] == expected[1:]
+
+
+def test_a_sampler_that_gives_more_than_it_says_is_gone_through_and_resumed():
+    class Modest(SequentialSampler):
+        def __len__(self) -> int:
+            return 8
+
+    def loader():
+        return DataLoader(Squares(12), batch_size=4, sampler=Modest(range(12)))
+
+    places = []
+    with feed(loader(), device="cpu") as it:
+        for _ in it:
+            state = it.state_dict()
+            places.append((state["epoch"], state["batches"]))
+        assert places == [(0, 1), (1, 0), (0, 3)]
+        assert it.state_dict()["epoch"] == 1
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
@@ -231,9 +291,53 @@ def test_an_error_in_the_data_set_comes_out_where_its_batch_would(workers):
             next(loop)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("loader", [False, True])
+def test_every_batch_is_shown_in_the_thread_that_fetches_and_an_objection_comes_out_in_its_place(loader, workers):
+    threads = set()
+
+    def look(batch) -> None:
+        threads.add(threading.current_thread().name)
+        if 9 in batch[0]:
+            raise InputError("a label of 9 is too large")
+
+    if loader:
+        it = feed(DataLoader(Squares(20), batch_size=4, num_workers=workers), device="cpu")
+    else:
+        it = feed(Squares(20), batch_size=4, device="cpu", num_workers=workers)
+    with it:
+        assert it.inspect_with(look)
+        loop = iter(it)
+        assert seen(next(loop) for _ in range(2)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        with pytest.raises(InputError, match="a label of 9 is too large"):
+            next(loop)
+    assert threads == {"fulltilt-fetch"}
+
+
+def test_what_is_in_memory_is_shown_at_once(tmp_path):
+    shown = []
+    labels = torch.arange(6)
+    with feed((torch.zeros(6, 2), labels), batch_size=4, device="cpu") as it:
+        assert it.inspect_with(shown.append)
+        assert torch.equal(shown.pop()[-1], labels)
+        list(it)
+        assert not shown
+    for number in range(6):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.png")
+    paths = sorted(tmp_path.glob("*.png"))
+    with feed(ImageFiles(paths, labels=labels.numpy()), size=8, batch_size=4, device="cpu", num_workers=1) as it:
+        assert it.inspect_with(shown.append)
+        (batch,) = shown
+        assert batch[0] is None
+        assert torch.equal(batch[1], labels)
+    with feed(ImageFiles(paths), size=8, batch_size=4, device="cpu", num_workers=1) as it:
+        assert not it.inspect_with(shown.append)
+        assert len(shown) == 1
+
+
 KILLED = """
 import os, signal, torch
-from fulltilt.feed import feed
+from fulltilt.feed import ImageFiles, feed
 class Numbers(torch.utils.data.Dataset):
     def __len__(self): return 4000
     def __getitem__(self, number): return number

@@ -52,6 +52,15 @@ class Feed(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
 
+    def inspect_with(self, look: Callable[[Any], None]) -> bool:  # noqa: ARG002  # for feeds that have something
+        """Have `look` see every batch on the host, before it is sent: whoever looks at it later waits for the device.
+
+        It is called by the thread that fetches, and what it raises comes out of the loop in that batch's place. Samples
+        that are in memory from the beginning it sees here and now, all as one batch; of image files that is their
+        labels, with None for what is not decoded yet. To be called before the first loop. False: nothing is shown.
+        """
+        return False
+
     def stats(self) -> dict[str, Any]:
         """Rates so far, seen from the loop."""
         return self._clock.figures()

@@ -70,6 +70,10 @@ class DatasetFeed(OrderedFeed):
             raise InputError(f"resize({workers}): a data set has 0 workers (the loop's own process) or more")
         self._crew.resize(workers)
 
+    def inspect_with(self, look: Callable[[Any], None]) -> bool:
+        self._mover.inspect = look
+        return True
+
     def stats(self) -> dict[str, Any]:
         """Rates seen from the loop, the workers and how busy they are, and what holds the loop up."""
         figures = super().stats()

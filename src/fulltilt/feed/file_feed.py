@@ -165,6 +165,13 @@ class FileFeed(OrderedFeed):
         """The GPU's share of decoding that was chosen; None while it is looked for or when it was given."""
         return None if self._share_tuner is None else self._share_tuner.decision
 
+    def inspect_with(self, look: Callable[[Any], None]) -> bool:
+        if self._source.labels is None:
+            return False
+        pixels = (None,) if self._source.masks is None else (None, None)
+        look((*pixels, torch.from_numpy(self._source.labels)))
+        return True
+
     def resize(self, workers: int) -> None:
         """Go on with another number of decoder processes, chosen by hand, and the GPU's share as it is."""
         self._check_open()

@@ -63,14 +63,15 @@ class LoaderFeed(Feed):
         self._check_open()
         self._mover.stop()
         if self._resumes:
-            iterator = self._rest()
+            iterator, end = self._rest()
         else:
             self._epoch, self._batches = self._epoch + (self._batches > 0), 0
             self._random = self._generator_state()
             self._begins = not (_lasts(self._loader) and self._begun)
             self._begun = True
-            iterator = self._whole()
+            iterator, end = self._whole(), self._length()
         self._resumes = False
+        epoch, given, random = self._epoch, self._batches, self._random
         self._mover.start(iterator)
         if self._crew is not None:
             self._crew.go_on()
@@ -81,13 +82,17 @@ class LoaderFeed(Feed):
                 break
             waited = self._mover.waited_seconds
             self._clock.waited(waited)
-            self._batches += 1
+            given += 1
+            if given == end:
+                self._epoch, self._batches, self._random = epoch + 1, 0, None
+            else:
+                self._epoch, self._batches, self._random = epoch, given, random
             samples = samples_in(batch)
             if self._crew is not None:
                 self._crew.saw(samples, waited)
             self._clock.gave(samples)
-            yield self._augment(batch, self._epoch)
-        self._epoch, self._batches, self._random = self._epoch + 1, 0, None
+            yield self._augment(batch, epoch)
+        self._epoch, self._batches, self._random = epoch + 1, 0, None
         if self._crew is not None:
             self._crew.pause()
 
@@ -100,6 +105,10 @@ class LoaderFeed(Feed):
     def decision(self) -> Decision[int] | None:
         """The number of workers that was chosen, once trying has ended."""
         return None if self._crew is None else self._crew.decision
+
+    def inspect_with(self, look: Callable[[Any], None]) -> bool:
+        self._mover.inspect = look
+        return True
 
     def stats(self) -> dict[str, Any]:
         figures = super().stats()
@@ -117,13 +126,20 @@ class LoaderFeed(Feed):
                 tell(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self._epoch, "batches": self._batches, "random": self._random, "begins": self._begins}
+        """With an epoch's last batch given out, the next one's beginning; a stream's last is not known to be that."""
+        own = self._loader.generator
+        # Between epochs torch's global generator is the trainer's to save; one of the loader's own is known here alone.
+        random = own.get_state() if self._random is None and own is not None else self._random
+        return {"epoch": self._epoch, "batches": self._batches, "random": random, "begins": self._begins}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there, in a loader of the same batch size; the samples given out already are not loaded again."""
         self.set_epoch(int(state["epoch"]))
         self._batches, self._random = int(state["batches"]), state["random"]
         self._begins = bool(state["begins"])
+        if not self._batches and self._loader.generator is not None:
+            self._set_generator_state(self._random)
+            self._random = None
         self._resumes = self._random is not None
 
     def close(self) -> None:
@@ -140,34 +156,46 @@ class LoaderFeed(Feed):
         own = self._loader.num_workers or isinstance(self._loader.dataset, IterableDataset)
         return iterator if own else _begun(iterator)
 
-    def _rest(self) -> Iterator[Any]:
-        """The epoch's remaining batches: its order drawn again as it was, what has been seen left out."""
+    def _length(self) -> int | None:
+        """Batches in an epoch; None where that shows at its end only."""
+        if isinstance(self._loader.dataset, IterableDataset):
+            return None  # which may say how long it is, but need not keep to it
+        try:
+            return len(self._loader)
+        except TypeError:  # a sampler without a length
+            return None
+
+    def _rest(self) -> tuple[Iterator[Any], int | None]:
+        """The epoch's remaining batches, and how many it has had at their end.
+
+        Its order is drawn again as it was, and what has been seen left out.
+        """
         # A generator of the loader's own goes on from here as it did; torch's global one is the trainer's to restore.
         now = self._generator_state() if self._loader.generator is None else None
         self._set_generator_state(self._random)
         try:
-            seed = self._draw_seed() if self._begins else 0
             if isinstance(self._loader.dataset, IterableDataset):
-                return islice(iter(self._loader), self._batches, None)
+                return islice(iter(self._loader), self._batches, None), None
+            seed = self._draw_seed() if self._begins else 0
             left = list(self._batch_sampler())[self._batches :]
         finally:
             self._set_generator_state(now)
+        end = self._batches + len(left)
         if self._crew is not None:
-            return self._made(iter(left), seed)
+            return self._made(iter(left), seed), end
         loader = self._loader
-        return iter(
-            DataLoader(
-                loader.dataset,
-                batch_sampler=left,
-                num_workers=loader.num_workers,
-                collate_fn=loader.collate_fn,
-                timeout=loader.timeout,
-                worker_init_fn=loader.worker_init_fn,
-                multiprocessing_context=loader.multiprocessing_context,
-                prefetch_factor=loader.prefetch_factor,
-                generator=torch.Generator(),
-            )
+        others = DataLoader(
+            loader.dataset,
+            batch_sampler=left,
+            num_workers=loader.num_workers,
+            collate_fn=loader.collate_fn,
+            timeout=loader.timeout,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            prefetch_factor=loader.prefetch_factor,
+            generator=torch.Generator(),
         )
+        return iter(others), end
 
     def _made(self, batches: Iterator[Any], seed: int) -> Iterator[Any]:
         """These batches, by workers whose number is being looked for."""

@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -34,13 +34,15 @@ class Mover:
         self._fetcher: _Fetcher | None = None
         self._in_flight = InFlight(device)
         self._batch_bytes = 0
+        self.inspect: Callable[[Any], None] | None = None
+        """Shown every batch in the thread that fetches, before it is pinned: what it raises comes out in its place."""
         self.waited_seconds = 0.0
         """How long training had nothing to go on with before the last batch; 0 if the device had work all the while."""
 
     def start(self, iterator: Iterator[Any]) -> None:
         """Begin with an iterator; what was under way is dropped."""
         self.stop()
-        self._fetcher = _Fetcher(iterator, self._depth, pin=self._stream is not None)
+        self._fetcher = _Fetcher(iterator, self._depth, pin=self._stream is not None, show=self._show)
 
     def stop(self) -> None:
         """Drop what is under way, and wait until the thread has left the iterator."""
@@ -79,6 +81,10 @@ class Mover:
 
         return map_tensors(keep, batch)
 
+    def _show(self, batch: Any) -> None:
+        if self.inspect is not None:
+            self.inspect(batch)
+
     def _moved(self, batch: Any) -> tuple[Any, torch.cuda.Event | None]:
         if self._stream is None:
             return map_tensors(lambda tensor: tensor.to(self._device), batch), None
@@ -99,8 +105,8 @@ class _Item:
 class _Fetcher:
     """A thread that runs an iterator ahead."""
 
-    def __init__(self, iterator: Iterator[Any], depth: int, *, pin: bool) -> None:
-        self._iterator, self._pin = iterator, pin
+    def __init__(self, iterator: Iterator[Any], depth: int, *, pin: bool, show: Callable[[Any], None]) -> None:
+        self._iterator, self._pin, self._show = iterator, pin, show
         self._queue: queue.Queue[_Item] = queue.Queue(depth)
         self._stopped = threading.Event()
         self._over: _Item | None = None
@@ -155,6 +161,7 @@ class _Fetcher:
     def _run(self) -> None:
         try:
             for batch in self._iterator:
+                self._show(batch)
                 ready = map_tensors(_pinned, batch) if self._pin else batch
                 self._queue.put(_Item(ready))
                 if self._stopped.is_set():

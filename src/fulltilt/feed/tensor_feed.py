@@ -53,6 +53,10 @@ class TensorFeed(OrderedFeed):
         self._gatherer = _Gatherer(self._tensors, order, device)
         self._staged: deque[tuple[Step, Tensors, Any]] = deque()
 
+    def inspect_with(self, look: Callable[[Any], None]) -> bool:
+        look(self._tensors)
+        return True
+
     def _begin(self, steps: Iterator[Step]) -> None:
         self._steps = steps
         self._staged.clear()
