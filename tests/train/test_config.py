@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from fulltilt.errors import InputError
+from fulltilt.errors import InputError, UnavailableError
 from fulltilt.train.config import Config, TrainingConfig
 from fulltilt.train.config_file import dump_config, make_config, make_training, parse_config, read_config
 
@@ -177,3 +179,72 @@ def test_mappings_from_python_are_checked_alike():
 
 def test_the_example_is_valid():
     read_config(Path(__file__).parents[2] / "examples" / "train.yaml")
+
+
+NAMES = """
+data:
+  source: no_such_folder
+  args: {n: 3}
+  val_source: no_such_module:val
+  batch_size: 0
+model: {name: tests.train.test_config:Modl}
+training:
+  device: gpu
+  optimizer: sgd
+  optimizer_args: {momentun: 0.9}
+  scheduler: step
+  scheduler_args: {step: 3}
+  loss: torch.nn.functional:mse_los
+  monitor: val_acuracy
+metrics:
+  accuracy: {name: MulticlasAccuracy, args: {num_classes: 3}}
+  iou: {name: BinaryJaccardIndex, args: {treshold: 0.5}}
+"""
+
+
+def test_names_that_lead_nowhere_are_listed_with_all_other_problems():
+    with pytest.raises(InputError) as caught:
+        parse_config(NAMES, source="run.yaml", look_up=True)
+    first, *found = str(caught.value).split("\n  ")
+    expected = [
+        "data.batch_size: found 0; allowed: a whole number ≥ 1 or auto",
+        "data.source: no_such_folder is read as a folder or .csv file, which takes no args (n)",
+        "data.source: no_such_folder does not exist (looked in ",
+        "data.val_source: there is no module 'no_such_module'",
+        "model.name: tests.train.test_config has no 'Modl'; did you mean Model?",
+        "training.optimizer: SGD(lr=0.001, momentun=0.9) failed: got an unexpected keyword argument 'momentun'",
+        "training.scheduler: StepLR(step=3) failed: got an unexpected keyword argument 'step'",
+        "training.loss: torch.nn.functional has no 'mse_los'; did you mean mse_loss?",
+        "training.device: device='gpu' is unknown; allowed: 'auto', 'cpu', 'cuda', 'cuda:0', …",
+        "metrics.accuracy.name: torchmetrics has no 'MulticlasAccuracy'; did you mean MulticlassAccuracy?",
+        "metrics.iou: BinaryJaccardIndex(treshold=0.5) failed: ",
+        "training.monitor: found 'val_acuracy' (did you mean val_accuracy?); there are ",
+    ]
+    assert first == f"run.yaml: {len(expected)} problems"
+    for line, begins in zip(found, expected, strict=True):
+        assert line.startswith(begins), line
+
+
+Model = None
+
+
+def test_a_file_whose_names_lead_somewhere_is_fine(tmp_path, monkeypatch):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "breaks_when_imported.py").write_text("raise RuntimeError('no licence')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    good = "data: {source: images, val_share: 0.1}\nmodel: {args: {classes: 3}}\ntraining: {device: cpu}\n"
+    assert parse_config(good, look_up=True) == parse_config(good)
+    for override, says in (
+        ("model.args={}", r"model: SmallCnn\(\) failed: missing a required argument: 'classes'"),
+        ("data.masks=nowhere", "data.source: the masks' folder nowhere does not exist"),
+        ("data.cache=nowhere", "data.cache: nowhere does not exist"),
+        ("data.source=null", "data.source: missing; give a folder"),
+        ("training.loss=breaks_when_imported:loss", "training.loss can't be imported: RuntimeError: no licence"),
+    ):
+        with pytest.raises(InputError, match=f"configuration: 1 problem\n  {says}"):
+            parse_config(good, [override], look_up=True)
+    # The file is right, and the machine has no such device: that is another exit status.
+    if not torch.cuda.is_available():
+        with pytest.raises(UnavailableError, match=r"training\.device: .*torch sees no NVIDIA GPU"):
+            parse_config(good, ["training.device=cuda"], look_up=True)

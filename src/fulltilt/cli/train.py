@@ -43,7 +43,7 @@ def train(
             raise InputError("CONFIG is missing: name a YAML file; `fulltilt train --print-config` shows its keys")
         print(dump_config(parse_config("")), end="")
         return
-    settings = _with_output(read_config(config, overrides or []), config)
+    settings = _with_output(read_config(config, overrides or [], look_up=not print_config), config)
     if print_config:
         print(dump_config(settings), end="")
         return

@@ -22,23 +22,31 @@ from fulltilt.train.references import called, found
 from fulltilt.train.seeding import seed_everything
 from fulltilt.train.sources import batches
 
-_MODELS: dict[str, Callable[..., nn.Module]] = {
+MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": models.Mlp,
     "small_cnn": models.SmallCnn,
     "small_unet": models.SmallUnet,
 }
-_OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "adam": torch.optim.Adam,
     "sgd": torch.optim.SGD,
     "rmsprop": torch.optim.RMSprop,
 }
-_LOSSES: dict[str, Callable[..., torch.Tensor]] = {
+LOSSES: dict[str, Callable[..., torch.Tensor]] = {
     "cross_entropy": functional.cross_entropy,
     "bce_with_logits": functional.binary_cross_entropy_with_logits,
     "mse": functional.mse_loss,
     "l1": functional.l1_loss,
     "smooth_l1": functional.smooth_l1_loss,
+}
+
+SCHEDULERS: dict[str, Callable[..., Any]] = {
+    "cosine": lr_scheduler.CosineAnnealingLR,
+    "step": lr_scheduler.StepLR,
+    "onecycle": lr_scheduler.OneCycleLR,
+    "linear": lr_scheduler.LinearLR,
+    "plateau": lr_scheduler.ReduceLROnPlateau,
 }
 
 
@@ -52,7 +60,7 @@ def make_trainer(config: Config) -> Trainer:
     train, val, augmentation = make_feeds(config, device)
     optimizer = make_optimizer(model, training)
     scheduler = make_scheduler(optimizer, training, batches(train))
-    metrics = {name: _metric(f"metrics.{name}", metric) for name, metric in config.metrics.items()}
+    metrics = {name: make_metric(f"metrics.{name}", metric) for name, metric in config.metrics.items()}
     return Trainer(
         model,
         train,
@@ -69,7 +77,7 @@ def make_trainer(config: Config) -> Trainer:
 
 def make_model(config: Config) -> nn.Module:
     name, args = config.model.name, config.model.args
-    model = called("model", _MODELS.get(name) or found("model.name", name), args)
+    model = called("model", MODELS.get(name) or found("model.name", name), args)
     if not isinstance(model, nn.Module):
         raise InputError(f"model.name: {name} returned {type(model).__name__}; expected a torch.nn.Module")
     return model
@@ -77,14 +85,14 @@ def make_model(config: Config) -> nn.Module:
 
 def make_optimizer(model: nn.Module, training: TrainingConfig) -> Optimizer:
     name = training.optimizer
-    make = _OPTIMIZERS.get(name) or found("training.optimizer", name)
+    make = OPTIMIZERS.get(name) or found("training.optimizer", name)
     args = {"lr": training.lr, **training.optimizer_args}
     return called("training.optimizer", make, args, list(model.parameters()))  # type: ignore[no-any-return]
 
 
 def make_loss(training: TrainingConfig) -> Callable[..., torch.Tensor] | None:
     name = training.loss
-    return None if name is None else _LOSSES.get(name) or found("training.loss", name)
+    return None if name is None else LOSSES.get(name) or found("training.loss", name)
 
 
 def make_scheduler(optimizer: Optimizer, training: TrainingConfig, batches_per_epoch: int | None) -> Any:
@@ -110,18 +118,12 @@ def make_scheduler(optimizer: Optimizer, training: TrainingConfig, batches_per_e
         "onecycle": {"max_lr": training.lr, "total_steps": length + 1},
         "linear": {"start_factor": 1.0, "end_factor": 0.01, "total_iters": length},
     }
-    kinds: dict[str, Any] = {
-        "cosine": lr_scheduler.CosineAnnealingLR,
-        "step": lr_scheduler.StepLR,
-        "onecycle": lr_scheduler.OneCycleLR,
-        "linear": lr_scheduler.LinearLR,
-        "plateau": lr_scheduler.ReduceLROnPlateau,
-    }
-    make = kinds.get(name) or found("training.scheduler", name)
+    make = SCHEDULERS.get(name) or found("training.scheduler", name)
     return called("training.scheduler", make, lengths.get(name, {}) | args, optimizer)
 
 
-def _metric(path: str, config: MetricConfig) -> Any:
+def make_metric(path: str, config: MetricConfig) -> Any:
+    """One metric; `path` is where the configuration has it."""
     if ":" in config.name:
         return called(path, found(f"{path}.name", config.name), config.args)
     for module in ("torchmetrics.classification", "torchmetrics"):

@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from fulltilt.errors import InputError
+from fulltilt.errors import FulltiltError, InputError, UnavailableError
 from fulltilt.train.config import (
     LOSSES,
     MODELS,
@@ -37,22 +37,28 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 _FEW = 3
 
 
-def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """The file with `section.key=value` overrides applied, checked."""
+def read_config(path: Path, overrides: Sequence[str] = (), *, look_up: bool = False) -> Config:
+    """The file with `section.key=value` overrides applied, checked.
+
+    Args:
+        look_up: also whether what it names is there: sources, modules, devices, metrics (which imports torch).
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: can't be read ({error})") from error
-    return parse_config(text, overrides, source=str(path))
+    return parse_config(text, overrides, source=str(path), look_up=look_up)
 
 
-def parse_config(text: str, overrides: Sequence[str] = (), *, source: str = "configuration") -> Config:
+def parse_config(
+    text: str, overrides: Sequence[str] = (), *, source: str = "configuration", look_up: bool = False
+) -> Config:
     """As `read_config`, of a text."""
     problems: list[str] = []
     content = _load(text, source, problems)
     for override in overrides:
         _override(content, override, problems)
-    return _checked(content, source, problems)
+    return _checked(content, source, problems, look_up=look_up)
 
 
 def make_config(content: Mapping[str, Any], *, source: str = "configuration") -> Config:
@@ -156,8 +162,9 @@ def _override(content: dict[str, Any], text: str, problems: list[str]) -> None:
 # --- checking ----------------------------------------------------------------------------------------------------
 
 
-def _checked(content: dict[str, Any], source: str, problems: list[str]) -> Config:
+def _checked(content: dict[str, Any], source: str, problems: list[str], *, look_up: bool = False) -> Config:
     config = None
+    kind: type[FulltiltError] = InputError
     try:
         config = Config.model_validate(content)
     except ValidationError as error:
@@ -165,10 +172,17 @@ def _checked(content: dict[str, Any], source: str, problems: list[str]) -> Confi
     if isinstance(section := content.get("gpu_augmentation"), Mapping):
         problems += _augmentation_problems(section)
     problems += _relations(content)
+    if look_up:
+        from fulltilt.train.config_names import name_problems
+
+        named = name_problems(content)
+        if named and not problems and all(isinstance(problem, UnavailableError) for problem in named):
+            kind = UnavailableError  # nothing is wrong with the file
+        problems += map(str, named)
     if problems or config is None:
         unique = list(dict.fromkeys(problems))
         listed = "".join(f"\n  {problem}" for problem in unique)
-        raise InputError(f"{source}: {len(unique)} problem{'s' * (len(unique) > 1)}{listed}")
+        raise kind(f"{source}: {len(unique)} problem{'s' * (len(unique) > 1)}{listed}")
     return config
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,13 +99,30 @@ def _part(source: Any, chosen: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
     return source[chosen] if isinstance(source, np.ndarray) else Subset(source, chosen.tolist())
 
 
-def _source(path: str, name: str, args: dict[str, Any], masks: str | None, classes: list[str] | None = None) -> Any:
+def source_problems(path: str, name: str, args: Mapping[str, Any], masks: str | None) -> list[str]:
+    """What is wrong with the name of data at `path`: a folder, a .csv file or package.module:callable."""
     if is_reference(name):
-        if masks is not None:
-            raise InputError(f"{path}: masks belong to folders of images; {name} has to give its own")
-        return called(path, found(path, name), args)
+        return [] if masks is None else [f"{path}: masks belong to folders of images; {name} has to give its own"]
+    problems = []
     if args:
-        raise InputError(f"{path}: {name} is read as a folder or .csv file, which takes no args ({', '.join(args)})")
+        given = ", ".join(args)
+        problems.append(f"{path}: {name} is read as a folder or .csv file, which takes no args ({given})")
+    where = Path(name)
+    if not where.exists():
+        hint = "" if ":" in name or "/" in name else "; a callable is named package.module:callable"
+        problems.append(f"{path}: {name} does not exist (looked in {Path.cwd()}){hint}")
+    elif not where.is_dir() and where.suffix.lower() != ".csv":
+        problems.append(f"{path}: {name} is neither a folder nor a .csv file")
+    if masks is not None and not Path(masks).is_dir():
+        problems.append(f"{path}: the masks' folder {masks} does not exist")
+    return problems
+
+
+def _source(path: str, name: str, args: dict[str, Any], masks: str | None, classes: list[str] | None = None) -> Any:
+    for problem in source_problems(path, name, args, masks):
+        raise InputError(problem)
+    if is_reference(name):
+        return called(path, found(path, name), args)
     try:
         return ImageFiles(name, masks=masks, classes=classes)
     except (InputError, OSError) as error:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from fulltilt.errors import InputError, UnavailableError
 from fulltilt.train.optim import like_weights
 
+_CPU = torch.device("cpu")
 _ALLOWED = "allowed: 'auto', 'cpu', 'cuda', 'cuda:0', …"
 
 
@@ -29,7 +30,7 @@ def device_for(model: nn.Module, device: str | torch.device) -> torch.device:
     (home,) = found
     if home.type == "meta":
         raise InputError("the model's weights are on the meta device, without values: model.to_empty(device=…) first")
-    wanted = _asked_for(device, home)
+    wanted = named_device(device, home)
     if home.type != "cpu" and home != wanted:
         raise InputError(
             f"the model is on {home}, but device={str(device)!r}: move the model, or leave device at 'auto'"
@@ -37,7 +38,8 @@ def device_for(model: nn.Module, device: str | torch.device) -> torch.device:
     return wanted
 
 
-def _asked_for(device: str | torch.device, home: torch.device) -> torch.device:
+def named_device(device: str | torch.device, home: torch.device = _CPU) -> torch.device:
+    """The device of a name, for a model that is on `home`."""
     if device == "auto":
         if home.type != "cpu" or not torch.cuda.is_available():
             return home

@@ -120,7 +120,7 @@ class Trainer:
             expected_steps=self._expected_steps(train_loader),
         )
         self._arranged.wrap(self.stepper)
-        unpacking = Unpacking(self.stepper, target)
+        unpacking = Unpacking(model, target)
         seed = self.config.seed or 0
         source = as_feed(train_loader, self.device, name="train_loader", seed=seed)
         beside = metrics if self.config.train_metrics else None

@@ -47,5 +47,10 @@ def called(path: str, make: Callable[..., Any], args: Mapping[str, Any], *first:
     except FulltiltError as error:
         raise InputError(f"{path}: {error}") from error
     except (TypeError, ValueError) as error:
-        shown = ", ".join(f"{name}={value!r}" for name, value in args.items())
-        raise InputError(f"{path}: {getattr(make, '__name__', make)}({shown}) failed: {error}") from error
+        raise failed(path, make, args, error) from error
+
+
+def failed(path: str, make: Callable[..., Any], args: Mapping[str, Any], error: Exception) -> InputError:
+    """A call that can't be made."""
+    shown = ", ".join(f"{name}={value!r}" for name, value in args.items())
+    return InputError(f"{path}: {getattr(make, '__name__', make)}({shown}) failed: {error}")

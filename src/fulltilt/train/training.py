@@ -158,6 +158,7 @@ class Training:
                 continue
             if first:
                 prepare = self._unpacking.prepared(batch, self.augment, name="train_loader")
+                stepper.target = self._unpacking.place
                 self._restore_random()
             if prepare is not None:
                 batch = prepare(batch)

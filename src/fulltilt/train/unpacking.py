@@ -9,14 +9,13 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from fulltilt.errors import InputError
 from fulltilt.train.augmenting import LoopAugmentation
 from fulltilt.train.sources import check_batch
-from fulltilt.train.step import HybridPrecisionTrainer
 
 log = logging.getLogger("fulltilt.train")
 
@@ -29,13 +28,15 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 class Unpacking:
     """What is done to a loader's batches before they are stepped with."""
 
-    def __init__(self, stepper: HybridPrecisionTrainer, target: int | str) -> None:
+    def __init__(self, model: nn.Module, target: int | str = "auto") -> None:
         """
         Args:
             target: the key of the target, where none of the usual names is; a number or "auto" is for tuples.
         """
-        self._stepper = stepper
-        self._target = target if isinstance(target, str) and target != "auto" else None
+        self._model = model
+        self._key = target if isinstance(target, str) and target != "auto" else None
+        self.place: int | Literal["auto"] = target if isinstance(target, int) else "auto"
+        """Which of a tuple's values is the target."""
         self._keys: list[tuple[str, Any]] = []
         """In the order of the tuple: the key, and the value where there is none."""
         self._mappings: bool | None = None
@@ -51,13 +52,13 @@ class Unpacking:
             )
         if not mapping:
             check_batch(first, name=name)
-            if self._target is not None:
-                raise InputError(f"target={self._target!r} is a key, but {name} gives {type(first).__name__}")
+            if self._key is not None:
+                raise InputError(f"target={self._key!r} is a key, but {name} gives {type(first).__name__}")
             self._mappings = False
             return augment
         if self._mappings is None:
-            self._keys = arranged(first, self._stepper.model, self._target, name=name)
-            self._mappings, self._stepper.target = True, TARGET_PLACE
+            self._keys = arranged(first, self._model, self._key, name=name)
+            self._mappings, self.place = True, TARGET_PLACE
         check_batch(self._tuple(first), name=name)
         if augment is None:
             return self._tuple

@@ -52,6 +52,7 @@ class Validation:
             for batch in self.source:
                 if not losses:
                     prepare = self._unpacking.prepared(batch, self._augment, name="val_loader")
+                    self._stepper.target = self._unpacking.place
                 given = batch if prepare is None else prepare(batch)
                 if not losses:
                     place = target_place(tuple(given), self._stepper.target)

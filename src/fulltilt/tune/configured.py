@@ -17,7 +17,8 @@ from fulltilt.train.config import Config
 from fulltilt.train.data import make_feeds
 from fulltilt.train.device import device_for
 from fulltilt.train.references import is_reference
-from fulltilt.train.sources import batches, check_batch
+from fulltilt.train.sources import batches
+from fulltilt.train.unpacking import Unpacking
 from fulltilt.tune.batch_size import get_optimal_batch_size
 from fulltilt.tune.keeping import Switches
 
@@ -51,7 +52,8 @@ def _found(config: Config) -> int:
     training = config.training
     model = make_model(config)
     device = device_for(model, training.device)
-    batch, samples = _look(config, device)
+    unpacking = Unpacking(model)
+    batch, samples = _look(config, device, unpacking)
     most = MAX_BATCH if samples is None else min(MAX_BATCH, samples)
     averages = sum(p.numel() * p.element_size() for p in model.parameters()) if training.ema_decay else 0
     size = get_optimal_batch_size(
@@ -63,13 +65,14 @@ def _found(config: Config) -> int:
         optimizer=make_optimizer(model, training),
         loss=make_loss(training),
         device=device,
+        target=unpacking.place,
         precision="fp32" if training.use_amp is False else training.precision,
         reserve_bytes=averages,
     )
     return int(size)
 
 
-def _look(config: Config, device: torch.device) -> tuple[tuple[Any, ...], int | None]:
+def _look(config: Config, device: torch.device, unpacking: Unpacking) -> tuple[tuple[Any, ...], int | None]:
     """A batch of a few samples as training would have it, and how many there are at least, where that is known."""
     few = {"batch_size": _FEW, "num_workers": 0, "drop_last": False, "val_source": None, "val_masks": None}
     data = config.data.model_copy(update=few)
@@ -81,8 +84,8 @@ def _look(config: Config, device: torch.device) -> tuple[tuple[Any, ...], int | 
         batch = next(iter(source), None)
         if batch is None:
             raise InputError(f"data.source: {data.source} yields nothing")
-        check_batch(batch, name="data.source")
-        batch = batch if augment is None else augment(batch)
+        prepare = unpacking.prepared(batch, augment, name="data.source")
+        batch = batch if prepare is None else prepare(batch)
         found, count = samples_in(batch), batches(source)
         if found != _FEW and count != 1 and is_reference(str(data.source)):
             raise InputError(
