@@ -1,0 +1,12 @@
+"""Videos: exactly the frames that were asked for, decoding only what they need.
+
+index     which packet shows which frame, and from which key frame it can be reached: pure
+container the file: its packets, and pictures from a place in it on (FFmpeg, through PyAV)
+reader    `open_video`: frames by their numbers, in any order
+"""
+
+from __future__ import annotations
+
+from fulltilt.decode.video.reader import Video, open_video
+
+__all__ = ["Video", "open_video"]

@@ -1,0 +1,189 @@
+"""Frames by their numbers: exactly those, in any order, scaled while their colours are converted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fulltilt.decode.video.container import Container
+from fulltilt.decode.video.index import FrameIndex, Run, runs_of
+from fulltilt.errors import DecodeError, InputError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from av.video.frame import VideoFrame
+
+Pixels = NDArray[np.uint8]
+
+
+def open_video(path: str | PathLike[str], *, threads: int = 1, index: FrameIndex | None = None) -> Video:
+    """A video's frames by number. `threads` decode it; `index` saves reading the packets of a file that is known."""
+    if threads < 1:
+        raise InputError(f"threads: expected 1 or more, found {threads}")
+    return Video(Path(path), threads=threads, index=index)
+
+
+class Video:
+    """An open video. Not for two threads at once: open one for each."""
+
+    def __init__(self, path: Path, *, threads: int, index: FrameIndex | None) -> None:
+        self.path = path
+        self._container = Container(path, threads=threads)
+        try:
+            self.index = index if index is not None else self._container.index()
+            self._turn = self._first_turn()
+            stream = self._container.stream  # of the file as it is open now
+            context = stream.codec_context
+            self.codec: str = context.name
+            self.rate: float | None = float(stream.average_rate) if stream.average_rate else None
+            """Frames per second, on average."""
+            height, width = context.height, context.width
+            self.height, self.width = (width, height) if self._turn % 2 else (height, width)
+            """As it is meant to be seen."""
+            self._seconds = float(stream.time_base) if stream.time_base else None
+        except BaseException:
+            self._container.close()
+            raise
+        self._position: int | None = None
+        self._pictures: Iterator[tuple[int, VideoFrame]] = iter(())
+
+    def __len__(self) -> int:
+        return self.index.count
+
+    @property
+    def key_frames(self) -> tuple[int, ...]:
+        """Frames that can be reached without decoding others."""
+        return self.index.keys
+
+    @property
+    def duration_seconds(self) -> float | None:
+        """From the first frame's time to the end of the last one's."""
+        times = self.index.times
+        if times is None or self._seconds is None:
+            return None if self.rate is None else len(self) / self.rate
+        shown = (times[-1] - times[0]) * self._seconds
+        return shown + (shown / (len(times) - 1) if len(times) > 1 else 1 / self.rate if self.rate else 0.0)
+
+    def time_of(self, frame: int) -> float | None:
+        """When it is shown, in seconds from the first frame."""
+        times = self.index.times
+        if times is None or self._seconds is None:
+            return None if self.rate is None else frame / self.rate
+        return (times[frame] - times[0]) * self._seconds
+
+    def frames(
+        self, indices: Sequence[int], *, size: tuple[int, int] | None = None, out: Pixels | None = None
+    ) -> Pixels:
+        """N×H×W×3 uint8, frame `indices[n]` at n, upright; scaled to `size` (height, width), into `out` if given."""
+        height, width = size if size is not None else (self.height, self.width)
+        numbers = self._checked(indices)
+        shape = (len(numbers), height, width, 3)
+        if out is None:
+            out = np.empty(shape, np.uint8)
+        elif out.shape != shape or out.dtype != np.uint8:
+            raise InputError(f"out: expected uint8 {shape}, found {out.dtype} {out.shape}")
+        places: dict[int, list[int]] = {}
+        for place, number in enumerate(numbers):
+            places.setdefault(number, []).append(place)
+        for run in runs_of(self.index, numbers, self._position):
+            for number, picture in self._run(run):
+                first, *others = places[number]
+                self._convert(picture, out[first])
+                for other in others:
+                    out[other] = out[first]
+        return out
+
+    def close(self) -> None:
+        self._pictures = iter(())
+        self._container.close()
+
+    def __enter__(self) -> Video:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _checked(self, indices: Sequence[int]) -> list[int]:
+        numbers = [int(number) for number in indices]
+        for number in numbers:
+            if not 0 <= number < len(self):
+                raise InputError(f"{self.path}: no frame {number}; it has frames 0 to {len(self) - 1}")
+        return numbers
+
+    def _run(self, run: Run) -> Iterator[tuple[int, VideoFrame]]:
+        """The wanted frames of one pass. If one does not come, the decoder's place is forgotten and the frame named."""
+        if run.start >= 0:
+            self._place(run)
+        wanted = iter(run.frames)
+        target = next(wanted, None)
+        self._position = None  # until the pass has ended well
+        for number, picture in self._pictures:
+            if target is None or number > target:
+                break
+            if number == target:
+                yield number, picture
+                target = next(wanted, None)
+                if target is None:
+                    self._position = number + 1
+                    return
+        if target is not None:
+            raise DecodeError(f"{self.path}: frame {target} of {len(self)} can't be decoded: the file is damaged there")
+
+    def _place(self, run: Run) -> None:
+        """So that the next pictures begin at a frame no later than the first one wanted."""
+        times, start = self.index.times, run.start
+        skip = frozenset[int]()
+        if times is not None:
+            skip = frozenset(times[start : run.frames[-1] + 1]).difference(times[frame] for frame in run.frames)
+        while times is not None and start > 0:
+            self._container.seek(times[start])
+            pictures = self._numbered(skip, times[start])
+            first = next(pictures, None)
+            if first is not None and first[0] <= run.frames[0]:
+                self._pictures = _chained(first, pictures)
+                return
+            start = self.index.key_before(start - 1)  # the file's own index led too far: one key frame earlier
+        self._container.begin()
+        self._pictures = self._numbered(skip, None)
+
+    def _numbered(self, skip: frozenset[int], since: int | None) -> Iterator[tuple[int, VideoFrame]]:
+        """Pictures with their numbers. Those shown before `since` may be broken: what they need was not decoded."""
+        times = self.index.times
+        if times is None:
+            yield from enumerate(self._container.pictures(skip))
+            return
+        numbers = {time: number for number, time in enumerate(times)}
+        for picture in self._container.pictures(skip):
+            time = picture.pts
+            if time is None or time not in numbers or picture.is_corrupt or (since is not None and time < since):
+                continue
+            yield numbers[time], picture
+
+    def _convert(self, picture: VideoFrame, out: Pixels) -> None:
+        """Colours and size in one pass of swscale, then one copy into place, turned upright."""
+        height, width = out.shape[:2]
+        if self._turn % 2:
+            height, width = width, height
+        scaled = picture.reformat(width=width, height=height, format="rgb24", interpolation="BILINEAR")
+        plane = scaled.planes[0]
+        rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)[:height, : 3 * width]
+        out[:] = np.rot90(rows.reshape(height, width, 3), self._turn)
+
+    def _first_turn(self) -> int:
+        """Quarter turns, counterclockwise, that make it upright: phones write them beside the pictures."""
+        for picture in self._container.pictures(frozenset()):
+            turn = round(picture.rotation / 90) % 4
+            self._container.begin()
+            return turn
+        raise DecodeError(f"{self.path}: not one frame can be decoded")
+
+
+def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest

@@ -1,0 +1,190 @@
+"""Frames by number are those of a full sequential decode, whatever the codec and the order."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.decode.video.support import CODECS, make, sequential
+
+from fulltilt.decode.video import open_video
+from fulltilt.errors import DecodeError, InputError
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("videos")
+
+    @cache
+    def get(codec, gop, uneven):
+        path = make(folder / f"{codec.replace(' ', '-')}-{gop}-{uneven}", codec, gop=gop, uneven=uneven)
+        return path, sequential(path)
+
+    return get
+
+
+@pytest.mark.parametrize("uneven", [False, True], ids=["even", "uneven"])
+@pytest.mark.parametrize("gop", [1, 12, 250], ids=["all key frames", "short", "long"])
+@pytest.mark.parametrize("codec", CODECS)
+def test_each_frame_in_any_order(videos, codec, gop, uneven):
+    path, reference = videos(codec, gop, uneven)
+    draw = np.random.default_rng(0)
+    with open_video(path) as video:
+        assert len(video) == len(reference) == 40
+        assert np.array_equal(video.frames(range(40)), reference), "in order"
+        for number in draw.permutation(40):
+            assert np.array_equal(video.frames([number])[0], reference[number]), number
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_lists_of_frames_one_after_another(videos, data):
+    path, reference = videos(data.draw(st.sampled_from(["h264", "h264 open gop", "hevc", "mpeg-ts"])), 12, False)
+    with open_video(path, threads=data.draw(st.sampled_from([1, 2]))) as video:
+        for _ in range(data.draw(st.integers(1, 4))):
+            wanted = data.draw(st.lists(st.integers(0, 39), max_size=12))
+            assert np.array_equal(video.frames(wanted), reference[wanted])
+
+
+def test_what_it_says_of_itself(tmp_path):
+    with open_video(make(tmp_path / "v", gop=10)) as video:
+        assert (video.height, video.width, video.codec) == (64, 96, "h264")
+        assert video.key_frames == (0, 10, 20, 30)
+        assert video.rate == 25
+        assert video.duration_seconds == pytest.approx(1.6)
+        assert video.time_of(10) == pytest.approx(0.4)
+
+
+def test_only_what_is_needed_is_decoded(tmp_path, monkeypatch):
+    """From the nearest key frame on, and not beyond the frame."""
+    path = make(tmp_path / "v", "mpeg-ts", count=120, gop=10)
+    with open_video(path) as video:
+        decoded = 0
+        inner = video._container._decoded
+
+        def counting(packet):
+            nonlocal decoded
+            found = inner(packet)
+            decoded += len(found)
+            return found
+
+        monkeypatch.setattr(video._container, "_decoded", counting)
+        video.frames([75])
+        assert decoded <= 10 + 6, "a group of pictures, and what the decoder is behind"
+        decoded = 0
+        video.frames([76, 77])
+        assert decoded <= 2 + 6, "on from where it stands"
+
+
+def test_scaled_while_converting(tmp_path):
+    path = make(tmp_path / "v", size=(200, 120))
+    with open_video(path) as video:
+        small, large = video.frames([3, 7], size=(30, 50)), video.frames([3, 7])
+        assert small.shape == (2, 30, 50, 3)
+        boxes = large.reshape(2, 30, 4, 50, 4, 3).mean((2, 4))
+        assert np.abs(boxes - small).mean() < 6
+        out = np.zeros((2, 30, 50, 3), np.uint8)
+        assert video.frames([3, 7], size=(30, 50), out=out) is out
+        assert np.array_equal(out, small)
+
+
+@pytest.mark.parametrize("turn", [90, 180, 270])
+def test_upright(tmp_path, turn):
+    plain, turned = make(tmp_path / "p"), make(tmp_path / "t", rotation=turn)
+    with open_video(plain) as a, open_video(turned) as b:
+        assert (b.height, b.width) == ((96, 64) if turn % 180 else (64, 96))
+        assert np.array_equal(b.frames([5])[0], np.rot90(a.frames([5])[0], turn // 90))
+        assert b.frames([5], size=(48, 32)).shape == (1, 48, 32, 3)
+
+
+@pytest.mark.parametrize(("pixels", "size"), [("yuv420p10le", (96, 64)), ("yuv444p", (95, 63)), ("yuv422p", (98, 61))])
+def test_more_bits_and_odd_sizes(tmp_path, pixels, size):
+    path = make(tmp_path / "v", "h264", pixels=pixels, size=size)
+    with open_video(path) as video:
+        assert np.array_equal(video.frames([11, 2]), sequential(path)[[11, 2]])
+
+
+def test_a_file_without_times_is_counted(tmp_path):
+    """A raw stream has no clock, and no place to jump to."""
+    import av
+
+    source, raw = make(tmp_path / "v", "mpeg-ts"), tmp_path / "v.h264"
+    with av.open(str(source)) as file:
+        raw.write_bytes(b"".join(bytes(packet) for packet in file.demux(video=0)))
+    reference = sequential(source)
+    with open_video(raw) as video:
+        for wanted in ([30, 3], [31], [7, 39]):
+            assert np.array_equal(video.frames(wanted), reference[wanted])
+
+
+class TestDamage:
+    def test_not_a_video(self, tmp_path):
+        text, empty = tmp_path / "a.mp4", tmp_path / "b.mp4"
+        text.write_text("not a video at all " * 50)
+        empty.touch()
+        with pytest.raises(DecodeError, match=r"a\.mp4: can't be opened as a video"):
+            open_video(text)
+        with pytest.raises(DecodeError, match=r"b\.mp4") as found:
+            open_video(empty)
+        assert found.value.problem == "empty"
+        with pytest.raises(InputError, match=r"c\.mp4: no such file"):
+            open_video(tmp_path / "c.mp4")
+
+    def test_only_sound(self, tmp_path):
+        import av
+
+        path = tmp_path / "sound.mp4"
+        with av.open(str(path), "w") as file:
+            stream = file.add_stream("aac", rate=44100)
+            frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+            frame.rate = 44100
+            file.mux(stream.encode(frame))
+            file.mux(stream.encode(None))
+        with pytest.raises(DecodeError, match="has no video stream, only audio"):
+            open_video(path)
+
+    def test_a_frame_that_is_not_there(self, tmp_path):
+        with open_video(make(tmp_path / "v")) as video:
+            for number in (40, -1):
+                with pytest.raises(InputError, match=f"no frame {number}; it has frames 0 to 39"):
+                    video.frames([3, number])
+
+    def test_damage_in_the_middle_spares_the_rest(self, tmp_path):
+        path = make(tmp_path / "v", "mpeg-ts", count=120, gop=10)
+        reference = sequential(path)
+        data = bytearray(path.read_bytes())
+        middle = len(data) // 2
+        data[middle : middle + 2000] = b"\xa5" * 2000
+        path.write_bytes(data)
+        with open_video(path) as video:
+            start = video.frames(range(40))
+            assert np.array_equal(start, reference[:40])
+            bad = 0
+            for number in range(len(video)):
+                try:
+                    video.frames([number])
+                except DecodeError as error:
+                    bad += f"frame {number} of" in str(error)
+            assert 0 < bad + (120 - len(video)) < 40
+            last = video.frames([len(video) - 1])[0]
+            assert np.array_equal(last, reference[-1])
+
+    def test_cut_off(self, tmp_path):
+        path = make(tmp_path / "v", "mpeg-ts", count=60, gop=10)
+        reference = sequential(path)
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        with open_video(path) as video:
+            assert 15 < len(video) < 45
+            assert np.array_equal(video.frames([0, 10]), reference[[0, 10]])
+
+    def test_removed_while_open(self, tmp_path):
+        path = make(tmp_path / "v")
+        reference = sequential(path)
+        with open_video(path) as video:
+            path.unlink()
+            assert np.array_equal(video.frames([20]), reference[[20]])
+            with pytest.raises(InputError, match="no such file"):
+                video.frames([0])
