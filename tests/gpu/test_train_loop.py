@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
 from fulltilt import GPUAugmentation, Trainer
-from fulltilt.errors import LossError
+from fulltilt.errors import InputError, LossError
 from fulltilt.feed import feed
 from fulltilt.train.callbacks import Callback
 from fulltilt.train.models import SmallCnn
@@ -141,3 +142,27 @@ def test_resuming_in_the_middle_of_an_epoch_goes_on_from_the_same_weights(tmp_pa
     continued = again.fit()
     assert list(continued.losses) == pytest.approx(list(whole.losses)[40:], rel=2e-2)
     assert list(continued.losses)[:3] == pytest.approx(list(whole.losses)[40:43], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["loader", "iterable", "tensors"])
+def test_a_label_out_of_range_in_any_batch_leaves_the_device_alive(kind):
+    images, labels = pictures(128)
+    labels[100] = 4
+    source = {
+        "loader": lambda: DataLoader(TensorDataset(images, labels), 8),
+        "iterable": lambda: list(zip(images.split(8), labels.split(8), strict=True)),
+        "tensors": lambda: feed((images, labels), batch_size=8),
+    }[kind]()
+    with pytest.raises(InputError, match="labels out of range: found 4; the model has 4 outputs"):
+        trained(dense(), source).fit()
+    torch.cuda.synchronize()
+    assert float(torch.ones(2, device="cuda").sum()) == 2.0
+
+
+def test_mappings_train_as_tuples_do():
+    images, labels = pictures(64)
+    records = [{"label": y, "path": "somewhere", "image": x} for x, y in zip(images, labels, strict=True)]
+    losses = [
+        trained(dense(), DataLoader(source, 8)).fit().losses for source in (TensorDataset(images, labels), records)
+    ]
+    assert losses[0] == losses[1]

@@ -354,3 +354,65 @@ def test_regression_and_masks_train_in_every_precision():
         assert losses[-1] < losses[0], precision
         expected = F.binary_cross_entropy_with_logits(trainer.eval_step(x, masks).outputs.float(), masks)
         torch.testing.assert_close(trainer.eval_step(x, masks).loss, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_parts_kept_in_fp32_are_fp32_to_the_last_bits():
+    """TF32 has 10 bits of mantissa, fp32 23: forward and backward of such a part come out as without any of it."""
+
+    class Split(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Linear(64, 64), nn.Linear(64, 10)
+
+        def forward(self, x):
+            return self.head(self.body(x))
+
+    torch.set_float32_matmul_precision("high")  # allowed for the whole process
+    trainer = make(Split, precision="bf16", keep_fp32=["head"], **OFF)
+    seen = {}
+    trainer.model.head.register_forward_hook(lambda _, inputs, out: seen.update(x=inputs[0].detach(), out=out.detach()))
+    seen_grad = []
+    trainer.model.head.weight.register_hook(lambda grad: seen_grad.append(grad.detach().clone()))
+    weight, bias = (p.detach().double().clone() for p in trainer.model.head.parameters())
+    x, y = torch.randn(256, 64, device="cuda"), torch.randint(0, 10, (256,), device="cuda")
+    trainer.train_step(x, y)
+    exact = seen["x"].double() @ weight.T + bias
+    assert seen["out"].dtype == torch.float32
+    assert float((seen["out"].double() - exact).abs().max() / exact.abs().max()) < 1e-6
+    logits = exact.clone().requires_grad_()
+    F.cross_entropy(logits, y).backward()
+    expected = logits.grad.T @ seen["x"].double()
+    assert float((seen_grad[0].double() - expected).abs().max() / expected.abs().max()) < 1e-5
+
+
+def test_the_memory_of_trials_is_not_counted_as_the_steps(monkeypatch):
+    """Something large is held while settings are tried, and freed before the next step."""
+    run = Trials.run
+
+    def heavy(self, *args):
+        plan = run(self, *args)
+        torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+        return plan
+
+    monkeypatch.setattr(Trials, "run", heavy)
+    trainer = make(images)
+    torch.cuda.reset_peak_memory_stats()
+    train(trainer, image_batches(6))
+    assert trainer.get_performance_stats()["gpu_memory_bytes"] < torch.cuda.memory_allocated() + (1 << 29)
+
+
+def test_a_batch_larger_than_the_room_left_is_sent_in_pieces():
+    torch.cuda.empty_cache()
+    trainer = make(windows, precision="fp32", **OFF)
+    x, y = torch.randn(4096, 24, 1024), torch.randint(0, 10, (4096,))  # 403 MB
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (200 << 20)) / total)
+    try:
+        loss = float(trainer.train_step(x, y).loss)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert trainer._micro.micro.size is not None
+    with torch.no_grad():
+        torch.manual_seed(0)
+        expected = float(F.cross_entropy(windows()(x[:512]), y[:512]))
+    assert loss == pytest.approx(expected, rel=0.05)

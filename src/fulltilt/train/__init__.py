@@ -11,7 +11,7 @@ step.py      HybridPrecisionTrainer: the step           loop.py       Trainer: f
   snapshot.py  state taken and put back, bit for bit      report.py      progress.py, lines.py, logs.py
   graphed.py   the whole step as a CUDA graph             schedules.py, monitored.py, callbacks.py
   micro.py     micro-batches; out of memory               signals.py     save and leave
-    ranks.py     all processes agree                      unpacking.py   batches that are mappings
+    ranks.py     all processes agree                      unpacking.py   batches that are mappings; labels.py
   ema.py       averaged weights
   clock.py     times without waiting
 several processes (torchrun)

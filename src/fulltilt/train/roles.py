@@ -126,6 +126,10 @@ class Objective:
         self._classes = outputs.shape[place]
 
     def _check_range(self, target: Tensor, classes: int) -> None:
+        if target.dtype != torch.bool and target.numel():
+            low, high = target.aminmax()
+            if int(low) >= 0 and int(high) < classes:
+                return
         ignored = getattr(self.loss, "ignore_index", -100)
         wrong = ((target < 0) | (target >= classes)) & (target != ignored)
         if bool(wrong.any()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -87,6 +87,12 @@ class IterableFeed(Feed):
             self._clock.gave(samples_in(batch))
             yield batch
         self._epoch, self._batches = self._epoch + 1, 0
+
+    def inspect_with(self, look: Callable[[Any], None]) -> bool:
+        if self._mover is None:
+            return False
+        self._mover.inspect = look
+        return True
 
     def set_epoch(self, epoch: int) -> None:
         self._epoch, self._batches, self._resumes = epoch, 0, False

@@ -164,6 +164,11 @@ class HybridPrecisionTrainer:
         loss, outputs = self._engine.forward(inputs, target, alone=self._engine.wrapped)
         return StepResult(loss, detached(outputs))
 
+    @property
+    def objective(self) -> Objective:
+        """The loss, as it was given or chosen, and what is known of its labels."""
+        return self._engine.objective
+
     def note_wait(self, seconds: float) -> None:
         """The loop had to wait so long for this batch."""
         self._clock.waited(seconds)

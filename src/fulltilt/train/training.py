@@ -17,6 +17,7 @@ from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed, OrderedFeed
 from fulltilt.train.augmenting import LoopAugmentation
 from fulltilt.train.checkpoint import rng
+from fulltilt.train.labels import watched
 from fulltilt.train.losses import Losses
 from fulltilt.train.place import Batch, MidEpoch
 from fulltilt.train.progress import Bar
@@ -75,6 +76,7 @@ class Training:
             even: all ranks are known to have as many batches; otherwise they ask each other before each step.
         """
         self.source, self.losses, self.augment, self.metrics = source, losses, augment, metrics
+        self._labels = watched(source, stepper.objective, stepper.device, augment)
         self.batches = batches(source)
         """In an epoch, where that is known."""
         self.left_out: set[tuple[int, int]] = set()
@@ -169,6 +171,8 @@ class Training:
             sums.samples += samples
             if first:
                 first, place = False, target_place(tuple(batch), stepper.target)
+                if self._labels is not None:
+                    self._labels.know(self._unpacking.target_key or place)
             awaited.append(Batch(step, epoch, sums.batches, samples))
             if watch.add(loss):
                 losses.look()

@@ -66,6 +66,11 @@ class Unpacking:
             return lambda batch: augment(self._tuple(batch))
         return lambda batch: self._tuple(augment(batch))
 
+    @property
+    def target_key(self) -> str | None:
+        """Where a mapping has its target; None for tuples."""
+        return self._keys[TARGET_PLACE][0] if self._keys else None
+
     def _tuple(self, batch: Mapping[str, Any]) -> tuple[Any, ...]:
         try:
             return tuple(

@@ -13,6 +13,7 @@ from fulltilt.assist.beside import MetricsBeside
 from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed, OrderedFeed
 from fulltilt.train.augmenting import LoopAugmentation
+from fulltilt.train.labels import watched
 from fulltilt.train.progress import Bar
 from fulltilt.train.roles import target_place
 from fulltilt.train.shared import first_samples, own_samples
@@ -35,6 +36,7 @@ class Validation:
         unpacking: Unpacking,
     ) -> None:
         self.source, self.batches = source, batches(source)
+        self._labels = watched(source, stepper.objective, stepper.device, augment)
         self._stepper, self._augment, self._metrics, self._unpacking = stepper, augment, metrics, unpacking
 
     def run(self, bar: Bar) -> dict[str, float]:
@@ -60,6 +62,8 @@ class Validation:
                 if own:
                     given = first_samples(given, own)
                 loss, outputs = self._stepper.eval_step(*given)
+                if not losses and self._labels is not None:
+                    self._labels.know(self._unpacking.target_key or place)
                 losses.append(loss)
                 sizes.append(len(given[0]) if own != 0 else 0)
                 if self._metrics is not None and own != 0:
