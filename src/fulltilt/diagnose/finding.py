@@ -26,6 +26,9 @@ class Finding:
     """Sentences with figures."""
     gain: float | None
     """Predicted: samples per second afterwards, divided by now's, minus one. None where it can't be foretold."""
+    limit_gain: float | None = None
+    """By how much it would raise the step's own limit. A script that waits for its loader gains nothing by that now
+    (`gain`), but once it is fed it does."""
     fix: str
     """What to do, in the user's terms."""
     place: Place | None = None

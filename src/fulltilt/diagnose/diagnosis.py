@@ -1,0 +1,108 @@
+"""Observations and limits in, a diagnosis out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fulltilt.measure.observation import Observation
+
+from . import words
+from .figures import Figures
+from .finding import Diagnosis, Finding, Limits
+from .findings import FAMILIES, slow_rank
+from .thresholds import CAUSES, LIMITS
+
+
+def read_source(file: str) -> str | None:
+    """A file of the user's; None if it can't be read as text."""
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+
+
+def diagnose(
+    observation: Observation,
+    *,
+    replay: Observation | None = None,
+    loader: Observation | None = None,
+    ranks: Sequence[Observation] = (),
+    read_source: Callable[[str], str | None] = read_source,
+) -> Diagnosis:
+    """Why the script is as fast as it is: `observation` of it as it is, `replay` and `loader` for its limits."""
+    limits = Limits(step=_step_limit(observation, replay), loader=_loader_limit(loader))
+    figures = Figures(observation=observation, limits=limits, read_source=read_source)
+    found: list[Finding] = []
+    if figures.steps >= LIMITS.least_steps:
+        for family in FAMILIES:
+            found += family(figures)
+        found += slow_rank(ranks)
+    findings = rank(found)
+    return Diagnosis(
+        observation=observation,
+        ranks=tuple(ranks),
+        limits=limits,
+        headroom=figures.headroom,
+        findings=findings,
+        verdict=_verdict(figures, findings),
+    )
+
+
+def rank(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The greatest gain first, what can't be foretold last; gains that are about equal in the order of the table."""
+    order = {cause: at for at, cause in enumerate(CAUSES)}
+    worth = [finding for finding in findings if _worth(finding)]
+    return tuple(
+        sorted(
+            worth,
+            key=lambda finding: (
+                finding.gain is None,
+                -round((finding.gain or 0.0) / LIMITS.least_gain),
+                order[finding.cause],
+                -(finding.limit_gain or 0.0),
+            ),
+        )
+    )
+
+
+def _worth(finding: Finding) -> bool:
+    if finding.gain is None:
+        return True
+    return max(finding.gain, finding.limit_gain or 0.0) >= LIMITS.least_gain
+
+
+def _step_limit(observation: Observation, replay: Observation | None) -> float | None:
+    """In what the observation counts: samples, or else steps."""
+    if replay is None or len(replay.steps) < LIMITS.least_steps:
+        return None
+    if observation.samples_per_second is not None and replay.samples_per_second is not None:
+        return replay.samples_per_second
+    return replay.steps_per_second if observation.samples_per_second is None else None
+
+
+def _loader_limit(loader: Observation | None) -> float | None:
+    if loader is None:
+        return None
+    rates = [
+        (item.role == "train", item.samples_per_second)
+        for item in loader.loaders
+        if item.samples_per_second is not None
+    ]
+    return max(rates)[1] if rates else None
+
+
+def _verdict(figures: Figures, findings: Sequence[Finding]) -> str:
+    if figures.steps < LIMITS.least_steps:
+        steps = "no training step" if not figures.steps else f"only {figures.steps} training steps"
+        return f"Nothing can be said: {steps} could be watched."
+    first = findings[0] if findings else None
+    if figures.headroom is None:
+        cause = f"{first.title}." if first is not None else "No cause was found for it to be slow."
+        return f"The step's limit could not be measured. {cause}"
+    if figures.headroom < LIMITS.no_headroom:
+        at = words.percent(1 - figures.headroom)
+        said = f"No headroom: the script trains at {at} of its step's limit, and feeding it better wins nothing."
+        return f"{said} {first.title}." if first is not None and (first.gain or 0) >= LIMITS.least_gain else said
+    cause = f"{first.title}." if first is not None else "No cause was found for it."
+    return f"{words.percent(figures.headroom)} headroom. {cause}"

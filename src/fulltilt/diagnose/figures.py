@@ -1,0 +1,232 @@
+"""What an observation comes down to per step, and the model that foretells a gain.
+
+The model, in seconds per step:
+
+    step   = wait + start + own               start: the waits for the epochs' first batches; own: all other phases
+    wait   = max(0, loader − own)             with workers, which load while the step works
+           = loader                           without: nothing overlaps
+    whole  = step + outside / steps           evaluation, checkpoints, starts of epochs between the steps
+
+A fix shortens one of these. No fix of feeding makes a step shorter than its limit (the same step with its batches on
+the device already), nor, on a CPU, where step and workers share the cores, than the work of both divided by the cores.
+The gain is whole / whole afterwards − 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from math import fsum
+
+from fulltilt.measure.observation import Loader, Observation, Phase, Stage
+
+from .finding import Limits
+from .thresholds import LIMITS
+
+PHASES: tuple[Phase, ...] = (
+    "data wait", "epoch start", "copy", "forward", "backward", "optimizer", "sync", "logging", "eval", "checkpoint",
+    "other",
+)  # fmt: skip
+"""In the order in which a bar shows them: feeding first, then the step, then what is in its way."""
+
+MAKERS = frozenset({"collate", "hand over", "pin", "read", "decode", "item"})
+"""Stages of a loader that are no transform."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """One process's observation, per step."""
+
+    observation: Observation
+    limits: Limits
+    read_source: Callable[[str], str | None] = lambda _: None
+    """The text of a file of the user's, where it can be read."""
+
+    @cached_property
+    def steps(self) -> int:
+        return len(self.observation.steps)
+
+    @cached_property
+    def step(self) -> float:
+        """Mean seconds of a step."""
+        return fsum(step.seconds for step in self.observation.steps) / self.steps if self.steps else 0.0
+
+    @cached_property
+    def phases(self) -> dict[Phase, float]:
+        """Mean seconds of each phase within the steps."""
+        if not self.steps:
+            return {}
+        return {
+            phase: fsum(step.phases.get(phase, 0.0) for step in self.observation.steps) / self.steps for phase in PHASES
+        }
+
+    @cached_property
+    def outside(self) -> dict[Phase, float]:
+        """Seconds between the steps, for each step."""
+        return (
+            {phase: seconds / self.steps for phase, seconds in self.observation.outside.items()} if self.steps else {}
+        )
+
+    def cost(self, phase: Phase) -> float:
+        """Seconds per step, within the steps and between them."""
+        return self.phases.get(phase, 0.0) + self.outside.get(phase, 0.0)
+
+    @cached_property
+    def whole(self) -> float:
+        return self.step + fsum(self.outside.values())
+
+    @cached_property
+    def unit(self) -> str:
+        """What rates count."""
+        return "samples" if self.observation.samples_per_second is not None else "steps"
+
+    @cached_property
+    def rate(self) -> float | None:
+        """Samples per second over the steps; steps per second where samples can't be counted."""
+        counted = self.observation.samples_per_second
+        return self.observation.steps_per_second if counted is None else counted
+
+    @cached_property
+    def per_step(self) -> float | None:
+        """Samples of a step; 1 where steps are what is counted."""
+        return None if self.rate is None or not self.step else self.rate * self.step
+
+    @cached_property
+    def limit(self) -> float | None:
+        """Seconds of a step at its limit, never above the step itself: noise is no loss."""
+        if self.limits.step is None or not self.per_step:
+            return None
+        return min(self.per_step / self.limits.step, self.step)
+
+    @cached_property
+    def train_loader(self) -> Loader | None:
+        """The loader that is trained from; of several the one with most samples."""
+        loaders = [loader for loader in self.observation.loaders if loader.role != "eval"]
+        named = [loader for loader in loaders if loader.role == "train"] or loaders
+        return max(named, key=lambda loader: loader.samples or 0, default=None)
+
+    @cached_property
+    def wait(self) -> float:
+        """Seconds of a step in which its batch is waited for."""
+        return self.phases.get("data wait", 0.0)
+
+    @cached_property
+    def start(self) -> float:
+        """Seconds of a step, on average, that the starts of epochs take within the steps."""
+        return self.phases.get("epoch start", 0.0)
+
+    @cached_property
+    def own(self) -> float:
+        return max(self.step - self.wait - self.start, 0.0)
+
+    @cached_property
+    def loader(self) -> float:
+        """Seconds that the loader needs for a step's samples, as it is set now."""
+        loader = self.train_loader
+        alone = self.limits.loader
+        if loader is not None and loader.num_workers == 0 and self.wait > 0:
+            return self.wait  # nothing overlaps: the wait is the work
+        if alone and self.per_step and self.unit == "samples":
+            return self.per_step / alone
+        return self.step if self.wait > 0 else 0.0
+
+    @cached_property
+    def work(self) -> float:
+        """Seconds of one core that the loader's work for a step takes."""
+        loader = self.train_loader
+        if loader is None:
+            return 0.0
+        timed = fsum(stage.seconds for stage in loader.stages)
+        if timed > 0 and self.per_step and self.unit == "samples":
+            return timed * self.per_step
+        return self.loader * max(1, min(loader.num_workers, self.cores))
+
+    @cached_property
+    def core_work(self) -> float:
+        """Of `work`, what a core is busy with: waiting for a disk needs none."""
+        loader = self.train_loader
+        if loader is None or not loader.stages:
+            return self.work
+        timed = fsum(stage.seconds for stage in loader.stages)
+        waited = fsum(max(s.seconds - s.cpu_seconds, 0.0) for s in loader.stages if s.cpu_seconds is not None)
+        return self.work * (1 - waited / timed) if timed > 0 else self.work
+
+    @cached_property
+    def cores(self) -> int:
+        found = self.observation.surroundings
+        return max(1, found.cores if found is not None else 1)
+
+    @cached_property
+    def on_gpu(self) -> bool:
+        training = self.observation.training
+        return training is not None and training.device.startswith("cuda")
+
+    @cached_property
+    def gpu_busy(self) -> float | None:
+        """Seconds of a step in which the GPU works, by the driver's utilisation."""
+        found = self.observation.surroundings
+        return None if found is None or found.gpu_share is None else found.gpu_share * self.step
+
+    @cached_property
+    def headroom(self) -> float | None:
+        return None if self.limit is None or not self.step else max(1 - self.limit / self.step, 0.0)
+
+    @cached_property
+    def starved(self) -> bool:
+        """The loop waits for its loader, and to feed it better would win something."""
+        if not self.step or self.wait < LIMITS.data_wait * self.step:
+            return False
+        return self.headroom is None or self.headroom >= LIMITS.no_headroom
+
+    @cached_property
+    def epoch_steps(self) -> float:
+        """Steps from one start of the loader to the next."""
+        loader = self.train_loader
+        if loader is not None and loader.samples and self.per_step and self.unit == "samples":
+            return max(loader.samples / self.per_step, 1.0)
+        return self.steps / max(loader.starts if loader is not None else 1, 1)
+
+    @cached_property
+    def host(self) -> float:
+        """Seconds of a step that the host itself works, neither waiting for data nor for the GPU."""
+        return max(self.own - self.phases.get("sync", 0.0), 0.0)
+
+    def shared(self, core_work: float) -> float:
+        """The least that a step can take when that much loading has to be done beside it."""
+        training = self.observation.training
+        if self.on_gpu or training is None:
+            return (core_work + self.host) / self.cores
+        alone = self.limit if self.limit is not None else self.own
+        return (core_work + alone * min(max(training.threads, 1), self.cores)) / self.cores
+
+    def gain(self, *, step: float | None = None, outside: float | None = None) -> float:
+        """What follows when a step takes `step` seconds and what lies outside `outside` per step; never below zero."""
+        within = self.step if step is None else max(step, 0.0)
+        between = self.whole - self.step if outside is None else max(outside, 0.0)
+        after = within + between
+        return max(self.whole / after - 1, 0.0) if after > 0 else 0.0
+
+    def fed(self, loader: float, *, own: float | None = None, core_work: float | None = None) -> float:
+        """Seconds of a step when workers need that long for its samples while the step's own work takes `own`."""
+        working = self.own if own is None else own
+        bound = self.shared(self.core_work if core_work is None else core_work)
+        return min(max(loader, working, bound, self.limit or 0.0) + self.start, self.step)
+
+    def stepping(self, own: float) -> float:
+        """Seconds of a step when its own work takes `own` and feeding stays as it is."""
+        loader = self.train_loader
+        if loader is None or loader.num_workers == 0 or self.wait <= 0:
+            return own + self.wait + self.start
+        return max(own, min(self.loader, self.step)) + self.start
+
+    def ranked_stages(self) -> list[tuple[Stage, float]]:
+        """Stages of the training loader with their shares of its work, the greatest first."""
+        loader = self.train_loader
+        stages = [] if loader is None else sorted(loader.stages, key=lambda stage: -stage.seconds)
+        timed = fsum(stage.seconds for stage in stages)
+        return [(stage, stage.seconds / timed) for stage in stages] if timed > 0 else []
+
+
+def transforms(stages: list[tuple[Stage, float]]) -> list[tuple[Stage, float]]:
+    return [(stage, share) for stage, share in stages if stage.name not in MAKERS]

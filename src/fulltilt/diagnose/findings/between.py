@@ -1,0 +1,94 @@
+"""What stands between the steps: evaluation, checkpoints, logging, the script's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+
+from fulltilt.measure.observation import Phase
+
+from .. import words
+from ..figures import Figures
+from ..finding import Finding
+from ..thresholds import LIMITS
+
+
+def between(figures: Figures) -> list[Finding]:
+    if not figures.whole:
+        return []
+    return [
+        *_seldom(figures, "eval", "evaluation", LIMITS.evaluation, "Evaluation takes", _evaluate),
+        *_seldom(figures, "checkpoint", "checkpoints", LIMITS.checkpoint, "Writing checkpoints takes", _save),
+        *_logging(figures),
+        *_own_code(figures),
+    ]
+
+
+def _evaluate(every: int) -> str:
+    return f"Evaluate every {every}th time, or on a part of the data; give the evaluation's loader workers too"
+
+
+def _save(every: int) -> str:
+    return f"Save every {every}th time, or in a thread beside the training (fulltilt.train's checkpoints do)"
+
+
+def _seldom(
+    figures: Figures, phase: Phase, cause: str, least: float, takes: str, fix: Callable[[int], str]
+) -> list[Finding]:
+    """Work that could be done less often: so often that it takes no more than its share."""
+    seconds = figures.cost(phase)
+    share = seconds / figures.whole
+    if share < least:
+        return []
+    allowed = LIMITS.kept_evaluation * (figures.whole - seconds)
+    every = max(2, ceil(seconds / allowed)) if allowed > 0 else 2
+    saved = seconds * (1 - 1 / every)
+    within = min(figures.phases.get(phase, 0.0), saved)
+    outside = figures.whole - figures.step - (saved - within)
+    return [
+        Finding(
+            cause=cause,
+            title=f"{takes} {words.percent(share)} of the time",
+            evidence=(f"{words.seconds(seconds)} for each step of {words.seconds(figures.step)}",),
+            gain=figures.gain(step=figures.step - within, outside=outside),
+            fix=fix(every),
+            about="step",
+            seconds=seconds,
+        )
+    ]
+
+
+def _logging(figures: Figures) -> list[Finding]:
+    seconds = figures.cost("logging")
+    if seconds < LIMITS.logging * figures.whole:
+        return []
+    return [
+        Finding(
+            cause="logging",
+            title=f"Logging takes {words.percent(seconds / figures.whole)} of the time",
+            evidence=(f"{words.seconds(seconds)} for each step of {words.seconds(figures.step)}",),
+            gain=figures.gain(step=figures.step - min(seconds, figures.phases.get("logging", 0.0)) * 0.9),
+            fix="Log every 10th to 50th step",
+            about="step",
+            seconds=seconds,
+        )
+    ]
+
+
+def _own_code(figures: Figures) -> list[Finding]:
+    seconds = figures.phases.get("other", 0.0)
+    if seconds < LIMITS.other * figures.step:
+        return []
+    loader = "" if figures.train_loader is not None else "; the script has no DataLoader, so its loading is among it"
+    return [
+        Finding(
+            cause="own-code",
+            title=f"{words.percent(seconds / figures.step)} of each step is the script's own code between the phases",
+            evidence=(f"{words.seconds(seconds)} of a step of {words.seconds(figures.step)} lie in no phase{loader}",),
+            gain=None,
+            fix="Look at what the loop does beside forward, backward and optimizer: loading and augmenting belong into "
+            "a DataLoader or onto the GPU",
+            about="step",
+            seconds=seconds,
+        )
+    ]

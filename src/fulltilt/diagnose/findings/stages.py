@@ -1,0 +1,189 @@
+"""What the loader's work consists of: one transform, the disk, decoding, collate."""
+
+from __future__ import annotations
+
+import re
+
+from fulltilt.measure.observation import Loader, Stage
+
+from .. import words
+from ..figures import Figures, transforms
+from ..finding import Finding
+from ..thresholds import LIMITS
+from .loading import wanted_workers, with_workers
+
+_ON_GPU = re.compile(
+    r"flip|rot|affine|crop|resize|jitter|bright|contrast|hue|satur|gamma|normali[sz]e|blur|noise|grayscale|erasing"
+    r"|perspective|elastic|scale|totensor|toimage|todtype|convert",
+    re.IGNORECASE,
+)
+"""Names of transforms that `fulltilt.augment` does on the GPU, in torchvision's and Albumentations' words."""
+
+
+def stages(figures: Figures) -> list[Finding]:
+    loader = figures.train_loader
+    if loader is None or loader.in_memory or not figures.starved:
+        return []
+    ranked = figures.ranked_stages()
+    if not ranked:
+        return []
+    found = []
+    stage, share = ranked[0]
+    if _dominates(ranked):
+        if _waited(stage) >= LIMITS.waiting_read and stage.name not in ("collate", "hand over", "pin"):
+            found.append(_disk(figures, loader, stage, share))
+        elif stage.name == "collate":
+            found.append(_collate(figures, loader, stage, share))
+        elif stage.name == "decode":
+            found.append(_decode(figures, loader, stage, share))
+            found += _cacheable(figures, loader, share)
+        elif (stage, share) in transforms(ranked):
+            found.append(_transform(figures, loader, stage, share))
+    return found + _gpu_augmentation(figures, loader)
+
+
+def without(figures: Figures, share: float, factor: float) -> float:
+    """Seconds of a step when that share of the loader's work becomes `factor` times faster."""
+    loader = figures.train_loader
+    left = 1 - share * (1 - 1 / factor)
+    if loader is None or loader.num_workers == 0:
+        return max(figures.own + figures.start + figures.wait * left, figures.limit or 0.0)
+    return figures.fed(figures.loader * left, core_work=figures.core_work * left)
+
+
+def _dominates(ranked: list[tuple[Stage, float]]) -> bool:
+    share = ranked[0][1]
+    following = ranked[1][1] if len(ranked) > 1 else 0.0
+    return share >= LIMITS.dominant_stage and share >= LIMITS.dominant_over_next * following
+
+
+def _waited(stage: Stage) -> float:
+    """Share of the stage in which no core worked for it."""
+    if stage.cpu_seconds is None or stage.seconds <= 0:
+        return 0.0
+    return max(1 - stage.cpu_seconds / stage.seconds, 0.0)
+
+
+def _takes(stage: Stage, share: float) -> str:
+    return f"{stage.name} takes {words.percent(share)} of the loader's work: {words.seconds(stage.seconds)} per sample"
+
+
+def _waits(figures: Figures) -> str:
+    return f"{words.percent(figures.wait / figures.step)} of each step is spent waiting for data"
+
+
+def _transform(figures: Figures, loader: Loader, stage: Stage, share: float) -> Finding:
+    rest = [(other, part) for other, part in figures.ranked_stages() if other is not stage]
+    evidence = [_takes(stage, share), _waits(figures)]
+    if rest:
+        evidence.append(f"the next is {rest[0][0].name} with {words.percent(rest[0][1])}")
+    return Finding(
+        cause="slow-transform",
+        title=f"One transform holds the loader up: {stage.name}",
+        evidence=tuple(evidence),
+        gain=figures.gain(step=without(figures, share, LIMITS.transform_factor)),
+        fix=f"Write {stage.name} with whole-array operations (numpy, torch, OpenCV) instead of loops, "
+        "do it once before training, or on the GPU for a whole batch",
+        place=loader.place,
+        seconds=figures.wait * share,
+    )
+
+
+def _disk(figures: Figures, loader: Loader, stage: Stage, share: float) -> Finding:
+    workers = max(wanted_workers(figures), loader.num_workers)
+    more = workers > loader.num_workers
+    step = with_workers(figures, workers) if more else without(figures, share, LIMITS.cache_factor)
+    instead = f"or let more of it wait at once: DataLoader(…, num_workers={workers})" if more else "or pack small files"
+    return Finding(
+        cause="slow-disk",
+        title="The loader waits for its files, not for a processor",
+        evidence=(
+            _takes(stage, share),
+            f"in {words.percent(_waited(stage))} of that no core worked: the disk or the network was waited for",
+            _waits(figures),
+        ),
+        gain=figures.gain(step=step),
+        fix=f"Copy the data set to a local disk or into memory, {instead}",
+        place=loader.place,
+        settings={"loader.num_workers": workers, "loader.persistent_workers": True} if more else {},
+        seconds=figures.wait * share,
+    )
+
+
+def _collate(figures: Figures, loader: Loader, stage: Stage, share: float) -> Finding:
+    return Finding(
+        cause="slow-collate",
+        title="Putting the samples together into a batch takes longer than making them",
+        evidence=(_takes(stage, share), _waits(figures)),
+        gain=figures.gain(step=without(figures, share, LIMITS.collate_factor)),
+        fix="Return arrays or tensors of one shape from the data set and stack them in one call in collate_fn; "
+        "no lists of numbers, no loops over elements",
+        place=loader.place,
+        seconds=figures.wait * share,
+    )
+
+
+def _decode(figures: Figures, loader: Loader, stage: Stage, share: float) -> Finding:
+    return Finding(
+        cause="slow-decode",
+        title="Decoding images holds the loader up",
+        evidence=(_takes(stage, share), _waits(figures)),
+        gain=figures.gain(step=without(figures, share, LIMITS.decode_factor)),
+        fix="Decode with simplejpeg instead of Pillow (fulltilt.decode), or store the images smaller",
+        place=loader.place,
+        level="numeric",
+        settings={"decode": True},
+        seconds=figures.wait * share,
+    )
+
+
+def _cacheable(figures: Figures, loader: Loader, share: float) -> list[Finding]:
+    """Where all cores together can't decode fast enough, the same files need not be decoded each epoch."""
+    left = 1 - share * (1 - 1 / LIMITS.decode_factor)
+    workers = max(wanted_workers(figures), loader.num_workers, 1)
+    fastest = figures.fed(figures.work * left / workers, core_work=figures.core_work * left)
+    if figures.limit is None or fastest <= figures.limit * (1 + LIMITS.no_headroom):
+        return []
+    return [
+        Finding(
+            cause="cacheable",
+            title="The same files are decoded again each epoch, faster than this machine's cores can",
+            evidence=(
+                f"even {workers} workers with a faster decoder would take {words.seconds(fastest)} for a step that "
+                f"could be done in {words.seconds(figures.limit)}",
+            ),
+            gain=figures.gain(step=without(figures, share, LIMITS.cache_factor)),
+            fix="Decode once and keep the pixels: fulltilt cache build, then fulltilt.feed.feed(…, cache=…)",
+            place=loader.place,
+            seconds=figures.wait * share,
+        )
+    ]
+
+
+def _gpu_augmentation(figures: Figures, loader: Loader) -> list[Finding]:
+    """Where the cores do not suffice and the GPU could do it in passing."""
+    moved = [(stage, share) for stage, share in transforms(figures.ranked_stages()) if _ON_GPU.search(stage.name)]
+    share = sum(part for _, part in moved)
+    if not figures.on_gpu or share < LIMITS.gpu_augmentation or figures.limit is None:
+        return []
+    workers = max(wanted_workers(figures), loader.num_workers)
+    if with_workers(figures, workers) <= figures.limit * (1 + LIMITS.no_headroom):
+        return []
+    names = ", ".join(stage.name for stage, _ in moved)
+    return [
+        Finding(
+            cause="gpu-augmentation",
+            title="Augmentation keeps the cores busy that the GPU would do in passing",
+            evidence=(
+                f"{names} take {words.percent(share)} of the loader's work",
+                f"{workers} workers would still need {words.seconds(with_workers(figures, workers))} for a step",
+                _waits(figures),
+            ),
+            gain=figures.gain(step=without(figures, share, LIMITS.gpu_augmentation_factor)),
+            fix="Send the decoded uint8 images and augment the batch on the GPU: fulltilt.augment.GPUAugmentation "
+            "(the random draws differ)",
+            place=loader.place,
+            level="semantic",
+            seconds=figures.wait * share,
+        )
+    ]

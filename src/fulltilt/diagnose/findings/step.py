@@ -1,0 +1,206 @@
+"""What would make the step itself faster, and so raise its limit: launches, precision, layout, compile, optimizer.
+
+The GPU's work becomes `factor` times faster; the step follows as far as the host, which launches it, keeps up.
+"""
+
+from __future__ import annotations
+
+from fulltilt.measure.observation import Training
+
+from .. import edits, words
+from ..figures import Figures
+from ..finding import Finding
+from ..thresholds import LIMITS
+
+_FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
+"""Optimizers of torch with a fused kernel."""
+_HALF = ("bfloat16", "float16", "half")
+
+
+def step(figures: Figures) -> list[Finding]:
+    training = figures.observation.training
+    if training is None or not figures.own:
+        return []
+    bound = launch_bound(figures)
+    found = _unfused(figures, training)
+    if bound:
+        return [*found, _small_batch(figures, training)]
+    if figures.on_gpu:
+        found += [*_tf32(figures, training), *_precision(figures, training), *_layout(figures, training)]
+        found += _compile(figures, training)
+    return found
+
+
+def launch_bound(figures: Figures) -> bool:
+    """The host spends the step launching; the GPU has little to do."""
+    training = figures.observation.training
+    if training is not None and training.launches is not None:
+        return training.launches * LIMITS.launch_seconds >= LIMITS.launch_bound * figures.own
+    busy = figures.gpu_busy
+    if not figures.on_gpu or busy is None:
+        return False
+    return busy < LIMITS.idle_gpu * figures.own and figures.host >= LIMITS.launch_bound * figures.own
+
+
+def _launching(figures: Figures) -> float:
+    """Seconds below which the host can't launch a step."""
+    training = figures.observation.training
+    if training is not None and training.launches is not None:
+        return min(training.launches * LIMITS.launch_seconds, figures.own)
+    busy = figures.gpu_busy
+    # A host that runs ahead is held up by the full queue: its time then says nothing about launching.
+    return figures.own if busy is not None and busy < LIMITS.idle_gpu * figures.own else 0.3 * figures.own
+
+
+def _faster(figures: Figures, factor: float) -> tuple[float, float]:
+    """Gains when the GPU's work becomes `factor` times faster: as the script is fed now, and of the step's limit."""
+    busy = min(figures.own if figures.gpu_busy is None else figures.gpu_busy, figures.own)
+    own = min(max(figures.own - busy * (1 - 1 / factor), _launching(figures)), figures.own)
+    raised = figures.own / own - 1 if own > 0 else 0.0
+    return figures.gain(step=min(figures.stepping(own), figures.step)), raised
+
+
+def _finding(
+    figures: Figures, cause: str, title: str, evidence: tuple[str, ...], fix: str, factor: float, **rest: object
+) -> list[Finding]:
+    gain, raised = _faster(figures, factor)
+    if raised < LIMITS.least_gain:
+        return []
+    return [
+        Finding(
+            cause=cause,
+            title=title,
+            evidence=evidence,
+            gain=gain,
+            limit_gain=raised,
+            fix=fix,
+            level="numeric",
+            about="step",
+            **rest,  # type: ignore[arg-type]
+        )
+    ]
+
+
+def _small_batch(figures: Figures, training: Training) -> Finding:
+    busy = figures.gpu_busy
+    launching = _launching(figures)
+    least = max(busy or 0.0, figures.own / LIMITS.compiled_launch_factor)
+    own = min(least, figures.own)
+    evidence = []
+    if training.launches is not None:
+        evidence.append(
+            f"a step launches {training.launches:,} kernels, about {words.seconds(launching)} of the host's time, "
+            f"and takes {words.seconds(figures.own)}"
+        )
+    if busy is not None:
+        evidence.append(f"the GPU is busy in {words.percent(busy / figures.step)} of the time")
+    if figures.per_step is not None and figures.unit == "samples":
+        evidence.append(f"a step has {figures.per_step:.0f} samples")
+    return Finding(
+        cause="small-batch",
+        title="The batch is so small that the host cannot launch the kernels fast enough",
+        evidence=tuple(evidence),
+        gain=figures.gain(step=min(figures.stepping(own), figures.step)),
+        limit_gain=figures.own / own - 1,
+        fix='A larger batch (with a learning rate to match), or model.compile(mode="reduce-overhead"), '
+        "which launches a step at once",
+        level="numeric",
+        settings={"compile": True},
+        about="step",
+        seconds=figures.own - own,
+    )
+
+
+def _half(training: Training) -> bool:
+    return training.autocast is not None or any(name in training.dtype for name in _HALF)
+
+
+def _tf32(figures: Figures, training: Training) -> list[Finding]:
+    if training.tf32 or _half(training) or training.images:  # convolutions use TF32 without being told
+        return []
+    script = edits.script_of(figures.observation.command)
+    flag = 'torch.set_float32_matmul_precision("high")'
+    return _finding(
+        figures,
+        "tf32",
+        "float32 matrix products do not use the tensor cores",
+        ("TF32 is off, and the model computes in float32",),
+        flag,
+        LIMITS.tf32_factor,
+        settings={"tf32": True},
+        diff=edits.edited(figures.read_source, script, edits.after_imports(flag)),
+    )
+
+
+def _precision(figures: Figures, training: Training) -> list[Finding]:
+    if _half(training):
+        return []
+    factor = LIMITS.precision_factor
+    if not training.images and not training.tf32:  # what TF32 wins is told by its own finding
+        factor = LIMITS.precision_from_fp32_factor / LIMITS.tf32_factor
+    return _finding(
+        figures,
+        "precision",
+        "The model computes in float32 where bfloat16 would do",
+        (f"parameters are {training.dtype.removeprefix('torch.')}, and no autocast was on in the forward",),
+        'with torch.autocast("cuda", torch.bfloat16): output = model(input); loss = …',
+        factor,
+        settings={"autocast": "bfloat16"},
+    )
+
+
+def _layout(figures: Figures, training: Training) -> list[Finding]:
+    if not training.images or training.channels_last:
+        return []
+    factor = LIMITS.channels_last_factor if _half(training) else LIMITS.channels_last_fp32_factor
+    return _finding(
+        figures,
+        "channels-last",
+        "Convolutions run in a memory layout that the tensor cores must turn around each time",
+        ("the input and the weights are contiguous, not channels_last",),
+        "model.to(memory_format=torch.channels_last), and the images likewise",
+        factor,
+        settings={"channels_last": True},
+    )
+
+
+def _compile(figures: Figures, training: Training) -> list[Finding]:
+    if training.compiled:
+        return []
+    return _finding(
+        figures,
+        "compile",
+        "The model is not compiled: each operation reads and writes the GPU's memory by itself",
+        (f"{training.model} runs eagerly",),
+        "model.compile()  (the first steps take a minute longer)",
+        LIMITS.compile_factor,
+        settings={"compile": True},
+    )
+
+
+def _unfused(figures: Figures, training: Training) -> list[Finding]:
+    seconds = figures.phases.get("optimizer", 0.0)
+    if training.fused or training.optimizer not in _FUSED or seconds < LIMITS.optimizer * figures.own:
+        return []
+    factor = LIMITS.fused_factor if training.foreach else LIMITS.fused_from_loop_factor
+    own = figures.own - seconds * (1 - 1 / factor)
+    script = edits.script_of(figures.observation.command)
+    edit = edits.everywhere(training.optimizer, {"fused": True})
+    return [
+        Finding(
+            cause="unfused-optimizer",
+            title=f"{training.optimizer} updates the weights with many small operations",
+            evidence=(
+                f"its step takes {words.percent(seconds / figures.own)} of the step's own work "
+                f"({words.seconds(seconds)}) for {training.parameters:,} parameters",
+            ),
+            gain=figures.gain(step=min(figures.stepping(own), figures.step)),
+            limit_gain=figures.own / own - 1,
+            fix=f"{training.optimizer}(…, fused=True)",
+            diff=edits.edited(figures.read_source, script, edit),
+            level="numeric",
+            settings={"fused": True},
+            about="step",
+            seconds=seconds,
+        )
+    ]

@@ -1,0 +1,49 @@
+"""Figures in words: `31 %`, `12.4 ms`, `1,240 samples/s`, `64 MiB`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fulltilt.measure.observation import Place
+
+
+def percent(share: float) -> str:
+    shown = 100 * share
+    return f"{shown:.0f} %" if shown >= 9.95 or shown < 0.05 else f"{shown:.1f} %"
+
+
+def gain(value: float | None) -> str:
+    """`+31 %`, `3.4×` from a doubling on; `not foretold` for None."""
+    if value is None:
+        return "not foretold"
+    return f"{value + 1:.1f}×" if value >= 1 else f"+{100 * value:.0f} %"
+
+
+def seconds(value: float) -> str:
+    if value >= 100:
+        return f"{value:.0f} s"
+    if value >= 1:
+        return f"{value:.2f} s"
+    if value >= 1e-3:
+        return f"{value * 1e3:.3g} ms" if value < 0.1 else f"{value * 1e3:.0f} ms"
+    return f"{value * 1e6:.0f} µs"
+
+
+def rate(value: float | None, unit: str = "samples") -> str:
+    if value is None:
+        return "not measured"
+    return f"{value:,.0f} {unit}/s" if value >= 100 else f"{value:.3g} {unit}/s"
+
+
+def size(count: int | float) -> str:
+    value = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            return f"{value:.0f} {unit}" if value >= 10 or unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("unreachable")
+
+
+def place(found: Place | None) -> str | None:
+    """`train.py:31`."""
+    return None if found is None else f"{Path(found.file).name}:{found.line}"
