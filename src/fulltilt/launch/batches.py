@@ -1,0 +1,36 @@
+"""Batches of any structure: how many samples, how many bytes, their tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_DEEPEST = 6
+
+
+def tensors(batch: Any, depth: int = 0) -> Iterator[Any]:
+    """Every tensor in it, in order."""
+    if hasattr(batch, "element_size"):
+        yield batch
+    elif depth < _DEEPEST:
+        if isinstance(batch, Mapping):
+            for value in batch.values():
+                yield from tensors(value, depth + 1)
+        elif isinstance(batch, list | tuple):
+            for value in batch:
+                yield from tensors(value, depth + 1)
+        elif hasattr(batch, "__dict__") and not isinstance(batch, type):
+            for value in vars(batch).values():
+                yield from tensors(value, depth + 1)
+
+
+def samples(batch: Any) -> int:
+    """The first tensor's first dimension; 0 where there is none."""
+    for tensor in tensors(batch):
+        if tensor.dim():
+            return int(tensor.shape[0])
+    return 0
+
+
+def size_bytes(batch: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors(batch))

@@ -1,0 +1,64 @@
+"""The user's own command: a script or a module, its arguments, and how many processes it trains in."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fulltilt.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What is run, as `python` or `torchrun` would be told."""
+
+    target: str
+    """A file's path, or a module's name."""
+    arguments: tuple[str, ...] = ()
+    module: bool = False
+    """`-m target`."""
+    processes: int | None = None
+    """torchrun's --nproc-per-node; None runs the script by itself."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """As the user wrote it."""
+        named = ("-m", self.target) if self.module else (self.target,)
+        ranks = () if self.processes is None else ("--nproc-per-node", str(self.processes))
+        return (*ranks, *named, *self.arguments)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the script lies; a module's is not known before it is imported."""
+        return None if self.module else Path(self.target).absolute().parent
+
+    def argv(self, python: str = sys.executable) -> list[str]:
+        """The process to start."""
+        named = ["-m", self.target] if self.module else [self.target]
+        if self.processes is None:
+            return [python, *named, *self.arguments]
+        ranks = [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={self.processes}"]
+        return [*ranks, *named, *self.arguments]
+
+
+def parse(words: Sequence[str], *, processes: int | None = None) -> Command:
+    """`train.py --lr 0.1` or `-m pkg.train --lr 0.1`; all that follows the script is the script's own."""
+    if processes is not None and not 1 <= processes <= 64:
+        raise InputError(f"--nproc-per-node: expected 1 to 64, found {processes}")
+    if not words:
+        raise InputError("no script was given; write it last, with its own arguments: train.py --lr 0.1")
+    if words[0] == "-m":
+        if len(words) == 1:
+            raise InputError("-m: no module was named; write it as for python: -m package.train --lr 0.1")
+        return Command(target=words[1], arguments=tuple(words[2:]), module=True, processes=processes)
+    script, *arguments = words
+    if script.startswith("-"):
+        raise InputError(f"expected a script or -m and a module, found {script!r}; options come before the script")
+    path = Path(script)
+    if path.is_dir() and not (path / "__main__.py").exists():
+        raise InputError(f"{script} is a folder without a __main__.py; name the script in it")
+    if not path.exists():
+        raise InputError(f"there is no script {script}; give the path to the file that python would be given")
+    return Command(target=script, arguments=tuple(arguments), processes=processes)

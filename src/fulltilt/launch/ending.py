@@ -1,0 +1,52 @@
+"""Ends a command with everything that it has started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+
+import psutil
+
+TERM_SECONDS = 3.0
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Terminate, then kill, the command's session: also what it left behind when it ended by itself."""
+    members = _members(process.pid)
+    if not members and process.poll() is not None:
+        return
+    _signal(members, signal.SIGTERM)
+    end = time.monotonic() + TERM_SECONDS
+    while time.monotonic() < end and any(_lives(member) for member in members):
+        process.poll()  # a zombie would count as alive
+        time.sleep(0.02)
+    _signal([*members, *_members(process.pid)], signal.SIGKILL)
+    process.wait()
+
+
+def _members(session: int) -> list[psutil.Process]:
+    """All processes of the session that the command leads, and the descendants that have left it."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError, PermissionError):
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found[process.pid] = process
+    with suppress(psutil.Error):
+        for process in psutil.Process(session).children(recursive=True):
+            found[process.pid] = process
+    return list(found.values())
+
+
+def _lives(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _signal(processes: list[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(psutil.Error):
+            process.send_signal(number)

@@ -1,0 +1,226 @@
+"""Hooks in torch that mark the phases of a training loop: forward, backward, the optimizer's step, checkpoints.
+
+Put in right after `import torch` and never taken out: compiled code guards on what it has seen. Whatever is traced by
+the compiler passes through untouched, and so does every thread but the one that trains.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+from fulltilt.launch.imports import after_import
+from fulltilt.launch.patching import put
+from fulltilt.launch.watch import Watch
+from fulltilt.measure.timeline import BACKWARD, CHECKPOINT, EVAL, FORWARD, LOGGING, OPTIMIZER, OTHER
+
+
+def install(watch: Watch, ended: Callable[[], None]) -> None:
+    """`ended` is called at the end of each step, where the script can be left."""
+    _modules(watch)
+    _backward(watch)
+    _optimizers(watch, ended)
+    _scalers(watch, ended)
+    _saving(watch)
+    _logging(watch)
+
+
+def _modules(watch: Watch) -> None:
+    import torch
+    from torch import nn
+
+    called = nn.Module.__call__
+    compiling = torch.compiler.is_dynamo_compiling
+    with_gradients = torch.is_grad_enabled
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        if compiling() or watch.inside or get_ident() != watch.thread:
+            return called(self, *args, **kwargs)
+        timeline = watch.timeline
+        trains = with_gradients()
+        if trains and self.training:
+            phase = FORWARD
+        else:
+            phase = EVAL
+            timeline.evaluated = True
+        watch.inside = 1
+        timeline.enter(phase)
+        try:
+            return called(self, *args, **kwargs)
+        finally:
+            timeline.leave()
+            watch.inside = 0
+            if trains:
+                timeline.rebase(FORWARD)  # loss functions follow, up to the backward
+                if watch.input_samples is None or id(self) not in watch.trained:
+                    _note_model(watch, self, args, kwargs)
+
+    put(nn.Module, "__call__", __call__)
+
+
+def _note_model(watch: Watch, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """The first calls of an outermost module: which is the model, and what goes in."""
+    import torch
+
+    watch.trained.add(id(module))
+    given = next((value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)), None)
+    size = sum(parameter.numel() for parameter in module.parameters())
+    known = 0 if watch.model is None else sum(parameter.numel() for parameter in watch.model.parameters())
+    if watch.model is None or size > known:
+        watch.model = module
+        watch.model_input = None if given is None else (tuple(given.shape), _channels_last(given))
+        device = "cuda" if given is not None and given.is_cuda else "cpu"
+        if torch.is_autocast_enabled(device):
+            watch.autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+    if watch.input_samples is None and given is not None and given.dim():
+        watch.input_samples = int(given.shape[0])
+
+
+def _channels_last(tensor: Any) -> bool:
+    import torch
+
+    return bool(tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))
+
+
+def _backward(watch: Watch) -> None:
+    import torch
+
+    compiling = torch.compiler.is_dynamo_compiling
+
+    def within(function: Callable[..., Any], *, is_step: bool) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def marked(*args: Any, **kwargs: Any) -> Any:
+            if compiling() or get_ident() != watch.thread:
+                return function(*args, **kwargs)
+            if is_step:
+                watch.backward(_loss(watch, args[0] if args else kwargs.get("tensors")))
+            else:
+                watch.timeline.trained = True
+            timeline = watch.timeline
+            timeline.enter(BACKWARD)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                timeline.leave()
+                if is_step:
+                    timeline.rebase(OPTIMIZER)  # clipping and the like follow, up to the optimizer's step
+
+        return marked
+
+    put(torch.autograd, "backward", within(torch.autograd.backward, is_step=True))
+    put(torch.autograd, "grad", within(torch.autograd.grad, is_step=False))
+
+
+def _loss(watch: Watch, tensors: Any) -> Any:
+    """A copy of the loss that stays where it is: it is read when watching is over."""
+    import torch
+
+    loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
+    if loss is None or loss.numel() != 1 or (watch.gpu is not None and watch.gpu.capturing()):
+        return None
+    if watch.unscaled is not None and watch.unscaled[0] is loss:
+        loss = watch.unscaled[1]
+    watch.unscaled = None
+    return loss.detach().clone()  # a graph's output is overwritten by its next run
+
+
+def _optimizers(watch: Watch, ended: Callable[[], None]) -> None:
+    import torch
+    from torch.optim import Optimizer
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    compiling = torch.compiler.is_dynamo_compiling
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
+        if not compiling() and get_ident() == watch.thread:
+            watch.timeline.enter(OPTIMIZER)
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
+        if not compiling() and get_ident() == watch.thread:
+            watch.step_of(optimizer)
+            watch.timeline.leave()
+            watch.timeline.rebase(OTHER)
+            if optimizer is watch.optimizer:
+                ended()
+
+    register_optimizer_step_pre_hook(before)
+    register_optimizer_step_post_hook(after)
+    put(Optimizer, "zero_grad", phased(watch, Optimizer.zero_grad, OPTIMIZER))
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        put(torch.nn.utils, name, phased(watch, getattr(torch.nn.utils, name), OPTIMIZER))
+
+
+def _scalers(watch: Watch, ended: Callable[[], None]) -> None:
+    """GradScaler: its loss is scaled, and it leaves out the optimizer's step where gradients are infinite."""
+    import torch
+
+    scaler = torch.amp.GradScaler
+    scale, update = scaler.scale, phased(watch, scaler.update, OPTIMIZER)
+
+    @functools.wraps(scale)
+    def scaled(self: Any, outputs: Any) -> Any:
+        found = scale(self, outputs)
+        if isinstance(outputs, torch.Tensor) and get_ident() == watch.thread:
+            watch.unscaled = (found, outputs)
+        return found
+
+    @functools.wraps(update)
+    def updated(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = update(self, *args, **kwargs)
+        if get_ident() == watch.thread:
+            left_out, watch.stepped = not watch.stepped, False
+            if left_out and watch.optimizer is not None and watch.timeline.trained:
+                watch.step_ended()
+                ended()
+        return found
+
+    put(scaler, "scale", scaled)
+    put(scaler, "update", updated)
+    put(scaler, "step", phased(watch, scaler.step, OPTIMIZER))
+
+
+def _saving(watch: Watch) -> None:
+    import torch
+
+    put(torch, "save", phased(watch, torch.save, CHECKPOINT))
+    for module, names in (
+        ("safetensors.torch", ("save_file", "save_model")),
+        ("torch.distributed.checkpoint", ("save",)),
+    ):
+        after_import(module, functools.partial(_phase_names, watch, names, CHECKPOINT))
+
+
+def _logging(watch: Watch) -> None:
+    def writer(module: Any) -> None:
+        methods = tuple(name for name in vars(module.SummaryWriter) if name.startswith("add_"))
+        _phase_names(watch, methods, LOGGING, module.SummaryWriter)
+
+    after_import("torch.utils.tensorboard.writer", writer)
+
+
+def _phase_names(watch: Watch, names: tuple[str, ...], phase: int, module: Any) -> None:
+    for name in names:
+        if hasattr(module, name):
+            put(module, name, phased(watch, getattr(module, name), phase))
+
+
+def phased(watch: Watch, function: Callable[..., Any], phase: int) -> Callable[..., Any]:
+    """The function, its time counted for `phase`."""
+    import torch
+
+    compiling = torch.compiler.is_dynamo_compiling
+
+    @functools.wraps(function)
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        if compiling() or get_ident() != watch.thread or watch.timeline.current == CHECKPOINT:
+            return function(*args, **kwargs)
+        timeline = watch.timeline
+        timeline.enter(phase)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            timeline.leave()
+
+    return marked

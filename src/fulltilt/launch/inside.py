@@ -1,0 +1,160 @@
+"""Inside a watched process: begins with the interpreter, hooks torch when it is imported, writes what was seen.
+
+sitecustomize ─► start() ─► (torch is imported) ─► hooks ─► steps ─► Enough, or the script's own end ─► rank-N-PID.json
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, NoReturn
+
+from fulltilt.launch import job as jobs
+from fulltilt.launch.imports import after_import
+from fulltilt.launch.job import Job
+from fulltilt.launch.patching import put
+from fulltilt.launch.watch import Enough, Watch
+
+INSISTENCE = 3
+"""How often the script may go on after it was told that watching is over; then the process ends."""
+
+_OURS = str(Path(__file__).parent) + os.sep
+
+
+class Process:
+    """This process: its job, what it has seen, and how it ends."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.watch = Watch(job)
+        self.is_command = os.environ.get(jobs.LAUNCHER) == str(os.getppid())
+        self.told = 0
+
+    def hook(self, torch: ModuleType) -> None:  # noqa: ARG002
+        """Right after `import torch`."""
+        from fulltilt.launch import hooks, loaders
+
+        _seed(self.job)
+        if self.job.settings:
+            from fulltilt.launch import apply
+
+            apply.install(self.job.settings, self.watch.notes)
+        if not self.job.watch:
+            return
+        loaders.install(self.watch)
+        hooks.install(self.watch, self.step_ended)
+
+    def step_ended(self) -> None:
+        why = self.watch.wants_to_stop()
+        if why is not None:
+            self.enough(why)
+
+    def enough(self, why: str) -> NoReturn:
+        """Write, and leave the script."""
+        self.watch.ended = why
+        self.write()
+        self.told += 1
+        if self.told > INSISTENCE:
+            self.leave(0)
+        raise Enough
+
+    def write(self) -> None:
+        """Once, and only where there is something to say."""
+        watch = self.watch
+        if watch.written or not self.job.watch or not (watch.records or watch.loaders or self.is_command):
+            return
+        watch.written = True
+        if "torch" not in sys.modules:
+            return
+        from fulltilt.launch.seen import observation
+        from fulltilt.measure.observation import write
+
+        found = observation(watch)
+        write(found, Path(self.job.out) / f"rank-{found.rank}-{os.getpid()}.json")
+
+    def leave(self, status: int) -> NoReturn:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        _exit(status)
+
+    def forked(self) -> None:
+        self.is_command = False
+        self.told = 0
+        self.watch.clear()
+
+
+_exit = os._exit
+
+
+def start() -> None:
+    """Called once per interpreter, before the script."""
+    job = jobs.given()
+    if job is None:
+        return
+    process = Process(job)
+    atexit.register(process.write)  # the first to be registered is the last to run
+    os.register_at_fork(after_in_child=process.forked)
+    put(os, "_exit", _writing_exit(process))
+    sys.excepthook = _quiet_hook(process, sys.excepthook)
+    after_import("torch", process.hook)
+
+
+def _writing_exit(process: Process) -> Any:
+    def _exit_after(status: int) -> NoReturn:
+        process.write()
+        _exit(status)
+
+    return _exit_after
+
+
+def _quiet_hook(process: Process, shown: Any) -> Any:
+    """A script's own failure looks as it would without us."""
+
+    def hook(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+        process.watch.ended = process.watch.ended or "failed"
+        _without_us(error, set())
+        shown(kind, error, error.__traceback__ if at is not None else None)
+
+    return hook
+
+
+def _without_us(error: BaseException | None, known: set[int]) -> None:
+    """Take our frames out of the traceback, and out of those of its causes."""
+    if error is None or id(error) in known:
+        return
+    known.add(id(error))
+    frames = []
+    at = error.__traceback__
+    while at is not None:
+        if not at.tb_frame.f_code.co_filename.startswith(_OURS):
+            frames.append(at)
+        at = at.tb_next
+    for frame, following in zip(frames, [*frames[1:], None], strict=True):
+        frame.tb_next = following
+    if frames:
+        error.__traceback__ = frames[0]
+    _without_us(error.__cause__, known)
+    _without_us(error.__context__, known)
+
+
+def _seed(job: Job) -> None:
+    if job.seed is None:
+        return
+    import random
+
+    import torch
+
+    random.seed(job.seed)
+    torch.manual_seed(job.seed)
+    seed = job.seed
+
+    def numpy(module: Any) -> None:
+        module.random.seed(seed % 2**32)
+
+    after_import("numpy", numpy)
+
+
+__all__ = ["Enough", "Process", "start"]

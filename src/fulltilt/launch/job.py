@@ -1,0 +1,50 @@
+"""What a watched process is asked to do: written by the parent, read by every process that the script starts."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "FULLTILT_JOB"
+"""The environment variable with the file's path."""
+LAUNCHER = "FULLTILT_LAUNCHER"
+"""Process id of who started the command: its child is the command itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    out: str
+    """Folder for what is seen."""
+    mode: str = "as is"
+    settings: dict[str, Any] = field(default_factory=dict)
+    max_steps: int = 200
+    max_seconds: float = 120.0
+    full: bool = False
+    """Watch until the script ends."""
+    seed: int | None = None
+    tie_draws: bool = False
+    """Random draws of a sample depend on the sample alone, not on the worker that loads it."""
+    shield: str | None = None
+    """Folder that takes what the script writes; None lets it write."""
+    watch: bool = True
+    """False only applies the settings, and sees nothing."""
+    command: tuple[str, ...] = ()
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)))
+
+
+def read(path: Path) -> Job:
+    data = json.loads(path.read_text())
+    return Job(**{**data, "command": tuple(data["command"])})
+
+
+def given() -> Job | None:
+    """The job of this process, where there is one."""
+    named = os.environ.get(VARIABLE)
+    if not named or not Path(named).exists():
+        return None
+    return read(Path(named))

@@ -1,0 +1,128 @@
+"""Hooks in torch's DataLoader: the wait for each batch, the start of each epoch, which loader trains."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from threading import get_ident
+from typing import Any
+
+from fulltilt.launch.batches import samples, size_bytes
+from fulltilt.launch.patching import put
+from fulltilt.launch.places import spot
+from fulltilt.launch.watch import LoaderSeen, Watch
+from fulltilt.measure.timeline import DATA_WAIT, EPOCH_START
+
+NUMBER = "FULLTILT_LOADER"
+"""Environment variable by which workers know whose they are."""
+
+
+def install(watch: Watch) -> None:
+    from torch.utils.data import DataLoader
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    made = DataLoader.__init__
+    began: Any = DataLoader.__iter__
+    following = _BaseDataLoaderIter.__next__
+
+    @functools.wraps(made)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        made(self, *args, **kwargs)
+        self.__dict__["_fulltilt_made"] = spot(2)
+
+    @functools.wraps(began)
+    def __iter__(self: Any) -> Any:  # noqa: N807
+        if get_ident() != watch.thread:
+            return began(self)
+        seen = loader_seen(watch, self)
+        watch.cut()
+        timeline = watch.timeline
+        timeline.enter(EPOCH_START)
+        inside, watch.inside = watch.inside, 1
+        os.environ[NUMBER] = str(seen.number)  # workers inherit it, forked or spawned
+        start_ns = timeline.clock()
+        if self.num_workers and not (self.persistent_workers and self._iterator is not None):
+            seen.starts += 1
+        try:
+            iterator = began(self)
+        finally:
+            del os.environ[NUMBER]
+            watch.inside = inside
+            timeline.leave()
+        spent_ns = timeline.clock() - start_ns
+        if isinstance(iterator, _BaseDataLoaderIter):
+            iterator.__dict__["_fulltilt_seen"] = [seen, spent_ns]
+            return iterator
+        return Watched(watch, seen, iterator, spent_ns)
+
+    @functools.wraps(following)
+    def __next__(self: Any) -> Any:  # noqa: N807
+        mark = self.__dict__.get("_fulltilt_seen")
+        if mark is None or get_ident() != watch.thread:
+            return following(self)
+        return timed_next(watch, mark, functools.partial(following, self))
+
+    put(DataLoader, "__init__", __init__)
+    put(DataLoader, "__iter__", __iter__)
+    put(_BaseDataLoaderIter, "__next__", __next__)
+
+
+def loader_seen(watch: Watch, loader: Any) -> LoaderSeen:
+    key = id(loader)
+    seen = watch.loaders.get(key)
+    if seen is None:
+        seen = watch.loaders[key] = LoaderSeen(len(watch.loaders), loader, getattr(loader, "_fulltilt_made", None))
+    return seen
+
+
+def timed_next(watch: Watch, mark: list[Any], following: Any) -> Any:
+    """One `next` of a loader; `mark` is whose it is, and how long its epoch's start has taken, None after it."""
+    seen, start_ns = mark
+    watch.cut()
+    timeline = watch.timeline
+    timeline.enter(DATA_WAIT if start_ns is None else EPOCH_START)
+    began_ns = timeline.clock()
+    gpu = watch.gpu
+    if gpu is not None:
+        gpu.wait_began()
+    inside, watch.inside = watch.inside, 1
+    try:
+        batch = following()
+    except StopIteration:
+        timeline.current = EPOCH_START  # workers that end, and start again
+        timeline.ended = True
+        raise
+    finally:
+        watch.inside = inside
+        if gpu is not None:
+            gpu.wait_ended()
+        timeline.leave()
+        watch.last_loader = seen
+    if start_ns is not None:
+        seen.waits_ns.append(start_ns + timeline.clock() - began_ns)
+        mark[1] = None
+        if seen.batch_bytes is None:
+            seen.batch_bytes = size_bytes(batch)
+    watch.span_samples += samples(batch)
+    return batch
+
+
+class Watched:
+    """An iterator that is not torch's own, as `fulltilt.launch.apply` gives for a loader."""
+
+    def __init__(self, watch: Watch, seen: LoaderSeen, iterator: Iterator[Any], start_ns: int) -> None:
+        self._watch = watch
+        self._iterator = iterator
+        self._mark = [seen, start_ns]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if get_ident() != self._watch.thread:
+            return next(self._iterator)
+        return timed_next(self._watch, self._mark, self._iterator.__next__)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)

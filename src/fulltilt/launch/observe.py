@@ -1,0 +1,170 @@
+"""Run the user's command in fresh processes and see what it does. What everything else in this room builds on.
+
+observe(command) ─► job file ─► python train.py … (hooks inside) ─► rank-N-PID.json ─► Observation per rank
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fulltilt.launch import job as jobs
+from fulltilt.launch.command import Command
+from fulltilt.launch.ending import end_group
+from fulltilt.measure.observation import Ended, Mode, Observation, read
+
+GRACE_SECONDS = 10.0
+"""How long processes may take to leave once rank 0 has said what it saw."""
+POLL_SECONDS = 0.05
+TAIL_LINES = 15
+
+Progress = Callable[[float, int], None]
+"""Called a few times per second with the seconds so far, and how many ranks have reported."""
+
+
+def observe(command: Command, **options: Any) -> Observation:
+    """Rank 0 of `observe_all`, with the same options."""
+    return observe_all(command, **options)[0]
+
+
+def observe_all(
+    command: Command,
+    *,
+    mode: Mode = "as is",
+    settings: Mapping[str, Any] | None = None,
+    max_steps: int = 200,
+    max_seconds: float = 120.0,
+    full: bool = False,
+    seed: int | None = None,
+    tie_draws: bool = False,
+    shield: bool = True,
+    echo: bool = False,
+    deadline_seconds: float | None = None,
+    on_progress: Progress | None = None,
+) -> tuple[Observation, ...]:
+    """Run the command until enough was seen of it; an observation for each rank, rank 0's first.
+
+    `max_seconds` counts from the first step; `deadline_seconds`, where given, from the command's start, and ends one
+    that never trains. With `echo` the script's output is the terminal's; else its last lines are in the notes where
+    it failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="fulltilt-") as scratch:
+        out = Path(scratch) / "out"
+        out.mkdir()
+        job = jobs.Job(
+            out=str(out),
+            mode=mode,
+            settings=dict(settings or {}),
+            max_steps=max_steps,
+            max_seconds=max_seconds,
+            full=full,
+            seed=seed,
+            tie_draws=tie_draws,
+            shield=str(Path(scratch) / "shield") if shield else None,
+            command=command.words,
+        )
+        file = Path(scratch) / "job.json"
+        job.write(file)
+        log = None if echo else Path(scratch) / "output.txt"
+        began = time.monotonic()
+        status, late = _run(command, file, log=log, out=out, deadline=deadline_seconds, on_progress=on_progress)
+        seconds = time.monotonic() - began
+        found = _reports(out)
+        if not found:
+            found = [
+                Observation(command=command.words, mode=mode, applied=job.settings, ended="script", seconds=seconds)
+            ]
+        tail = _tail(log) if log is not None else ()
+        return tuple(_ended(one, status=status, late=late, tail=tail) for one in found)
+
+
+def environment(file: Path) -> dict[str, str]:
+    """What the command is started with: its own environment, and the way to us."""
+    folder = str(Path(__file__).parent / "site")
+    paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **os.environ,
+        jobs.VARIABLE: str(file),
+        jobs.LAUNCHER: str(os.getpid()),
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+
+
+def _run(
+    command: Command,
+    file: Path,
+    *,
+    log: Path | None,
+    out: Path,
+    deadline: float | None,
+    on_progress: Progress | None,
+) -> tuple[int | None, bool]:
+    """Exit status (None where we ended it), and whether that was for the time."""
+    began = time.monotonic()
+    sink = None if log is None else log.open("wb")
+    try:
+        process = subprocess.Popen(
+            command.argv(), env=environment(file), stdout=sink, stderr=sink, start_new_session=True
+        )
+        reported: float | None = None
+        try:
+            while process.poll() is None:
+                time.sleep(POLL_SECONDS)
+                now = time.monotonic()
+                count = len(list(out.glob("rank-*.json")))
+                if on_progress is not None:
+                    on_progress(now - began, count)
+                if count and reported is None:
+                    reported = now
+                if reported is not None and now - reported > GRACE_SECONDS:
+                    return None, False
+                if reported is None and deadline is not None and now - began > deadline:
+                    return None, True
+            return process.returncode, False
+        finally:
+            end_group(process)
+    finally:
+        if sink is not None:
+            sink.close()
+
+
+def _reports(out: Path) -> list[Observation]:
+    """One per rank: of processes that share a rank, the one that trained most."""
+    best: dict[int, Observation] = {}
+    for path in sorted(out.glob("rank-*.json")):
+        one = read(path)
+        known = best.get(one.rank)
+        if known is None or len(one.steps) > len(known.steps):
+            best[one.rank] = one
+    return [best[rank] for rank in sorted(best)]
+
+
+def _ended(one: Observation, *, status: int | None, late: bool, tail: tuple[str, ...]) -> Observation:
+    """The end as the parent saw it: it alone knows the exit status."""
+    ended: Ended = one.ended
+    notes = list(one.notes)
+    if ended in ("script", "failed"):
+        if late:
+            ended = "time"
+            notes.append("the script was ended: it had not trained before its time was up")
+        elif status is not None and status < 0:
+            ended = "killed"
+            notes.append(f"the script was killed by signal {-status}")
+        elif status:
+            ended = "failed"
+    if not one.steps and ended == "script":
+        notes.append("the script ended without a step of an optimizer")
+    if ended in ("failed", "killed"):
+        notes += [f"its output ended with: {line}" for line in tail[-TAIL_LINES:]]
+    return replace(one, ended=ended, exit_status=status, notes=tuple(notes))
+
+
+def _tail(log: Path) -> tuple[str, ...]:
+    lines = log.read_text(errors="replace").splitlines()
+    return tuple(line for line in lines[-TAIL_LINES:] if line.strip())

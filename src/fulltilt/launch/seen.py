@@ -1,0 +1,156 @@
+"""From what a process noted while it was watched to an Observation."""
+
+from __future__ import annotations
+
+import os
+from statistics import median
+from typing import Any
+
+from fulltilt.launch.places import place
+from fulltilt.launch.watch import LoaderSeen, Watch
+from fulltilt.measure.observation import Copy, Loader, Observation, Phase, Step, Sync, Training
+from fulltilt.measure.stable import warm_up
+from fulltilt.measure.timeline import OTHER, PHASES, Record
+
+IMAGE_DIMENSIONS = 4
+
+
+def observation(watch: Watch) -> Observation:
+    job, timeline = watch.job, watch.timeline
+    rest = timeline.rest()
+    now_ns = timeline.clock()
+    if watch.gpu is not None:
+        watch.gpu.finish()
+    records = watch.records
+    warm = warm_up([record.step_ns / 1e9 for record in records])
+    kept = records[warm:]
+    began_ns = timeline.began_ns
+    steps = tuple(_step(warm + number, record, began_ns) for number, record in enumerate(kept))
+    outside = [sum(record.outside_ns[phase] for record in kept) for phase in range(len(PHASES))]
+    if kept:  # what followed the last step is watched too, but no step
+        outside = [spent + rest.outside_ns[phase] + rest.phases_ns[phase] for phase, spent in enumerate(outside)]
+    inside = [sum(record.phases_ns[phase] for record in kept) for phase in range(len(PHASES))]
+    total = sum(inside) + sum(outside)
+    notes = list(watch.notes)
+    if watch.left_out:
+        notes.append(f"{watch.left_out} later steps were counted, but not kept one by one")
+    return Observation(
+        command=tuple(job.command),
+        mode=job.mode,  # type: ignore[arg-type]
+        applied=job.settings,
+        ended=watch.ended or "script",  # type: ignore[arg-type]
+        seconds=(now_ns - began_ns) / 1e9,
+        steps=steps,
+        warm_up_seconds=(kept[0].began_ns - began_ns) / 1e9 if kept else None,
+        outside={PHASES[phase]: spent / 1e9 for phase, spent in enumerate(outside) if spent},
+        attributed=1 - (inside[OTHER] + outside[OTHER]) / total if total else None,
+        loaders=tuple(_loader(seen) for seen in watch.loaders.values()),
+        syncs=tuple(
+            Sync(place=place(at), kind=kind, count=count, seconds=spent / 1e9)
+            for (at, kind), (count, spent) in watch.syncs.items()
+        ),
+        copies=tuple(
+            Copy(place=place(at), count=count, seconds=spent / 1e9, bytes=size, pinned=pinned, non_blocking=free)
+            for (at, pinned, free), (count, spent, size) in watch.copies.items()
+        ),
+        training=training(watch),
+        rank=int(os.environ.get("RANK", "0")),
+        world=int(os.environ.get("WORLD_SIZE", "1")),
+        notes=tuple(notes),
+    )
+
+
+def _step(number: int, record: Record, began_ns: int) -> Step:
+    phases: dict[Phase, float] = {PHASES[phase]: spent / 1e9 for phase, spent in enumerate(record.phases_ns) if spent}
+    return Step(
+        number=number,
+        started=(record.began_ns - began_ns) / 1e9,
+        seconds=sum(phases.values()),
+        phases=phases,
+        gpu_seconds=record.gpu_seconds,
+        starved_seconds=record.starved_seconds,
+        samples=record.samples,
+        loss=sum(float(loss) for loss in record.losses) if record.losses else None,
+    )
+
+
+def _loader(seen: LoaderSeen) -> Loader:
+    from torch.utils.data import TensorDataset
+
+    loader = seen.loader
+    dataset = loader.dataset
+    try:
+        length: int | None = len(dataset)
+    except (TypeError, NotImplementedError):  # an iterable one
+        length = None
+    inner = dataset
+    while hasattr(inner, "dataset"):  # a Subset's
+        inner = inner.dataset
+    return Loader(
+        role=seen.role,  # type: ignore[arg-type]
+        place=place(seen.made),
+        dataset=type(inner).__name__,
+        samples=length,
+        batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
+        num_workers=loader.num_workers,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=bool(loader.persistent_workers),
+        pin_memory=bool(loader.pin_memory),
+        batch_bytes=seen.batch_bytes,
+        starts=seen.starts,
+        start_seconds=median(seen.waits_ns) / 1e9 if seen.waits_ns else None,
+        samples_per_second=seen.samples_per_second,
+        in_memory=isinstance(inner, TensorDataset),
+    )
+
+
+def training(watch: Watch) -> Training | None:
+    """What is trained, and how; None where nothing was."""
+    import torch
+
+    model, optimizer = watch.model, watch.optimizer
+    if model is None or optimizer is None:
+        return None
+    parameters = list(model.parameters())
+    widest = max((parameter for parameter in parameters), key=lambda one: one.numel(), default=None)
+    convolutions = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d)]
+    shape: tuple[int, ...]
+    shape, input_last = watch.model_input or ((), False)
+    weights_last = any(
+        conv.weight.is_contiguous(memory_format=torch.channels_last) and not conv.weight.is_contiguous()
+        for conv in convolutions
+    )
+    inner = getattr(model, "_orig_mod", model)
+    inner = getattr(inner, "module", inner)
+    return Training(
+        model=type(inner).__name__,
+        parameters=sum(parameter.numel() for parameter in parameters),
+        dtype=str(widest.dtype).removeprefix("torch.") if widest is not None else "none",
+        device=str(widest.device) if widest is not None else "cpu",
+        images=bool(convolutions) and len(shape) == IMAGE_DIMENSIONS,
+        channels_last=weights_last or (bool(convolutions) and input_last and shape[1] > 1),
+        compiled=_compiled(model),
+        autocast=watch.autocast,
+        tf32=bool(torch.backends.cuda.matmul.allow_tf32),
+        cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
+        optimizer=type(optimizer).__name__,
+        fused=bool(optimizer.defaults.get("fused")),
+        foreach=_foreach(optimizer, parameters),
+        accumulation=max(1, round(watch.backwards / watch.steps)) if watch.steps else 1,
+        threads=torch.get_num_threads(),
+    )
+
+
+def _compiled(model: Any) -> bool:
+    return any(
+        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
+
+
+def _foreach(optimizer: Any, parameters: list[Any]) -> bool:
+    """As torch chooses when it is not told: on the GPU, where nothing else was asked for."""
+    asked = optimizer.defaults.get("foreach")
+    if asked is not None:
+        return bool(asked)
+    return not optimizer.defaults.get("fused") and any(parameter.is_cuda for parameter in parameters)

@@ -1,0 +1,177 @@
+"""What one process knows while it is watched. The hooks write to it; `seen.py` makes an observation of it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from typing import Any
+
+from fulltilt.launch.job import Job
+from fulltilt.launch.places import Spot
+from fulltilt.measure.stable import is_stable
+from fulltilt.measure.timeline import Record, Timeline
+
+MOST_RECORDS = 20_000
+"""Steps kept of a run that is watched to its end."""
+MOST_LOSSES = 2_000
+CHECK_EVERY = 10
+"""Steps between two looks at whether the figures are stable."""
+AGREED_STEPS = 8
+"""How many steps after rank 0's decision all ranks stop: more than they can be apart."""
+
+
+class Enough(SystemExit):
+    """Watching is over: leaves the script as `sys.exit(0)` would, so that its `finally`s run."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+class LoaderSeen:
+    """A DataLoader of the script."""
+
+    def __init__(self, number: int, loader: Any, made: Spot | None) -> None:
+        self.number = number
+        self.loader = loader
+        self.made = made
+        self.role = "unknown"
+        self.batch_bytes: int | None = None
+        self.starts = 0
+        self.waits_ns: list[int] = []
+        """For the first batch of each epoch."""
+        self.samples_per_second: float | None = None
+        self.notes: list[str] = []
+
+
+class Watch:
+    """State of the process; one for its life."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.notes: list[str] = []
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew, as in a process that was just forked."""
+        self.timeline = Timeline()
+        self.thread = threading.get_ident()
+        """The thread whose time is counted; 0 watches nothing, as in a loader's worker."""
+        self.inside = 0
+        """Within an outermost module's call, or within a loader: modules called here are no forward."""
+        self.records: list[Record] = []
+        self.left_out = 0
+        self.loaders: dict[int, LoaderSeen] = {}
+        self.last_loader: LoaderSeen | None = None
+        self.syncs: dict[tuple[Spot | None, str], list[int]] = {}
+        self.copies: dict[tuple[Spot | None, bool, bool], list[int]] = {}
+        self.trained: set[int] = set()
+        """Outermost modules that were called with gradients."""
+        self.model: Any = None
+        self.model_input: Any = None
+        self.autocast: str | None = None
+        self.optimizer: Any = None
+        self.counts: Counter[int] = Counter()
+        self.backwards = 0
+        self.losses: list[Any] = []
+        self.span_samples = 0
+        self.step_samples = 0
+        self.input_samples: int | None = None
+        self.unscaled: tuple[Any, Any] | None = None
+        self.stepped = False
+        """An optimizer stepped since GradScaler's last update."""
+        self.gpu: Any = None
+        """The GPU's clock, once there is one."""
+        self.stop_at: int | None = None
+        self.ended: str | None = None
+        self.written = False
+
+    # the loader's side
+
+    def cut(self) -> None:
+        """A loader is asked for something: the span before it is over."""
+        timeline = self.timeline
+        timeline.cut()
+        if timeline.evaluating:
+            if self.last_loader is not None and self.last_loader.role == "unknown":
+                self.last_loader.role = "eval"
+        else:
+            self.step_samples += self.span_samples
+        self.span_samples = 0
+
+    # the optimizer's side
+
+    def backward(self, loss: Any) -> None:
+        self.backwards += 1
+        self.timeline.trained = True
+        if self.last_loader is not None:
+            self.last_loader.role = "train"
+        if loss is not None and len(self.records) < MOST_LOSSES:
+            self.losses.append(loss)
+
+    def step_of(self, optimizer: Any) -> None:
+        """An optimizer has made its step. Of several, the one that steps most often counts."""
+        self.stepped = True
+        key = id(optimizer)
+        self.counts[key] += 1
+        if self.optimizer is None or self.counts[key] > self.counts[id(self.optimizer)]:
+            self.optimizer = optimizer
+        if optimizer is self.optimizer:
+            self.step_ended()
+
+    def step_ended(self) -> None:
+        record = self.timeline.step()
+        samples = self.step_samples + self.span_samples
+        record.samples = samples or self.input_samples
+        record.losses = self.losses
+        self.losses, self.step_samples, self.span_samples = [], 0, 0
+        if len(self.records) < MOST_RECORDS:
+            self.records.append(record)
+        else:
+            self.left_out += 1
+        if self.gpu is not None:
+            self.gpu.step_ended(record)
+
+    @property
+    def steps(self) -> int:
+        return len(self.records) + self.left_out
+
+    def wants_to_stop(self) -> str | None:
+        """Why watching is over, at the end of a step; all ranks stop at the same one."""
+        job, steps = self.job, self.steps
+        if job.full:
+            return None
+        if self.stop_at is None:
+            why = self._why(steps)
+            world = int(os.environ.get("WORLD_SIZE", "1"))
+            if world == 1:
+                return why
+            self._agree(why, steps)
+        if self.stop_at is not None and steps >= self.stop_at:
+            return self.ended or "steps"
+        return None
+
+    def _why(self, steps: int) -> str | None:
+        job, timeline = self.job, self.timeline
+        if steps >= job.max_steps:
+            return "steps"
+        first = self.records[0]
+        if timeline.clock() - first.began_ns - sum(first.outside_ns) > job.max_seconds * 1e9:
+            return "time"
+        if steps % CHECK_EVERY == 0 and is_stable([record.step_ns / 1e9 for record in self.records]):
+            return "stable"
+        return None
+
+    def _agree(self, why: str | None, steps: int) -> None:
+        agreed = os.path.join(self.job.out, "stop")
+        if int(os.environ.get("RANK", "0")) == 0:
+            if why is None:
+                return
+            self.stop_at, self.ended = steps + AGREED_STEPS, why
+            with open(f"{agreed}.part", "w") as file:
+                file.write(f"{self.stop_at} {why}")
+            os.replace(f"{agreed}.part", agreed)
+        elif os.path.exists(agreed):
+            with open(agreed) as file:
+                at, self.ended = file.read().split()
+            self.stop_at = int(at)
