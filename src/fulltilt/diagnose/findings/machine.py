@@ -105,7 +105,7 @@ def _growing(figures: Figures, found: Surroundings) -> list[Finding]:
                 f"{words.seconds(figures.observation.seconds)}",
             ),
             gain=None,
-            fix="Sum up loss.item() or loss.detach(), not loss, which keeps its whole graph; keep a data set's lists as "
+            fix="Sum up loss.item() or loss.detach(), not loss, which keeps its graph; keep a data set's lists as "
             "numpy or Arrow arrays, which workers share",
             about="step",
         )

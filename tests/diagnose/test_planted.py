@@ -1,0 +1,215 @@
+"""One planted cause each: it must be the first finding, with a gain that follows from the model by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from fulltilt.diagnose import diagnose
+from fulltilt.diagnose.thresholds import CAUSES
+from fulltilt.measure.observation import Copy, Place, Sync
+
+STARVED = {"data wait": 40}
+MIB = 2**20
+
+# name: (what is planted, the first cause, its gain, its settings)
+CASES = {
+    "no workers": (
+        {"phases": STARVED, "loader": {"num_workers": 0}, "loader_rate": 800, "stages": {"item": 1.25}},
+        ("single-process", 71.8 / 31.8 - 1, {"loader.num_workers": 2, "loader.persistent_workers": True}),
+    ),
+    "too few workers": (
+        # 32 samples in 71.8 ms; two workers give 446 a second; 6 would do, with some in reserve
+        {"phases": STARVED, "loader": {"num_workers": 2}, "loader_rate": 446, "stages": {"decode": 2, "Crop": 2.48}},
+        ("too-few-workers", 71.8 / 31.8 - 1, {"loader.num_workers": 6, "loader.persistent_workers": True}),
+    ),
+    "one slow transform": (
+        {"phases": STARVED, "loader": {"num_workers": 15}, "loader_rate": 446, "stages": {"decode": 2, "Warp": 30}},
+        ("slow-transform", 71.8 / 31.8 - 1, {}),
+    ),
+    "decoding": (
+        {"phases": STARVED, "loader": {"num_workers": 15}, "loader_rate": 446, "stages": {"decode": 24, "Flip": 2}},
+        ("slow-decode", 71.8 / (32 / 446 * 1e3 * (1 - 24 / 26 / 2)) - 1, {"decode": True}),
+    ),
+    "data better cached": (
+        {
+            "phases": {"data wait": 100}, "loader": {"num_workers": 4}, "loader_rate": 243,
+            "stages": {"decode": 16.4}, "surroundings": {"cores": 4},
+        },
+        ("cacheable", None, {}),
+    ),
+    "disk": (
+        {"phases": STARVED, "loader": {"num_workers": 4}, "loader_rate": 446, "stages": {"read": (7, 0.4), "Flip": 2}},
+        ("slow-disk", 71.8 / 31.8 - 1, {"loader.num_workers": 11, "loader.persistent_workers": True}),
+    ),
+    "collate": (
+        {"phases": STARVED, "loader": {"num_workers": 15}, "loader_rate": 446, "stages": {"collate": 20, "item": 9}},
+        ("slow-collate", 71.8 / (71.8 * (1 - 20 / 29 * 0.8)) - 1, {}),
+    ),
+    "small /dev/shm": (
+        {
+            "phases": STARVED, "loader": {"num_workers": 1}, "loader_rate": 446, "stages": {"item": 2.24},
+            "surroundings": {"shm_bytes": 64 * MIB},
+        },
+        ("small-shm", 71.8 / 31.8 - 1, {}),
+    ),
+    "samples in memory": (
+        {"phases": STARVED, "loader": {"in_memory": True, "num_workers": 2}, "loader_rate": 446},
+        ("in-memory", 71.8 / 31.8 - 1, {"loader.resident": True}),
+    ),
+    "augmentation on the CPU": (
+        {
+            "phases": {"data wait": 100}, "loader": {"num_workers": 4}, "loader_rate": 243,
+            "stages": {"decode": 6, "RandomResizedCrop": 5.4, "ColorJitter": 5}, "surroundings": {"cores": 4},
+        },
+        ("gpu-augmentation", None, {}),
+    ),
+    "workers restarted": (
+        {
+            "phases": {"epoch start": 25}, "stages": {"item": 1},
+            "loader": {"persistent_workers": False, "samples": 3200, "starts": 2, "start_seconds": 2.5},
+        },
+        ("restarted-workers", 56.8 / (56.8 - (2500 - 32) / 100) - 1, {"loader.persistent_workers": True}),
+    ),
+    "workers restarted between the steps": (
+        {
+            "outside": {"epoch start": 1.5}, "stages": {"item": 1},
+            "loader": {"persistent_workers": False, "samples": 3200, "starts": 2, "start_seconds": 2.5},
+        },
+        ("restarted-workers", 56.8 / (56.8 - (2500 - 32) / 100) - 1, {"loader.persistent_workers": True}),
+    ),
+    "blocking copies": (
+        {
+            "phases": {"copy": 20}, "loader": {"pin_memory": False},
+            "copies": (
+                Copy(place=Place(file="train.py", line=7), count=60, seconds=1.2, bytes=60 * 19 * MIB, pinned=False,
+                     non_blocking=False),
+            ),
+        },
+        (
+            "blocking-copies", 51.6 / 33.6 - 1,
+            {"loader.pin_memory": True, "copy.non_blocking": True, "loader.ahead": True},
+        ),
+    ),
+    "hidden syncs": (
+        {
+            "phases": {"sync": 20}, "limit": 51.5, "surroundings": {"gpu_share": 0.6},
+            "syncs": (Sync(place=Place(file="train.py", line=8), kind="item", count=240, seconds=1.2),),
+        },
+        ("hidden-sync", 51.8 / 31.8 - 1, {}),
+    ),
+    "evaluation": (
+        # 1.272 s for 60 steps is two fifths of them; every 8th evaluation is below a twentieth
+        {"outside": {"eval": 0.6 * 60 * 0.0318}},
+        ("evaluation", 1.6 / (1 + 0.6 / 12) - 1, {}),
+    ),
+    "checkpoints": ({"outside": {"checkpoint": 0.3 * 60 * 0.0318}}, ("checkpoints", 1.3 / (1 + 0.3 / 6) - 1, {})),
+    "logging": ({"phases": {"logging": 10}, "limit": 41.5}, ("logging", 41.8 / 32.8 - 1, {})),
+    "launch-bound": (
+        {"training": {"launches": 3500, "compiled": False}, "surroundings": {"gpu_share": 0.3}},
+        # 12.7 ms would do, but the loader gives 2,000 samples a second
+        ("small-batch", 31.8 / 16 - 1, {"compile": True}),
+    ),
+    "TF32": (
+        {"training": {"autocast": None, "tf32": False, "images": False}},
+        ("tf32", None, {"tf32": True}),
+    ),
+    "precision": ({"training": {"autocast": None}}, ("precision", None, {"autocast": "bfloat16"})),
+    "channels_last": ({"training": {"channels_last": False}}, ("channels-last", None, {"channels_last": True})),
+    "compile": ({"training": {"compiled": False}}, ("compile", None, {"compile": True})),
+    "unfused optimizer": (
+        {"phases": {"optimizer": 9}, "limit": 39.5, "training": {"fused": False, "foreach": True}},
+        ("unfused-optimizer", 39.8 / 33.8 - 1, {"fused": True}),
+    ),
+    "too many workers": (
+        {"phases": {"forward": 30}, "loader": {"num_workers": 64}, "stages": {"item": 3}},
+        ("too-many-workers", 51.8 / 31.5 - 1, {"loader.num_workers": 4}),
+    ),
+    "too many threads": (
+        {"training": {"device": "cpu", "threads": 64}, "surroundings": {"gpu": None, "gpu_share": None}},
+        ("too-many-threads", None, {"threads": 16}),
+    ),
+    "memory grows": (
+        {"surroundings": {"memory_bytes": tuple(range(1000 * MIB, 2000 * MIB, 40 * MIB))}},
+        ("memory-growth", None, {}),
+    ),
+    "shared GPU": ({"surroundings": {"other_processes": 1}}, ("shared-gpu", None, {})),
+    "thermal throttling": ({"surroundings": {"throttled": "thermal"}}, ("throttled", None, {})),
+    "the script's own code": (
+        {"phases": {"other": 40}, "limit": 71, "has_loader": False},
+        ("own-code", None, {}),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_planted_cause_is_the_first_finding(planted, name):
+    plant, (cause, gain, settings) = CASES[name]
+    found = planted(**plant).diagnose()
+    assert [finding.cause for finding in found.findings][:1] == [cause]
+    first = found.findings[0]
+    assert first.settings == settings
+    if gain is not None:
+        assert first.gain == pytest.approx(gain, rel=0.02)
+    assert first.title
+    assert first.evidence
+    assert first.fix
+
+
+def test_every_cause_of_the_table_has_a_case():
+    assert {cause for _, (cause, _, _) in CASES.values()} == set(CAUSES) - {"slow-rank"}
+
+
+def test_no_fault_is_no_headroom_and_no_finding(planted):
+    found = planted().diagnose()
+    assert found.findings == ()
+    assert found.verdict.startswith("No headroom: the script trains at 99 % of its step's limit")
+    assert found.headroom == pytest.approx(1 - 31.5 / 31.8)
+
+
+def test_no_headroom_names_what_makes_the_step_faster(planted):
+    found = planted(training={"autocast": None, "channels_last": False, "compiled": False}).diagnose()
+    assert found.headroom < 0.05
+    assert {finding.cause for finding in found.findings} == {"precision", "compile", "channels-last"}
+    assert {finding.about for finding in found.findings} == {"step"}
+    assert found.verdict.startswith("No headroom")
+
+
+def test_a_starved_script_gains_nothing_now_by_precision_but_its_limit_does(planted):
+    plant = {"phases": STARVED, "loader": {"num_workers": 2}, "loader_rate": 446, "stages": {"decode": 2, "Crop": 2.48}}
+    found = planted(**plant, training={"autocast": None}).diagnose()
+    assert [finding.cause for finding in found.findings] == ["too-few-workers", "precision"]
+    assert found.findings[1].gain == pytest.approx(0, abs=0.01)
+    assert found.findings[1].limit_gain > 0.5
+
+
+def test_one_slow_rank(planted):
+    usual = planted().observation(rank=0, world=2)
+    late = planted(phases={"data wait": 12, "backward": 8.1}).observation(rank=1, world=2)
+    waits = planted(phases={"backward": 20}).observation(rank=2, world=2)
+    found = diagnose(usual, ranks=(usual, late, waits))
+    assert found.findings[0].cause == "slow-rank"
+    assert "Rank 1" in found.findings[0].title
+    assert "data wait: 12 ms against 100 µs" in found.findings[0].evidence[1]
+    assert found.findings[0].gain == pytest.approx(31.8 / (31.8 - 11.9) - 1, rel=0.01)
+
+
+def test_the_diff_is_made_from_the_users_own_line(planted):
+    found = planted(**CASES["too few workers"][0]).diagnose()
+    assert found.findings[0].diff.splitlines()[3:] == [
+        " ",
+        "-loader = DataLoader(data, batch_size=32, num_workers=2)",
+        "+loader = DataLoader(data, batch_size=32, num_workers=6, persistent_workers=True)",
+        " optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)",
+    ]
+
+
+def test_no_steps_is_said(planted):
+    found = diagnose(planted().observation(steps=()))
+    assert found.findings == ()
+    assert found.verdict == "Nothing can be said: no training step could be watched."
+
+
+def test_an_unmeasured_limit_is_said(planted):
+    found = planted(limit=None, phases=STARVED, loader={"num_workers": 0}, stages={"item": 1.25}).diagnose()
+    assert found.headroom is None
+    assert found.verdict.startswith("The step's limit could not be measured. The training process loads its own data")
