@@ -1,6 +1,7 @@
 """Samples → batches on the device, ahead of the step.
 
 order.py      which samples, in which order            base.py         what every feed is
+clips.py      clips of videos as a source
 files.py      image files as a source                  file_feed.py    the feed of them
   catalog.py  their paths, shared with the decoders      reader.py     a ring of slots, kept full
   slot.py     the memory of one batch                    pool.py       the decoder processes
@@ -29,12 +30,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fulltilt.feed.base import Feed as Feed
     from fulltilt.feed.build import feed as feed
+    from fulltilt.feed.clips import VideoClips as VideoClips
     from fulltilt.feed.files import ImageFiles as ImageFiles
 
-__all__ = ["Feed", "ImageFiles", "feed"]
+__all__ = ["Feed", "ImageFiles", "VideoClips", "feed"]
 
 # Decoder processes import this package too, and must not load torch: names are imported on first use.
-_HOMES = {"Feed": "base", "ImageFiles": "files", "feed": "build"}
+_HOMES = {"Feed": "base", "ImageFiles": "files", "VideoClips": "clips", "feed": "build"}
 
 
 def __getattr__(name: str) -> Any:

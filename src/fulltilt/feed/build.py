@@ -17,6 +17,7 @@ from fulltilt.errors import InputError, UnavailableError
 from fulltilt.feed.base import Feed
 from fulltilt.feed.caching import AutoCache, default_root
 from fulltilt.feed.catalog import Catalog
+from fulltilt.feed.clips import VideoClips
 from fulltilt.feed.dataset_feed import DatasetFeed
 from fulltilt.feed.file_feed import FileFeed
 from fulltilt.feed.files import ImageFiles
@@ -55,8 +56,8 @@ def feed(
     """Batches of `source` on the device, in order, ahead of the step that uses them.
 
     Args:
-        source: `ImageFiles`; a data set or a DataLoader (which keeps its own order, workers and batch size); or tensors
-            or arrays in memory (one, or a tuple of one length).
+        source: `ImageFiles`; `VideoClips`; a data set or a DataLoader (which keeps its own order, workers and batch
+            size); or tensors or arrays in memory (one, or a tuple of one length).
         augment: for image files a `GPUAugmentation` (in `eval()` mode for validation); the feed sets its epoch. For
             the others a `GPUAugmentation` (images come first in a batch, masks second) or a function of the batch.
         size: output size of image files without `augment`.
@@ -150,6 +151,8 @@ def feed(
             source, batch_size=batch_size, drop_last=drop_last, collate_fn=collate, num_workers=workers
         )
         return LoaderFeed(loader, device=where, ahead=device_prefetch, augment=augment)
+    if isinstance(source, VideoClips) and collate is None:
+        collate = source.collate
     if isinstance(source, Dataset) or (
         hasattr(source, "__getitem__") and hasattr(source, "__len__") and not _in_memory(source)
     ):

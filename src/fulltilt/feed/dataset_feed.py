@@ -38,6 +38,7 @@ class DatasetFeed(OrderedFeed):
     ) -> None:
         super().__init__(order)
         chosen = hosting.value
+        self._keyed = bool(getattr(dataset, "takes_epoch", False))
         work = Work(
             dataset=dataset,
             collate=collate,
@@ -86,7 +87,7 @@ class DatasetFeed(OrderedFeed):
     def _begin(self, steps: Iterator[Step]) -> None:
         self._mover.stop()
         self._given = deque()
-        self._mover.start(running(self._crew.legs, _requests(steps, self._given, self.order)))
+        self._mover.start(running(self._crew.legs, _requests(steps, self._given, self.order, keyed=self._keyed)))
 
     def _paused(self) -> None:
         self._crew.pause()
@@ -115,7 +116,11 @@ def shut(mover: Mover, legs: Legs | None) -> None:
         legs.close()
 
 
-def _requests(steps: Iterator[Step], given: deque[Step], order: Order) -> Iterator[Request]:
+def _requests(steps: Iterator[Step], given: deque[Step], order: Order, *, keyed: bool) -> Iterator[Request]:
+    """`keyed`: the data set draws from (epoch, number), not from random numbers of its worker."""
     for step in steps:
         given.append(step)
-        yield Request(step.indices.tolist(), batch_seed(order.seed, step.epoch, step.position, order.rank))
+        indices = step.indices.tolist()
+        if keyed:
+            indices = [(step.epoch, number) for number in indices]
+        yield Request(indices, batch_seed(order.seed, step.epoch, step.position, order.rank))

@@ -1,0 +1,165 @@
+"""Clips: the frames that were drawn, with their labels, the same however they are fed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from tests.decode.video.support import make, sequential
+
+from fulltilt.augment import GPUAugmentation
+from fulltilt.errors import DecodeError, InputError
+from fulltilt.feed import VideoClips, feed
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two classes of three videos each."""
+    folder = tmp_path_factory.mktemp("videos")
+    for number in range(6):
+        home = folder / ("run" if number % 2 else "jump")
+        home.mkdir(exist_ok=True)
+        make(home / f"v{number}", count=30 + number, gop=8)
+    return folder
+
+
+def clips(folder, **options):
+    return VideoClips(folder, **{"length": 4, "size": (64, 96), "stride": 2, "clips": 2, **options})
+
+
+def test_a_clip_is_its_frames(folder):
+    source = clips(folder)
+    assert len(source) == 12
+    assert source.classes == ["jump", "run"]
+    for number in range(12):
+        pixels, label = source[3, number]
+        entry = source.entries[number // 2]
+        assert int(label) == int("run" in entry.path)
+        video = source._video(entry.path)
+        frames = source.frames_of(entry, video, 3, number)
+        assert np.array_equal(np.diff(frames), [2, 2, 2])
+        assert np.array_equal(pixels.numpy(), sequential(entry.path)[frames])
+        half = len(video) // 2
+        assert (frames < half).all() if number % 2 == 0 else (frames >= half).all(), "each from its own part"
+
+
+def test_draws_follow_from_seed_epoch_and_number_alone(folder):
+    source, again, other = clips(folder), clips(folder), clips(folder, seed=1)
+    starts = {}
+    for epoch in range(20):
+        pixels = source[epoch, 5][0]
+        assert torch.equal(pixels, again.__getitems__([(epoch, 2), (epoch, 5)])[1][0])
+        starts.setdefault(pixels.numpy().tobytes(), epoch)
+    assert len(starts) > 4, "drawn anew in each epoch"
+    assert any(not torch.equal(source[epoch, 5][0], other[epoch, 5][0]) for epoch in range(5))
+    steady = clips(folder, jitter=False)
+    assert torch.equal(steady[0, 5][0], steady[9, 5][0])
+
+
+def test_clips_of_one_video_are_one_pass(folder, monkeypatch):
+    source = clips(folder)
+    video, calls = source._video(source.entries[0].path), []
+    inner = video.frames
+    monkeypatch.setattr(video, "frames", lambda *a, **k: (calls.append(1), inner(*a, **k))[1])
+    source.__getitems__([(0, 0), (0, 1), (1, 0)])
+    assert len(calls) == 1
+
+
+def test_a_short_video_repeats_its_last_frame(tmp_path):
+    path = make(tmp_path / "v", count=3)
+    pixels = VideoClips([path], length=6, size=(64, 96))[0]
+    assert np.array_equal(pixels.numpy(), sequential(path)[[0, 1, 2, 2, 2, 2]])
+
+
+def test_scaled_to_cover_and_cut_in_the_middle(tmp_path):
+    path = make(tmp_path / "v", size=(160, 64))
+    whole = VideoClips([path], length=2, size=(64, 160), jitter=False)[0]
+    middle = VideoClips([path], length=2, size=(64, 64), jitter=False)[0]
+    assert torch.equal(middle, whole[:, :, 48:112])
+
+
+@pytest.mark.parametrize("kind", ["processes", "threads"])
+def test_fed_with_one_draw_per_clip(folder, kind):
+    source = clips(folder)
+    augment = GPUAugmentation(1.0, 0, 0, 0)
+    batches = [[], []]
+    for workers, found in zip((1, 2), batches, strict=True):
+        with feed(source, batch_size=5, shuffle=True, num_workers=workers, worker_kind=kind, augment=augment) as it:
+            for _ in range(2):
+                found += [(images.clone(), labels.clone(), it.indices.copy()) for images, labels in it]
+    assert [len(images) for images, _, _ in batches[0]] == [5, 5, 2] * 2
+    for (a, la, ia), (b, lb, ib) in zip(*batches, strict=True):
+        assert a.shape[1:] == (4, 3, 64, 96)
+        assert torch.equal(a, b)
+        assert torch.equal(la, lb)
+        assert np.array_equal(ia, ib)
+    images, _, indices = batches[0][0]
+    plain = source[0, int(indices[0])][0].permute(0, 3, 1, 2).float() / 255
+    assert torch.allclose(images[0], plain.flip(-1), atol=0.01), "every frame of the clip is flipped"
+
+
+def test_segments_as_labels_of_frames(tmp_path):
+    path = make(tmp_path / "v", count=50)  # 25 a second
+    (tmp_path / "s.csv").write_text(f"path,label,start,end\n{path.name},run,0.4,0.8\n{path.name},jump,1.2,1.6\n")
+    source = VideoClips(tmp_path / "s.csv", length=50, size=(32, 48), temporal=True)
+    assert len(source) == 1
+    assert source.classes == ["jump", "run"]
+    _, labels = source[0]
+    expected = np.zeros(50, int)
+    expected[10:20], expected[30:40] = 2, 1
+    assert labels.tolist() == expected.tolist()
+
+
+def test_parts_of_videos(tmp_path):
+    path = make(tmp_path / "v", count=50)
+    (tmp_path / "s.csv").write_text(f"path,label,start,end\n{path.name},7,0.4,0.8\n")
+    source = VideoClips(tmp_path / "s.csv", length=4, size=(32, 48))
+    for epoch in range(10):
+        frames = source.frames_of(source.entries[0], source._video(str(path)), epoch, 0)
+        assert frames.min() >= 10
+        assert frames.max() < 20
+    assert int(source[0][1]) == 7
+
+
+class TestBad:
+    def test_a_damaged_video_is_named_or_left_out(self, folder, tmp_path):
+        bad = tmp_path / "bad.mp4"
+        bad.write_bytes(b"no video" * 100)
+        paths = [entry.path for entry in clips(folder).entries[:2]] + [str(bad)]
+        with pytest.raises(DecodeError, match=r"bad\.mp4"):
+            VideoClips(paths, length=2, size=(32, 48))[2]
+        source = VideoClips(paths, length=2, size=(32, 48), on_error="skip")
+        with feed(source, batch_size=3, num_workers=0) as it:
+            assert [len(images) for images in it] == [2]
+        assert source.skipped == 1
+
+    def test_what_is_not_there(self, tmp_path):
+        with pytest.raises(InputError, match="no videos in"):
+            VideoClips(tmp_path, length=2, size=(8, 8))
+        with pytest.raises(InputError, match="length: expected 1 or more, found 0"):
+            VideoClips(["a.mp4"], length=0, size=(8, 8))
+        (tmp_path / "s.csv").write_text("path,start,end\nv.mp4,soon,2\n")
+        with pytest.raises(InputError, match="line 2: a time in seconds was expected, found 'soon'"):
+            VideoClips(tmp_path / "s.csv", length=2, size=(8, 8))
+
+
+def test_open_files_stay_bounded_and_nothing_leaks(folder):
+    source = clips(folder, open_videos=2)
+    process = psutil.Process(os.getpid())
+    source.__getitems__([(0, number) for number in range(12)])
+    handles, memory = process.num_fds(), process.memory_info().rss
+    for epoch in range(60):
+        source.__getitems__([(epoch, number) for number in range(12)])
+    assert process.num_fds() <= handles
+    assert process.memory_info().rss - memory < 20e6
+    assert len(source._here.videos) == 2
+
+
+def test_sent_to_a_process_without_its_open_files(folder):
+    source = clips(folder)
+    expected = source[1, 3][0]
+    assert torch.equal(pickle.loads(pickle.dumps(source))[1, 3][0], expected)
