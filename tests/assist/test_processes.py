@@ -70,7 +70,7 @@ def test_a_timeout_ends_the_process(work):
         began = time.perf_counter()
         with pytest.raises(TaskTimeoutError, match=r"'nap' took longer than its 0\.3 s"):
             assist.submit("nap", 1000, timeout=0.3).result()
-        assert time.perf_counter() - began < 5
+        assert time.perf_counter() - began < 60, "it does not wait for the 1000 s"
         assist.submit("nap", 0.0).result(60)  # by the same thread, with another process
         assert assist.stats().abandoned_workers == 0
 

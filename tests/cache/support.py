@@ -23,10 +23,13 @@ import json, sys
 from fulltilt.cache import CacheSettings
 from fulltilt.cache.build import build
 options = json.loads(sys.argv[1])
+def progress(at):
+    print("at", at.done, flush=True)
+    if options["led"]: sys.stdin.read(1)
 report = build(
     options["folder"], options["images"], options["masks"], settings=CacheSettings(**options["settings"]), workers=2,
     shard_bytes=options["shard_bytes"], waiting=lambda text: print(text, flush=True),
-    progress=lambda at: print("at", at.done, flush=True),
+    progress=progress,
 )
 print("made", report.made, "present", report.present, "known", report.known, "failed", len(report.failures), flush=True)
 """
@@ -59,17 +62,21 @@ def make_masks(folder: Path, images: list[str]) -> list[str]:
     return masks
 
 
-def start(folder: Path, images: list[str], masks: list[str] | None = None, **settings: Any) -> subprocess.Popen[str]:
-    """A build in a process (and session) of its own."""
+def start(
+    folder: Path, images: list[str], masks: list[str] | None = None, *, led: bool = False, **settings: Any
+) -> subprocess.Popen[str]:
+    """A build in a process (and session) of its own. `led`: after each sample it waits for a letter from us."""
     options = {
         "folder": str(folder),
         "images": images,
         "masks": masks,
         "settings": settings,
         "shard_bytes": SMALL_SHARDS,
+        "led": led,
     }
     return subprocess.Popen(
         [sys.executable, "-c", _DRIVER, json.dumps(options)],
+        stdin=subprocess.PIPE if led else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

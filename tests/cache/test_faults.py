@@ -38,8 +38,11 @@ def test_killed_at_any_moment_and_resumed(tmp_path, whole_group):
     chance = random.Random(whole_group)
     kept = []
     for _ in range(6):
-        process = start(tmp_path / "c", images, masks)
-        for _ in range(chance.randrange(30)):
+        process = start(tmp_path / "c", images, masks, led=True)
+        steps = chance.randrange(30)
+        process.stdin.write("." * (steps + 5))  # so many at most, however fast it is
+        process.stdin.flush()
+        for _ in range(steps):
             process.stdout.readline()
         time.sleep(chance.uniform(0, 0.02))
         (os.killpg if whole_group else os.kill)(process.pid, signal.SIGKILL)
