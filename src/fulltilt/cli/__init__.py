@@ -15,9 +15,12 @@ from fulltilt import __version__
 from fulltilt.cli.augment import augment
 from fulltilt.cli.bench import bench
 from fulltilt.cli.cache import cache
+from fulltilt.cli.compare import compare
+from fulltilt.cli.diagnose import PASS_ON, diagnose
 from fulltilt.cli.env import env
 from fulltilt.cli.monitor import monitor
 from fulltilt.cli.train import train
+from fulltilt.cli.video import video
 from fulltilt.errors import FulltiltError
 
 app = typer.Typer(
@@ -47,10 +50,13 @@ def _root(
 
 app.command()(env)
 app.command()(monitor)
+app.command(context_settings=PASS_ON)(diagnose)
+app.command()(compare)
 app.command()(train)
 app.add_typer(augment, name="augment")
 app.add_typer(bench, name="bench")
 app.add_typer(cache, name="cache")
+app.add_typer(video, name="video")
 
 
 def main() -> None:

@@ -1,0 +1,87 @@
+"""`fulltilt video`: what videos are, and how fast their frames come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fulltilt.errors import FulltiltError, InputError
+
+if TYPE_CHECKING:
+    from fulltilt.decode.video.survey import Survey
+
+video = typer.Typer(help="Look at videos that are to be trained on.", no_args_is_help=True)
+
+
+@video.callback()
+def _video() -> None:
+    """Look at videos that are to be trained on."""
+
+
+@video.command()
+def info(
+    files: Annotated[list[Path], typer.Argument(help="Video files.")],
+    *,
+    seconds: Annotated[float, typer.Option(help="How long each is decoded, in order and at random.")] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as data.")] = False,
+) -> None:
+    """Codec, size, rate, key frames, decoding rates of one thread here, and advice."""
+    import json
+    from dataclasses import asdict
+
+    from rich.console import Console
+    from rich.progress import track
+
+    from fulltilt.decode.video.survey import survey
+
+    if not 0.05 <= seconds <= 60:
+        raise InputError(f"--seconds: expected 0.05 to 60, found {seconds:g}")
+    found: list[Survey] = []
+    problems: dict[str, str] = {}
+    console = Console(stderr=True)
+    for path in track(files, "decoding", console=console, transient=True, disable=as_json or not console.is_terminal):
+        try:
+            found.append(survey(path, seconds=seconds))
+        except FulltiltError as error:
+            if len(files) == 1:
+                raise
+            problems[str(path)] = str(error)
+    if as_json:
+        print(json.dumps({"videos": [asdict(one) for one in found], "problems": problems}, indent=2))
+    else:
+        _show(found, problems)
+    if problems:
+        raise typer.Exit(2)
+
+
+def _show(found: list[Survey], problems: dict[str, str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if found:
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        table.add_column("file")
+        for name in ("codec", "size", "rate", "frames", "length", "key frames", "in order", "random clips"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for one in found:
+            length = "–" if one.duration_seconds is None else f"{one.duration_seconds:.1f} s"
+            table.add_row(
+                Path(one.path).name,
+                one.codec,
+                f"{one.width}×{one.height}",
+                "–" if one.rate is None else f"{one.rate:.3g}/s",
+                f"{one.frames:,}",
+                length,
+                f"every {one.key_interval:.0f}",
+                f"{one.frames_per_second:,.0f}/s",
+                f"{one.clip_frames_per_second:,.0f}/s",
+            )
+        console.print(table)
+    for one in found:
+        if one.advice is not None:
+            console.print(f"{Path(one.path).name}: {one.advice}", style="yellow", highlight=False, soft_wrap=True)
+    for text in problems.values():
+        console.print(text, style="red", highlight=False, soft_wrap=True)

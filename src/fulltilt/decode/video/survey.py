@@ -1,0 +1,88 @@
+"""What a video is, how fast it is decoded here, and what would make clips of it cheaper."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from os import PathLike
+
+import numpy as np
+
+from fulltilt.decode.video.reader import Video, open_video
+
+CLIP = 16
+"""Frames of the clips that random access is measured with."""
+_WORTH = 1.5
+"""Advice is given where it would make random clips so many times as fast."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """One video."""
+
+    path: str
+    codec: str
+    width: int
+    height: int
+    frames: int
+    rate: float | None
+    duration_seconds: float | None
+    key_interval: float
+    """Frames from one key frame to the next, on average."""
+    frames_per_second: float
+    """One after another, by one thread."""
+    clip_frames_per_second: float
+    """Of random clips of `CLIP` frames, by one thread: counted are those of the clips."""
+    advice: str | None
+
+
+def survey(path: str | PathLike[str], *, seconds: float = 1.0) -> Survey:
+    """Opens it and decodes for about `seconds` each in order and at random."""
+    with open_video(path) as video:
+        in_order = _rate(video, seconds, lambda at: range(at * CLIP % len(video), len(video))[:CLIP])
+        draw = np.random.default_rng(0)
+        latest = max(1, len(video) - CLIP + 1)
+        clips = _rate(video, seconds, lambda _: range(int(draw.integers(latest)), len(video))[:CLIP])
+        interval = video.index.key_interval
+        return Survey(
+            path=str(path),
+            codec=video.codec,
+            width=video.width,
+            height=video.height,
+            frames=len(video),
+            rate=video.rate,
+            duration_seconds=video.duration_seconds,
+            key_interval=interval,
+            frames_per_second=in_order,
+            clip_frames_per_second=clips,
+            advice=advice(interval, seekable=video.index.times is not None),
+        )
+
+
+def decoded_per_frame(key_interval: float, clip: int = CLIP) -> float:
+    """Frames decoded for each that a random clip wants: on average half an interval lies before it."""
+    return (key_interval / 2 + clip) / clip
+
+
+def advice(key_interval: float, *, seekable: bool, clip: int = CLIP) -> str | None:
+    """What to do about a file of which clips are to be taken; None where it is fine."""
+    if not seekable:
+        return "it has no times to jump to: put it in a container (ffmpeg -i IN -c copy OUT.mp4)"
+    gain = decoded_per_frame(key_interval, clip) / decoded_per_frame(clip, clip)
+    if gain < _WORTH:
+        return None
+    return (
+        f"a key frame every {key_interval:.0f} frames: random clips decode {decoded_per_frame(key_interval, clip):.1f} "
+        f"frames for each one wanted. ffmpeg -i IN -g {clip} OUT would make them about {gain:.1f} times as fast"
+    )
+
+
+def _rate(video: Video, seconds: float, pick: Callable[[int], range]) -> float:
+    """Frames per second over at least one call."""
+    given, began = 0, time.perf_counter()
+    for number in range(10_000):
+        given += len(video.frames(pick(number)))
+        if time.perf_counter() - began >= seconds:
+            break
+    return given / (time.perf_counter() - began)

@@ -1,0 +1,46 @@
+"""`fulltilt video info`: figures of files made here, advice where clips would be dear, bad files named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.decode.video.support import make
+from typer.testing import CliRunner
+
+from fulltilt.cli import app
+from fulltilt.decode.video.survey import advice, decoded_per_frame, survey
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["video", "info", "--seconds", "0.05", *map(str, arguments)])
+
+
+def test_figures_and_advice(tmp_path):
+    fine, dear = make(tmp_path / "fine", gop=8), make(tmp_path / "dear", count=120, gop=250)
+    shown = run(fine, dear)
+    assert shown.exit_code == 0, shown.output
+    assert "every 8" in shown.output
+    assert "every 120" in shown.output
+    assert "dear.mp4: a key frame every 120 frames" in shown.output
+    assert "fine.mp4:" not in shown.output
+
+
+def test_as_data_with_a_bad_file(tmp_path):
+    bad = tmp_path / "bad.mp4"
+    bad.write_text("no video")
+    found = run(make(tmp_path / "v"), bad, "--json")
+    assert found.exit_code == 2
+    data = json.loads(found.output)
+    assert [video["frames"] for video in data["videos"]] == [40]
+    assert "can't be opened as a video" in data["problems"][str(bad)]
+
+
+def test_the_model_of_random_clips(tmp_path):
+    assert decoded_per_frame(32, 16) == 2
+    assert advice(24, seekable=True) is None
+    assert "-g 16" in advice(250, seekable=True)
+    assert "container" in advice(1, seekable=False)
+    found = survey(make(tmp_path / "v", count=200, gop=200), seconds=0.05)
+    assert min(found.frames_per_second, found.clip_frames_per_second) > 0
+    assert found.duration_seconds == pytest.approx(8.0)
