@@ -43,7 +43,7 @@ SETTINGS: dict[str, Kind] = {
         by_hand="for batch in fulltilt.feed.feed(tensors, batch_size=…): …",
     ),
     "threads": Kind(
-        level="exact", says="threads of torch in the training process", by_hand="torch.set_num_threads({value})"
+        level="numeric", says="threads of torch in the training process", by_hand="torch.set_num_threads({value})"
     ),
     "copy.non_blocking": Kind(
         level="exact", says="copies to the device do not hold the host", by_hand="tensor.to(device, non_blocking=True)"

@@ -1,0 +1,249 @@
+"""DataLoaders, as the script makes and iterates them.
+
+Their arguments are changed where that leaves order and maths alone: `changed_arguments` says when it does not.
+Draws: torch seeds worker n with a base seed plus n, so another number of workers draws other random numbers within the
+samples, as a restart with another seed would. Verification takes that out of the comparison by `tie_draws`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import multiprocessing
+import random
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import contextmanager
+from typing import Any
+
+from fulltilt.launch import apply_batches
+
+Note = Callable[[str], None]
+
+
+def install(settings: Mapping[str, Any], note: Note) -> None:
+    wanted = {name.removeprefix("loader."): value for name, value in settings.items() if name.startswith("loader.")}
+    if not wanted:
+        return
+    from torch.utils.data import DataLoader
+
+    ours: weakref.WeakKeyDictionary[Any, _Made] = weakref.WeakKeyDictionary()
+    DataLoader.__init__ = _making(DataLoader.__init__, wanted, ours, note)  # type: ignore[method-assign]
+    DataLoader.__iter__ = _iterating(DataLoader.__iter__, wanted, ours, note)  # type: ignore[method-assign]
+
+
+def changed_arguments(wanted: Mapping[str, Any], given: Mapping[str, Any], *, note: Note) -> dict[str, Any]:
+    """What a DataLoader is made with instead of what the script says. Only what changes is in it."""
+    import torch
+    from torch.utils.data import IterableDataset
+
+    dataset = given["dataset"]
+    workers = _workers(wanted, given, note)
+    changed: dict[str, Any] = {} if workers == given["num_workers"] else {"num_workers": workers}
+    if workers == 0:  # torch refuses these where there are no workers
+        changed.update({} if given["prefetch_factor"] is None else {"prefetch_factor": None})
+        changed.update({"persistent_workers": False} if given["persistent_workers"] else {})
+    else:
+        names = [name for name in ("prefetch_factor", "persistent_workers") if name in wanted]
+        changed.update({name: wanted[name] for name in names if given[name] != wanted[name]})
+    if changed.get("persistent_workers") and isinstance(dataset, IterableDataset):
+        del changed["persistent_workers"]  # its place would be carried from epoch to epoch
+    if "pin_memory" in wanted and bool(wanted["pin_memory"]) != given["pin_memory"]:
+        if wanted["pin_memory"] and not torch.cuda.is_available():
+            note("pin_memory: left out, torch has no GPU here")
+        else:
+            changed["pin_memory"] = bool(wanted["pin_memory"])
+    return changed
+
+
+def _workers(wanted: Mapping[str, Any], given: Mapping[str, Any], note: Note) -> int:
+    from torch.utils.data import IterableDataset
+
+    dataset, now = given["dataset"], int(given["num_workers"])
+    chosen = int(wanted.get("num_workers", now))
+    if chosen == now:
+        return now
+    if isinstance(dataset, IterableDataset):
+        note("num_workers: left alone for an IterableDataset, whose samples and order depend on it")
+        return now
+    if apply_batches.tensors_of(dataset) is not None:
+        note("num_workers: left alone for samples that lie in memory")
+        return now
+    if multiprocessing.current_process().daemon:
+        note("num_workers: left alone in a process that may have no children")
+        return now
+    batches = _batches(dataset, given)
+    return chosen if batches is None else min(chosen, max(batches, 1))
+
+
+def _batches(dataset: Any, given: Mapping[str, Any]) -> int | None:
+    """In an epoch; more workers than that would never be given work."""
+    if isinstance(given["batch_sampler"], Sized):
+        return len(given["batch_sampler"])
+    if not isinstance(dataset, Sized) or given["batch_size"] is None:
+        return None
+    return -(-len(dataset) // int(given["batch_size"]))
+
+
+class _Made:
+    """What was changed on a loader, for its iterations to come."""
+
+    def __init__(self, changed: Mapping[str, Any]) -> None:
+        self.more = "num_workers" in changed
+        self.keeps = bool(changed.get("persistent_workers"))
+        self.kept = changed.get("persistent_workers") is False
+        """Its workers would have lived on, but it has none any more."""
+        self.began = False
+        self.state: tuple[Any, ...] = ()
+        """The data set's, when its workers started."""
+
+
+def _making(original: Callable[..., None], wanted: Mapping[str, Any], ours: Any, note: Note) -> Callable[..., None]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = signature.bind(self, *args, **kwargs)  # a TypeError is the script's own
+        given.apply_defaults()
+        changed = changed_arguments(wanted, given.arguments, note=note)
+        given.arguments.update(changed)
+        with _many_workers_are_meant("num_workers" in changed):
+            original(*given.args, **given.kwargs)
+        ours[self] = _Made(changed)
+
+    return init
+
+
+@contextmanager
+def _many_workers_are_meant(ours: bool) -> Iterator[None]:
+    """Where they wait more than they work, more of them than cores are no mistake; torch warns of them."""
+    with warnings.catch_warnings():
+        if ours:
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
+        yield
+
+
+def _iterating(original: Callable[..., Any], wanted: Mapping[str, Any], ours: Any, note: Note) -> Callable[..., Any]:
+    batches = apply_batches.Batches(ahead=bool(wanted.get("ahead")), resident=bool(wanted.get("resident")), note=note)
+
+    @functools.wraps(original)
+    def iterate(self: Any) -> Any:
+        batches.leave(self)
+        made: _Made | None = ours.get(self)
+        if made is None:  # of a subclass that makes itself otherwise
+            return original(self)
+        if made.keeps:
+            now = dataset_state(self.dataset)
+            if self._iterator is not None and now != made.state:
+                self._iterator = None  # workers would go on with the data set as it was: new ones start
+                note("persistent_workers: the data set is changed between epochs, so workers start anew when it is")
+            elif self._iterator is not None:
+                _draw_seed(self)
+            made.state = now
+        with _many_workers_are_meant(made.more), _seed_undrawn(self, made.kept and made.began):
+            made.began = True
+            return batches.iterator(self, original)
+
+    return iterate
+
+
+def _draw_seed(loader: Any) -> None:
+    """New workers would draw theirs here; without it every later draw would be another one."""
+    import torch
+
+    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+
+
+@contextmanager
+def _seed_undrawn(loader: Any, holds: bool) -> Iterator[None]:
+    """A new iterator draws a seed, where the script's workers, which live on, would not have drawn one."""
+    import torch
+
+    generator = loader.generator or torch.default_generator
+    state = generator.get_state() if holds else None
+    yield
+    if state is not None:
+        generator.set_state(state)
+
+
+def dataset_state(dataset: Any, depth: int = 3) -> tuple[Any, ...]:
+    """What a script can change on a data set between two epochs: attributes, those of its transforms included."""
+    values: list[Any] = []
+    for name, value in sorted(getattr(dataset, "__dict__", {}).items()):
+        if isinstance(value, str | int | float | bool | type(None)):
+            values.append((name, value))
+        elif isinstance(value, list | tuple) and len(value) <= 32:
+            values.append((name, id(value), tuple(dataset_state(part, depth - 1) for part in value if depth > 0)))
+        elif isinstance(value, Sized):
+            values.append((name, id(value), len(value)))
+        else:
+            values.append((name, id(value), dataset_state(value, depth - 1) if depth > 0 else ()))
+    return tuple(values)
+
+
+def tie_draws(seed: int) -> None:
+    """Make the random numbers within a sample depend on its number alone, whoever loads it.
+
+    For comparisons of losses only: in every epoch a sample is augmented alike.
+    """
+    from torch.utils.data._utils.fetch import _MapDatasetFetcher
+
+    original = _MapDatasetFetcher.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
+        kind = _TiedTogether if getattr(dataset, "__getitems__", None) else _Tied
+        original(self, kind(dataset, seed), *args, **kwargs)
+
+    _MapDatasetFetcher.__init__ = init  # type: ignore[method-assign]
+
+
+class _Tied:
+    """A data set that draws for each sample from that sample's own numbers."""
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self._dataset, self._seed = dataset, seed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_dataset"], name)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        with _Draws(self._seed, index):
+            return self._dataset[index]
+
+
+class _TiedTogether(_Tied):
+    """One that fetches a batch's samples at once: together they are the unit."""
+
+    def __getitems__(self, indices: list[Any]) -> Any:
+        with _Draws(self._seed, tuple(indices)):
+            return self._dataset.__getitems__(indices)
+
+
+class _Draws:
+    """Global generators seeded for a sample, and given back as they were: the training process draws from them, too."""
+
+    def __init__(self, seed: int, key: Any) -> None:
+        self._seed = random.Random(f"{seed} {key}").getrandbits(63)
+
+    def __enter__(self) -> None:
+        import numpy as np
+        import torch
+
+        self._before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        random.seed(self._seed)
+        np.random.seed(self._seed % 2**32)
+        torch.default_generator.manual_seed(self._seed)  # the CPU's alone: torch.manual_seed would touch the GPU's
+
+    def __exit__(self, *_: object) -> None:
+        import numpy as np
+        import torch
+
+        python, numpy, ours = self._before
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(ours)
