@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+from tests.decode.video.support import make
 
 from fulltilt.augment import GPUAugmentation, Settings
 from fulltilt.bench.photos import photos
@@ -30,6 +31,8 @@ def blocks() -> list[tuple[str, int, str]]:
 def test_block(page, line, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("photo.jpg").write_bytes(next(photos(1)))
+    if page == "video.md":
+        make(Path("ball"))
     tree = ast.increment_lineno(ast.parse(code), line)
     exec(compile(tree, DOCS / page, "exec"), {"__name__": "example"})
 
