@@ -77,8 +77,12 @@ def _fusing(original: Callable[..., None], note: Callable[[str], None]) -> Calla
         if wanted.get("fused") or wanted.get("differentiable"):
             original(self, *args, **kwargs)
             return
-        # Parameters may come as a generator: it can be gone through once only, and there may be a second attempt.
-        wanted["params"] = list(wanted["params"])
+        wanted["params"] = _listed(wanted["params"])
+        odd = _not_to_fuse(wanted["params"])
+        if odd is not None:
+            note(f"fused: {type(self).__name__} is left as it is ({odd})")
+            original(self, **wanted)
+            return
         try:
             original(self, **{**wanted, "fused": True, "foreach": None})
         except (RuntimeError, ValueError, TypeError) as error:
@@ -86,6 +90,30 @@ def _fusing(original: Callable[..., None], note: Callable[[str], None]) -> Calla
             original(self, **wanted)
 
     return init
+
+
+def _listed(params: Any) -> list[Any]:
+    """Generators can be gone through once only, those within groups, too."""
+    groups = list(params)
+    return [
+        {**group, "params": list(group["params"])} if isinstance(group, dict) and not hasattr(group["params"], "dim")
+        else group
+        for group in groups
+    ]  # fmt: skip
+
+
+def _not_to_fuse(params: list[Any]) -> str | None:
+    """Why an optimizer's fused kernel can't have these; torch would say so no earlier than at the first step."""
+    for group in params:
+        # Groups, tensors, or pairs of a name and a tensor.
+        found = group["params"] if isinstance(group, dict) else group
+        for one in found if isinstance(found, list | tuple) else [found]:
+            weight = one[1] if isinstance(one, tuple) else one
+            if not hasattr(weight, "is_floating_point"):
+                continue
+            if not weight.is_floating_point() or weight.device.type not in ("cpu", "cuda"):
+                return f"a weight is {weight.dtype} on {weight.device.type}"
+    return None
 
 
 def _copy_without_waiting() -> None:

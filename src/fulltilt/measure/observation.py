@@ -182,6 +182,8 @@ class Observation:
     steps: tuple[Step, ...] = ()
     """After those that warm up."""
     warm_up_seconds: float | None = None
+    first_losses: tuple[float, ...] = ()
+    """Of all steps from the very first on, those that warm up too: what is compared between two runs."""
     outside: dict[Phase, float] = field(default_factory=dict)
     """Between the steps, over all the time watched: evaluation, checkpoints, starts of epochs."""
     attributed: float | None = None
