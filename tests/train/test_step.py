@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import cProfile
+import pstats
 
 import pytest
 import torch
@@ -385,3 +387,29 @@ def test_a_target_can_be_named():
     assert loss > 0
     with pytest.raises(InputError, match="target=5 is not one of the batch's 3 values"):
         trainer_of(model, F.mse_loss, target=5).train_step(*batch)
+
+
+def test_a_step_adds_few_calls_to_those_of_the_plain_loop():
+    """Counted, not timed: what a busy machine can't change. A step of a small model is as long as its calls."""
+    model, (x, y) = regressor(), number_batch(torch.Generator())
+    optimizer = sgd(model)
+
+    def plain():
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    ours = regressor()
+    trainer = HybridPrecisionTrainer(ours, sgd(ours), loss=F.mse_loss, device="cpu")
+
+    def calls(step):
+        for _ in range(5):
+            step()
+        counted = cProfile.Profile()
+        counted.enable()
+        for _ in range(10):
+            step()
+        counted.disable()
+        return pstats.Stats(counted).total_calls / 10
+
+    assert calls(lambda: trainer.train_step(x, y)) - calls(plain) <= 70

@@ -33,6 +33,10 @@ class Samples(Dataset):
     def __getitem__(self, index):
         return torch.randn(8), index % 2
 
+class Records(Samples):
+    def __getitem__(self, index):
+        return {"label": index % 2, "path": f"{index}.png", "image": torch.randn(8)}
+
 class Stream(IterableDataset):
     def __iter__(self):
         for _ in range(300):
@@ -67,6 +71,7 @@ def settings(source, *, training=None, **data):
         ("tensors", {"count": 20}, (15, 16, 17, 18, 19, 20)),
         ("tensors", {"count": 5}, (5,)),
         ("Samples", {}, (32, 64, 96)),
+        ("Records", {}, (32, 64, 96)),
         ("Stream", {}, range(32, 513, 32)),
     ],
 )

@@ -40,6 +40,8 @@ _PROVING_STEPS = 3
 _ROOM = 0.9
 """Share of the device's memory that a larger micro-batch may be expected to need."""
 
+_AS_EVER = nullcontext()
+
 Batch = tuple[tuple[Any, ...], Any]
 
 
@@ -199,7 +201,7 @@ class MicroBatches:
     def _tried(self, batches: list[Batch]) -> tuple[tuple[Tensor, Any] | None, str | None]:
         try:
             last = batches[-1]
-            with compiling() if self._compiles else nullcontext():
+            with compiling() if self._compiles else _AS_EVER:
                 for batch in batches[:-1]:
                     self._batch(batch, last=False)
                 found = self._batch(last, last=self.phase + 1 == self.accumulate)
@@ -215,8 +217,8 @@ class MicroBatches:
 
         One that is a mean over something else, such as labels that are not ignored, comes out close to that.
         """
-        samples = _samples(batch)
         size = self.micro.size
+        samples = 0 if size is None else _samples(batch)
         if size is None or size >= samples:
             inputs, target = self._engine.placed(*batch)
             if self._copied is not None:
@@ -314,17 +316,16 @@ class _Start:
         by_dtype: dict[torch.dtype, list[Tensor]] = {}  # lists of one type are copied in a kernel or two
         for buffer in engine.model.buffers():
             if buffer.numel():
-                by_dtype.setdefault(buffer.dtype, []).append(buffer)
-        self._kept = [(buffers, [buffer.detach().clone() for buffer in buffers]) for buffers in by_dtype.values()]
+                # Detached: so no_grad, which takes longer than all the rest on the host, is not needed.
+                by_dtype.setdefault(buffer.dtype, []).append(buffer.detach())
+        self._kept = [(buffers, [buffer.clone() for buffer in buffers]) for buffers in by_dtype.values()]
         self._rng = DeviceRng(engine.device)
 
-    @torch.no_grad()
     def take(self) -> None:
         for buffers, kept in self._kept:
             torch._foreach_copy_(kept, buffers)
         self._rng.take()
 
-    @torch.no_grad()
     def restore(self) -> None:
         for buffers, kept in self._kept:
             torch._foreach_copy_(buffers, kept)
@@ -335,7 +336,7 @@ def _samples(batch: Batch) -> int:
     inputs, target = batch
     for part in (target, *inputs):
         if isinstance(part, Tensor) and part.dim():
-            return len(part)
+            return part.shape[0]
     return 1
 
 

@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+_AS_EVER = nullcontext()
+
 
 class Ranks:
     """This process among the others."""
@@ -18,10 +20,7 @@ class Ranks:
         self._device = device
         there = dist.is_available() and dist.is_initialized()
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if there else (0, 1)
-
-    @property
-    def several(self) -> bool:
-        return self.world > 1
+        self.several = self.world > 1
 
     def largest(self, value: float) -> float:
         """The largest of all ranks' values. Waits for them."""
@@ -55,12 +54,12 @@ class Ranks:
     def quiet(self, forward_model: Callable[..., Any], quiet: bool) -> AbstractContextManager[Any]:
         """No gradients reduced inside, where a later backward does it for all."""
         if not quiet or not self.several:
-            return nullcontext()
+            return _AS_EVER
         no_sync = getattr(forward_model, "no_sync", None)  # DistributedDataParallel
         if no_sync is not None:
             return cast("AbstractContextManager[Any]", no_sync())
         set_sync = getattr(forward_model, "set_requires_gradient_sync", None)  # fully_shard
-        return nullcontext() if set_sync is None else _switched_off(set_sync)
+        return _AS_EVER if set_sync is None else _switched_off(set_sync)
 
 
 @contextmanager

@@ -147,11 +147,11 @@ class HybridPrecisionTrainer:
                 self._engine.objective.check_host_labels(batch[graph.target_place])
             result = StepResult(*graph(batch))
             self.stepped = True
-            self._clock.end(len(batch[0]))
+            self._clock.end(batch[0].shape[0])
             return result
         inputs, target = self._parted(batch)
         loss, outputs, self.stepped = self._micro.run(inputs, target)
-        self._clock.end(len(target) if isinstance(target, Tensor) and target.dim() else 1)
+        self._clock.end(target.shape[0] if isinstance(target, Tensor) and target.dim() else 1)
         self._first = False
         return StepResult(loss, outputs)
 
