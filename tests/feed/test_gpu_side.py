@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from fulltilt.decode import decode
 from fulltilt.decode.gpu import GpuDecoder
 from fulltilt.errors import SampleError, UnavailableError
 from fulltilt.feed import ImageFiles, feed, file_feed
+from fulltilt.feed.balance import Balance
 from fulltilt.feed.gpu_side import GpuSide
 from fulltilt.feed.kept import Mode
 from fulltilt.feed.share import ShareTuner
@@ -175,16 +177,15 @@ def test_no_decoder_on_this_device_means_no_share(folder, monkeypatch, caplog):
 
 def test_numbers_of_decoders_that_are_tried_don_t_move_the_share(folder, monkeypatch):
     with file_feed_with(ImageFiles(folder), 0.0, num_workers="auto") as it:
-        it._share_tuner = ShareTuner()
-        it._tuner = Tuner(8, 8)
+        it._balance = Balance(workers=8, tuner=partial(Tuner, most=8), share=ShareTuner(), most_workers=8)
         monkeypatch.setattr(it._reader.pool, "resize", lambda workers: None)
         measured = iter([(1000.0, 0.0)] * 2 + [(500.0, 0.5)] * 20)
         monkeypatch.setattr(it._window, "add", lambda samples, waited: next(measured))
         shares, numbers = set(), set()
         while not it.is_settled:
             it._tune(8, 0.0)
-            shares.add(it._share_tuner.share)
-            numbers.add(it._tuner.workers)
+            shares.add(it._balance.share)
+            numbers.add(it._balance.workers)
         assert shares == {0.0}
         assert len(numbers) > 1
         assert it.decision.value == 8

@@ -1,5 +1,6 @@
 """The GPU's share of decoding: the policy against simulated machines."""
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,34 +56,12 @@ def test_few_trials():
 
 def test_goes_on_beyond_the_share_at_which_nothing_waits():
     """Decoders that just keep up hold up the launching thread: with less to do for them, training is faster still."""
-    rates = {0.0: (3800, 0.5), 0.5: (5700, 0.0), 1.0: (6400, 0.05), 0.75: (6300, 0.0), 0.875: (6700, 0.01)}
+    shares = [0.0, 0.5, 0.75, 0.875, 1.0]
+    rates, waits = [3800.0, 5700.0, 6300.0, 6700.0, 6400.0], [0.5, 0.0, 0.0, 0.01, 0.05]  # measured, with 8 cores
     tuner = ShareTuner()
     for _ in range(12):
-        nearest = min(rates, key=lambda share: abs(share - tuner.share))
-        tuner.observe(*rates[nearest])
+        share = tuner.share
+        tuner.observe(float(np.interp(share, shares, rates)), float(np.interp(share, shares, waits)))
         if tuner.decision is not None:
             break
     assert abs(tuner.share - 0.875) <= 0.0625
-
-
-def test_a_start_that_was_slow_for_other_reasons_is_looked_at_again():
-    """A model that compiles, say: nothing waited for the feed then."""
-    tuner, machine = ShareTuner(), {"limit": 6800, "decoders": 1900, "cost": 1e-5, "engine": 12_000}
-    tuner.observe(100.0, 0.0)
-    assert tuner.decision is not None
-    for _ in range(12):
-        tuner.observe(*simulated(tuner.share, **machine))
-    assert simulated(tuner.share, **machine)[0] >= 0.95 * 6300
-
-
-def test_follows_when_cores_are_taken_away_and_when_they_come_back():
-    tuner, machine = ShareTuner(), {"limit": 6800, "decoders": 7000, "cost": 1e-5, "engine": 12_000}
-    assert settled(tuner, **machine).value == 0
-    fewer = machine | {"decoders": 3000}
-    for _ in range(12):
-        tuner.observe(*simulated(tuner.share, **fewer))
-    assert tuner.decision is not None
-    assert tuner.share >= 0.5
-    for _ in range(400):
-        tuner.observe(*simulated(tuner.share, **machine))
-    assert tuner.share <= 0.25

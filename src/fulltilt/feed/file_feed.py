@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import psutil
@@ -16,6 +17,7 @@ from fulltilt.augment import GPUAugmentation
 from fulltilt.cache.policy import Keep
 from fulltilt.decode.gpu import GpuDecoder
 from fulltilt.errors import InputError, SampleError, UnavailableError
+from fulltilt.feed.balance import Balance, Seen
 from fulltilt.feed.base import OrderedFeed, Tensors, when_forgotten
 from fulltilt.feed.busy import BusyMeter, cpu_seconds
 from fulltilt.feed.caching import ENOUGH_SAMPLES, AutoCache
@@ -66,10 +68,16 @@ class FileFeed(OrderedFeed):
         super().__init__(order)
         self.augmentation = augment
         self._device, self._channels = device, channels
-        self._share_tuner = ShareTuner() if gpu_share is None else None
         self._side: GpuSide | None = None
         beyond = BEYOND_CORES * most_workers  # decoders that wait for files may be more than the cores
-        self._tuner = Tuner(workers, most_workers, beyond=beyond) if tune else None
+        self._balance = Balance(
+            workers=workers,
+            tuner=partial(Tuner, most=most_workers, beyond=beyond) if tune else None,
+            share=ShareTuner() if gpu_share is None else None,
+            most_workers=most_workers,
+        )
+        self._counted = Counts()
+        """What the decoders had done when the present measurement began."""
         self._window = Window(time.monotonic)
         self._source, self._skip_errors, self._ahead = source, skip_errors, ahead
         self._skipped: list[str] = []
@@ -126,6 +134,9 @@ class FileFeed(OrderedFeed):
             "workers": self._reader.pool.wanted,
             "decoder_busy_share": _busy(self._reader.pool.pids),
             "gpu_share": self._reader.share,
+            "balance": self._balance.state,
+            "balance_changes": self._balance.changes,
+            "balance_reopened": self._balance.reopened,
         }
         if self._auto is not None and not self._closed:
             found |= {"kept_samples": self._auto.kept.samples, "kept_bytes": self._auto.kept.used_bytes}
@@ -152,18 +163,17 @@ class FileFeed(OrderedFeed):
     @property
     def decision(self) -> Decision[int] | None:
         """The number of decoders that was chosen, once trying has ended; None while it goes on or when it was given."""
-        return None if self._tuner is None else self._tuner.decision
+        return None if self._balance.tuner is None else self._balance.tuner.decision
 
     @property
     def is_settled(self) -> bool:
         """Nothing is being tried or built: neither the number of decoders, nor the GPU's share, nor a cache."""
-        tuned = (self._tuner is None or self._tuner.settled) and (self._auto is None or self._auto.settled)
-        return tuned and (self._share_tuner is None or self._share_tuner.decision is not None)
+        return self._balance.state == "settled" and (self._auto is None or self._auto.settled)
 
     @property
     def share_decision(self) -> Decision[float] | None:
         """The GPU's share of decoding that was chosen; None while it is looked for or when it was given."""
-        return None if self._share_tuner is None else self._share_tuner.decision
+        return None if self._balance.share_tuner is None else self._balance.share_tuner.decision
 
     def inspect_with(self, look: Callable[[Any], None]) -> bool:
         if self._source.labels is None:
@@ -181,7 +191,7 @@ class FileFeed(OrderedFeed):
                 f"resize({workers}): this feed can have 1 to {most} decoders; feed(…, num_workers={max(workers, 1)}) "
                 "makes one that begins with as many"
             )
-        self._tuner = self._share_tuner = None
+        self._balance = Balance(workers=workers, tuner=None, share=None, most_workers=most)
         self._reader.pool.resize(workers)
 
     def close(self) -> None:
@@ -215,39 +225,52 @@ class FileFeed(OrderedFeed):
         return staged.filled.step, self._stage.take(staged)
 
     def _tune(self, samples: int, waited: float) -> None:
-        """First the GPU's share, for that decides how much is left to the decoders; then their number.
-
-        While numbers are tried, a loop that waits says nothing of the share.
-        """
+        """Let the balance hear what was measured, and do as it says."""
+        balance, auto = self._balance, self._auto
         if self._side is not None and self._side.trouble is not None and self._reader.share:
             log.warning("%s: the CPU decodes all from now on", self._side.trouble)
-            self._share_tuner, self._reader.share = None, 0.0
-        if self._auto is not None and self._share_tuner is not None and self._auto.mode in (Mode.DECODED, Mode.DISK):
+            self._decode_without_gpu()
+        if auto is not None and balance.share_tuner is not None and auto.mode in (Mode.DECODED, Mode.DISK):
             log.info("the GPU decodes nothing from now on: pixels are kept")
-            self._share_tuner, self._reader.share = None, 0.0
-        share, tuner, auto = self._share_tuner, self._tuner, self._auto
+            self._decode_without_gpu()
         undecided = auto is not None and auto.waits_for_rates
-        share_is_found = share is None or share.decision is not None
-        wanted = share is not None or (tuner is not None and not tuner.settled) or undecided
         counting = self._window.counting
-        measured = self._window.add(samples, waited) if wanted else None
+        measured = self._window.add(samples, waited) if balance.adapts or undecided else None
         if measured is None:
             if self._window.counting and not counting:
                 self._meter.begin()
+                self._counted = self._reader.pool.counts
             return
-        if share is not None and (tuner is None or tuner.settled or not tuner.trials):
-            was = share.decision
-            self._set_share(share.observe(*measured))
-            if share.decision is None:
-                return
-            if share.decision is not was:
-                log.info("%.0f %% decoded by the GPU: %s", 100 * share.decision.value, share.decision.reason)
-        if auto is not None and undecided and share_is_found:
+        if auto is not None and undecided and balance.state != "share":
             self._consider(auto, *measured)
-        if tuner is not None and not tuner.settled:
-            self._reader.pool.resize(tuner.observe(*measured, self._meter.cores()))
-            if tuner.decision is not None:
-                log.info("%d decoders: %s", tuner.decision.value, tuner.decision.reason)
+        if balance.adapts:
+            self._follow(balance, *measured)
+
+    def _follow(self, balance: Balance, rate: float, wait_share: float) -> None:
+        decisions, reopened = (self.share_decision, self.decision), balance.reopened
+        balance.observe(
+            Seen(
+                rate=rate,
+                wait_share=wait_share,
+                cores_used=None if balance.state == "settled" else self._meter.cores(),
+                decoder_rate=(self._reader.pool.counts - self._counted).rate(balance.workers),
+            )
+        )
+        if balance.reopened != reopened:
+            log.info("looking for another balance: %s", balance.why)
+        if balance.share is not None:
+            self._set_share(balance.share)
+        if self._reader.pool.wanted != balance.workers:
+            self._reader.pool.resize(balance.workers)
+        share, number = self.share_decision, self.decision
+        if share is not None and share is not decisions[0]:
+            log.info("%.0f %% decoded by the GPU: %s", 100 * share.value, share.reason)
+        if number is not None and number is not decisions[1]:
+            log.info("%d decoders: %s", number.value, number.reason)
+
+    def _decode_without_gpu(self) -> None:
+        self._balance.without_share()
+        self._reader.share = 0.0
 
     def _consider(self, auto: AutoCache, rate: float, wait_share: float) -> None:
         """Have it decided what is kept, if enough has been measured."""
@@ -274,7 +297,7 @@ class FileFeed(OrderedFeed):
                 decoder = GpuDecoder(self._device, channels=self._channels)
             except UnavailableError as error:
                 log.info("%s", error)
-                self._share_tuner = None
+                self._balance.without_share()
                 return
             self._side = GpuSide(decoder, done=self._reader.finished, broken=self._reader.broken)
             self._reader.side = self._side

@@ -38,6 +38,12 @@ class Counts:
     copy_bytes: float = 0.0
     copy_seconds: float = 0.0
 
+    def rate(self, workers: int) -> float | None:
+        """Samples a second that so many decoders would give if they always had work; None where none was made."""
+        samples = self.decode_samples + self.copy_samples
+        seconds = self.read_seconds + self.decode_seconds + self.copy_seconds
+        return workers * samples / seconds if samples and seconds > 0 else None
+
     def __sub__(self, earlier: Counts) -> Counts:
         return Counts(**{name: getattr(self, name) - getattr(earlier, name) for name in NAMES})
 

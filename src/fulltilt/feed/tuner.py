@@ -80,6 +80,10 @@ class Tuner:
     def settled(self) -> bool:
         return self.decision is not None
 
+    def settle(self, workers: int, reason: str) -> None:
+        """End the search with a number that was found otherwise."""
+        self.workers, self.decision = workers, Decision(value=workers, reason=reason)
+
     def observe(self, rate: float, wait_share: float, cores_used: float | None = None) -> int:
         """Hear what the present number gave; the number to go on with."""
         if self.decision is None and self._is_steady(rate):

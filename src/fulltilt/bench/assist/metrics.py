@@ -19,13 +19,13 @@ from fulltilt.bench.train.workloads import Running, StepFactory, Workload
 from fulltilt.train import HybridPrecisionTrainer
 
 THRESHOLDS = 64
-_WARM_STEPS = 12
-_LEAST_STEPS = 6
+_WARM_STEPS, _WARM_STEPS_CPU = 12, 2
+_LEAST_STEPS = 3
 
 
 def measure_metrics(*, gpu: bool, rounds: int, seconds: float, say: Say) -> tuple[str, list[Case]]:
     """What is trained, and a case for each way."""
-    device, side, count, base = ("cuda", 512, 32, 32) if gpu else ("cpu", 64, 4, 4)
+    device, side, count, base = ("cuda", 512, 32, 32) if gpu else ("cpu", 32, 2, 2)
     draw = torch.Generator(device).manual_seed(0)
     images = torch.randn((count, 3, side, side), generator=draw, device=device)
     masks = torch.randint(0, 2, (count, side, side), generator=draw, device=device, dtype=torch.uint8)
@@ -132,7 +132,8 @@ def _burst(
         return max(time.perf_counter() - began, 1e-9)
 
     def burst(seconds: float) -> float:
-        once = run(_WARM_STEPS) / _WARM_STEPS
+        warm = _WARM_STEPS_CPU if work.device == "cpu" else _WARM_STEPS
+        once = run(warm) / warm
         count = max(_LEAST_STEPS, math.ceil(seconds / once))
         return (run(count) + left()) / count
 
