@@ -70,7 +70,8 @@ def _note_model(watch: Watch, module: Any, args: tuple[Any, ...], kwargs: dict[s
     known = 0 if watch.model is None else sum(parameter.numel() for parameter in watch.model.parameters())
     if watch.model is None or size > known:
         watch.model = module
-        watch.model_input = None if given is None else (tuple(given.shape), _channels_last(given))
+        if given is not None:
+            watch.input_shape, watch.input_last = tuple(given.shape), _channels_last(given)
         device = "cuda" if given is not None and given.is_cuda else "cpu"
         if torch.is_autocast_enabled(device):
             watch.autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")

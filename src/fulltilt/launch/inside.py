@@ -16,6 +16,7 @@ from fulltilt.launch import job as jobs
 from fulltilt.launch.imports import after_import
 from fulltilt.launch.job import Job
 from fulltilt.launch.patching import put
+from fulltilt.launch.stages import Stages
 from fulltilt.launch.watch import Enough, Watch
 
 INSISTENCE = 3
@@ -30,24 +31,40 @@ class Process:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.watch = Watch(job)
+        self.stages = Stages(Path(job.out))
         self.is_command = os.environ.get(jobs.LAUNCHER) == str(os.getppid())
         self.told = 0
 
     def hook(self, torch: ModuleType) -> None:  # noqa: ARG002
         """Right after `import torch`."""
-        from fulltilt.launch import hooks, loaders
+        from fulltilt.launch import hooks, loaders, transfers, workers
 
         _seed(self.job)
         if self.job.settings:
             from fulltilt.launch import apply
 
             apply.install(self.job.settings, self.watch.notes)
+        if self.job.tie_draws:
+            from fulltilt.launch.apply_loader import tie_draws
+
+            tie_draws(self.job.seed or 0)
         if not self.job.watch:
             return
-        loaders.install(self.watch)
+        loaders.install(self.watch, self.stages)
+        workers.install(self.watch, self.stages, tie_draws=(self.job.seed or 0) if self.job.tie_draws else None)
         hooks.install(self.watch, self.step_ended)
+        transfers.install(self.watch)
+        if self.job.mode == "replay":
+            from fulltilt.launch.replay import Replay
+
+            self.watch.replay = Replay()
 
     def step_ended(self) -> None:
+        watch = self.watch
+        if watch.gpu is None:
+            watch.gpu = _gpu_clock(watch)
+        if self.job.mode == "loader" and watch.records:
+            self.loader_alone()
         why = self.watch.wants_to_stop()
         if why is not None:
             self.enough(why)
@@ -61,6 +78,19 @@ class Process:
             self.leave(0)
         raise Enough
 
+    def loader_alone(self) -> NoReturn:
+        """The first step has shown which loader trains; what follows is that loader's alone."""
+        from fulltilt.launch.alone import samples_per_second
+
+        seen = next((seen for seen in self.watch.loaders.values() if seen.role == "train"), None)
+        if seen is None:
+            self.watch.notes.append("the script trains without a DataLoader: there is no loader to measure alone")
+        else:
+            thread, self.watch.thread = self.watch.thread, 0
+            seen.samples_per_second = samples_per_second(seen, seen.following, seen.begin)
+            self.watch.thread = thread
+        self.enough("steps")
+
     def write(self) -> None:
         """Once, and only where there is something to say."""
         watch = self.watch
@@ -72,6 +102,7 @@ class Process:
         from fulltilt.launch.seen import observation
         from fulltilt.measure.observation import write
 
+        self.stages.write()
         found = observation(watch)
         write(found, Path(self.job.out) / f"rank-{found.rank}-{os.getpid()}.json")
 
@@ -84,6 +115,7 @@ class Process:
         self.is_command = False
         self.told = 0
         self.watch.clear()
+        self.stages.clear()
 
 
 _exit = os._exit
@@ -138,6 +170,21 @@ def _without_us(error: BaseException | None, known: set[int]) -> None:
         error.__traceback__ = frames[0]
     _without_us(error.__cause__, known)
     _without_us(error.__context__, known)
+
+
+def _gpu_clock(watch: Watch) -> Any:
+    """Where the model lies on a GPU, once CUDA is up."""
+    import torch
+
+    cuda: Any = torch.cuda
+    if watch.model is None or not cuda.is_initialized():
+        return None
+    first = next(iter(watch.model.parameters()), None)
+    if first is None or not first.is_cuda:
+        return None
+    from fulltilt.measure.gpu_clock import GpuClock
+
+    return GpuClock(first.device)
 
 
 def _seed(job: Job) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from fulltilt.launch.batches import samples, size_bytes
 from fulltilt.launch.patching import put
 from fulltilt.launch.places import spot
+from fulltilt.launch.stages import Stages
 from fulltilt.launch.watch import LoaderSeen, Watch
 from fulltilt.measure.timeline import DATA_WAIT, EPOCH_START
 
@@ -18,7 +19,7 @@ NUMBER = "FULLTILT_LOADER"
 """Environment variable by which workers know whose they are."""
 
 
-def install(watch: Watch) -> None:
+def install(watch: Watch, stages: Stages) -> None:
     from torch.utils.data import DataLoader
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -36,7 +37,10 @@ def install(watch: Watch) -> None:
         if get_ident() != watch.thread:
             return began(self)
         seen = loader_seen(watch, self)
+        seen.begin = functools.partial(began, self)
         watch.cut()
+        if watch.replay is not None and watch.replay.ready(seen):
+            return Watched(watch, seen, watch.replay.epoch(seen), 0)
         timeline = watch.timeline
         timeline.enter(EPOCH_START)
         inside, watch.inside = watch.inside, 1
@@ -52,7 +56,8 @@ def install(watch: Watch) -> None:
             timeline.leave()
         spent_ns = timeline.clock() - start_ns
         if isinstance(iterator, _BaseDataLoaderIter):
-            iterator.__dict__["_fulltilt_seen"] = [seen, spent_ns]
+            stages.queues[id(getattr(iterator, "_worker_result_queue", None))] = str(seen.number)
+            iterator.__dict__["_fulltilt_seen"] = [seen, spent_ns, 0]
             return iterator
         return Watched(watch, seen, iterator, spent_ns)
 
@@ -77,8 +82,9 @@ def loader_seen(watch: Watch, loader: Any) -> LoaderSeen:
 
 
 def timed_next(watch: Watch, mark: list[Any], following: Any) -> Any:
-    """One `next` of a loader; `mark` is whose it is, and how long its epoch's start has taken, None after it."""
-    seen, start_ns = mark
+    """One `next` of a loader; `mark`: whose it is, what its epoch's start took (None after it), batches given."""
+    seen, start_ns, given = mark
+    seen.following = following
     watch.cut()
     timeline = watch.timeline
     timeline.enter(DATA_WAIT if start_ns is None else EPOCH_START)
@@ -88,7 +94,12 @@ def timed_next(watch: Watch, mark: list[Any], following: Any) -> Any:
         gpu.wait_began()
     inside, watch.inside = watch.inside, 1
     try:
-        batch = following()
+        if watch.replay is None:
+            batch = following()
+        else:
+            if not watch.replay.ready(seen):
+                watch.floor = watch.steps + 1
+            batch = watch.replay.following(seen, given, following)
     except StopIteration:
         timeline.current = EPOCH_START  # workers that end, and start again
         timeline.ended = True
@@ -99,6 +110,7 @@ def timed_next(watch: Watch, mark: list[Any], following: Any) -> Any:
             gpu.wait_ended()
         timeline.leave()
         watch.last_loader = seen
+    mark[2] = given + 1
     if start_ns is not None:
         seen.waits_ns.append(start_ns + timeline.clock() - began_ns)
         mark[1] = None
@@ -114,7 +126,7 @@ class Watched:
     def __init__(self, watch: Watch, seen: LoaderSeen, iterator: Iterator[Any], start_ns: int) -> None:
         self._watch = watch
         self._iterator = iterator
-        self._mark = [seen, start_ns]
+        self._mark = [seen, start_ns, 0]
 
     def __iter__(self) -> Iterator[Any]:
         return self

@@ -48,6 +48,11 @@ def place(found: Spot | None) -> Place | None:
     return Place(file=file, line=line, text=linecache.getline(file, line).strip())
 
 
+def is_users(file: str) -> bool:
+    """A file that is in no installed package."""
+    return _kind(file) == _USER
+
+
 def _kind(file: str) -> int:
     if file.startswith((_OURS, "<")):
         return _SKIPPED

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+from itertools import takewhile
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+from fulltilt.launch import stages
 from fulltilt.launch.places import place
+from fulltilt.launch.transforms import names
 from fulltilt.launch.watch import LoaderSeen, Watch
 from fulltilt.measure.observation import Copy, Loader, Observation, Phase, Step, Sync, Training
 from fulltilt.measure.stable import warm_up
 from fulltilt.measure.timeline import OTHER, PHASES, Record
 
 IMAGE_DIMENSIONS = 4
+FIRST_LOSSES = 200
 
 
 def observation(watch: Watch) -> Observation:
@@ -22,7 +27,7 @@ def observation(watch: Watch) -> Observation:
     if watch.gpu is not None:
         watch.gpu.finish()
     records = watch.records
-    warm = warm_up([record.step_ns / 1e9 for record in records])
+    warm = max(watch.floor, warm_up([record.step_ns / 1e9 for record in records]))
     kept = records[warm:]
     began_ns = timeline.began_ns
     steps = tuple(_step(warm + number, record, began_ns) for number, record in enumerate(kept))
@@ -41,10 +46,11 @@ def observation(watch: Watch) -> Observation:
         ended=watch.ended or "script",  # type: ignore[arg-type]
         seconds=(now_ns - began_ns) / 1e9,
         steps=steps,
+        first_losses=_first_losses(records),
         warm_up_seconds=(kept[0].began_ns - began_ns) / 1e9 if kept else None,
         outside={PHASES[phase]: spent / 1e9 for phase, spent in enumerate(outside) if spent},
         attributed=1 - (inside[OTHER] + outside[OTHER]) / total if total else None,
-        loaders=tuple(_loader(seen) for seen in watch.loaders.values()),
+        loaders=tuple(_loader(seen, Path(job.out)) for seen in watch.loaders.values()),
         syncs=tuple(
             Sync(place=place(at), kind=kind, count=count, seconds=spent / 1e9)
             for (at, kind), (count, spent) in watch.syncs.items()
@@ -58,6 +64,12 @@ def observation(watch: Watch) -> Observation:
         world=int(os.environ.get("WORLD_SIZE", "1")),
         notes=tuple(notes),
     )
+
+
+def _first_losses(records: list[Record]) -> tuple[float, ...]:
+    """Up to the first step that has none."""
+    losses = takewhile(bool, (record.losses for record in records[:FIRST_LOSSES]))
+    return tuple(sum(float(loss) for loss in of_step) for of_step in losses)
 
 
 def _step(number: int, record: Record, began_ns: int) -> Step:
@@ -74,7 +86,7 @@ def _step(number: int, record: Record, began_ns: int) -> Step:
     )
 
 
-def _loader(seen: LoaderSeen) -> Loader:
+def _loader(seen: LoaderSeen, out: Path) -> Loader:
     from torch.utils.data import TensorDataset
 
     loader = seen.loader
@@ -101,6 +113,8 @@ def _loader(seen: LoaderSeen) -> Loader:
         start_seconds=median(seen.waits_ns) / 1e9 if seen.waits_ns else None,
         samples_per_second=seen.samples_per_second,
         in_memory=isinstance(inner, TensorDataset),
+        stages=stages.read(out, str(seen.number)),
+        transforms=names(dataset),
     )
 
 
@@ -114,8 +128,7 @@ def training(watch: Watch) -> Training | None:
     parameters = list(model.parameters())
     widest = max((parameter for parameter in parameters), key=lambda one: one.numel(), default=None)
     convolutions = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d)]
-    shape: tuple[int, ...]
-    shape, input_last = watch.model_input or ((), False)
+    shape: tuple[int, ...] = watch.input_shape
     weights_last = any(
         conv.weight.is_contiguous(memory_format=torch.channels_last) and not conv.weight.is_contiguous()
         for conv in convolutions
@@ -128,7 +141,7 @@ def training(watch: Watch) -> Training | None:
         dtype=str(widest.dtype).removeprefix("torch.") if widest is not None else "none",
         device=str(widest.device) if widest is not None else "cpu",
         images=bool(convolutions) and len(shape) == IMAGE_DIMENSIONS,
-        channels_last=weights_last or (bool(convolutions) and input_last and shape[1] > 1),
+        channels_last=weights_last or (bool(convolutions) and watch.input_last and shape[1] > 1),
         compiled=_compiled(model),
         autocast=watch.autocast,
         tf32=bool(torch.backends.cuda.matmul.allow_tf32),

@@ -37,11 +37,14 @@ class LoaderSeen:
         self.made = made
         self.role = "unknown"
         self.batch_bytes: int | None = None
+        self.following: Any = None
+        """Gives its next batch, unwatched; where the script's loop stands."""
+        self.begin: Any = None
+        """Begins an epoch, unwatched."""
         self.starts = 0
         self.waits_ns: list[int] = []
         """For the first batch of each epoch."""
         self.samples_per_second: float | None = None
-        self.notes: list[str] = []
 
 
 class Watch:
@@ -68,7 +71,9 @@ class Watch:
         self.trained: set[int] = set()
         """Outermost modules that were called with gradients."""
         self.model: Any = None
-        self.model_input: Any = None
+        self.input_shape: tuple[int, ...] = ()
+        self.input_last = False
+        """What goes into the model is in channels_last."""
         self.autocast: str | None = None
         self.optimizer: Any = None
         self.counts: Counter[int] = Counter()
@@ -82,6 +87,10 @@ class Watch:
         """An optimizer stepped since GradScaler's last update."""
         self.gpu: Any = None
         """The GPU's clock, once there is one."""
+        self.replay: Any = None
+        """The kept batches, in that mode."""
+        self.floor = 0
+        """Steps before this one don't count: batches were still being kept."""
         self.stop_at: int | None = None
         self.ended: str | None = None
         self.written = False
@@ -95,6 +104,8 @@ class Watch:
         if timeline.evaluating:
             if self.last_loader is not None and self.last_loader.role == "unknown":
                 self.last_loader.role = "eval"
+            if self.gpu is not None:
+                self.gpu.drop_waits()
         else:
             self.step_samples += self.span_samples
         self.span_samples = 0

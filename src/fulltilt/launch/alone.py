@@ -1,0 +1,84 @@
+"""The loader's limit: the script's own training loader, iterated when nobody trains."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fulltilt.launch.batches import samples
+from fulltilt.launch.watch import LoaderSeen
+
+SECONDS = 3.0
+MOST_SECONDS = 8.0
+"""A loader that needs seconds for a batch is measured over what it gives until then."""
+DRAIN_SECONDS = 2.0
+
+
+def samples_per_second(seen: LoaderSeen, following: Callable[[], Any], begin: Callable[[], Iterator[Any]]) -> float:
+    """Goes on where the script's loop stands, and begins new epochs with `begin`.
+
+    Batches that lay ready are drained first. Workers that begin an epoch give their first batches all at once, after
+    their start: those are left out on both sides, unless an epoch has hardly any others.
+    """
+    loader = seen.loader
+    workers = int(loader.num_workers)
+    ready = workers * int(loader.prefetch_factor or 0)
+    short = _length(loader) <= 2 * workers
+    iterator = _drained(following, begin, 0 if short else ready)
+    count, spent, batches = 0, 0.0, 0
+    skip = 0
+    began = time.perf_counter()
+    while True:
+        at = time.perf_counter()
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            iterator = begin()
+            skip = 0 if short else workers
+            if short:
+                spent += time.perf_counter() - at
+            continue
+        now = time.perf_counter()
+        if skip:
+            skip -= 1
+        else:
+            count += samples(batch)
+            spent += now - at
+            batches += 1
+        enough = spent >= SECONDS and batches % max(1, workers) == 0
+        if (enough or now - began >= MOST_SECONDS) and spent > 0:
+            return count / spent
+
+
+def _drained(following: Callable[[], Any], begin: Callable[[], Iterator[Any]], ready: int) -> Iterator[Any]:
+    iterator: Iterator[Any] = _Calls(following)
+    began = time.perf_counter()
+    for _ in range(ready):
+        if time.perf_counter() - began > DRAIN_SECONDS:
+            break
+        try:
+            next(iterator)
+        except StopIteration:
+            iterator = begin()
+    return iterator
+
+
+class _Calls:
+    """An iterator of a function that raises StopIteration; unlike `iter`, it can be asked again."""
+
+    def __init__(self, following: Callable[[], Any]) -> None:
+        self._following = following
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return self._following()
+
+
+def _length(loader: Any) -> float:
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return float("inf")

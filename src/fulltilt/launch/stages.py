@@ -1,0 +1,171 @@
+"""Where a loader's time goes, timed where its samples are made: in its workers, or in the training process.
+
+fetch ─┬─ item ─┬─ read, decode          each moment counts for the innermost alone
+       │        └─ transforms by name
+       └─ collate                        totals ─► stages-LOADER-PID.json, a few times per second
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import get_ident
+from typing import Any
+
+from fulltilt.measure.observation import Stage
+
+WRITE_SECONDS = 0.25
+FIRST = ("read", "decode")
+LAST = ("item", "collate", "hand over", "pin")
+"""Names that are ours; a transform keeps its own, and stands between them."""
+
+
+class Tally:
+    """One loader's totals in this process."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.spent: dict[str, list[int]] = {}
+        """Name -> wall and CPU time, ns."""
+
+    def add(self, name: str, wall_ns: int, cpu_ns: int) -> None:
+        known = self.spent.get(name)
+        if known is None:
+            self.spent[name] = [wall_ns, cpu_ns]
+        else:
+            known[0] += wall_ns
+            known[1] += cpu_ns
+
+
+class Stages:
+    """The stack of stages of the thread that fetches."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self.clear()
+
+    def clear(self) -> None:
+        self.tallies: dict[str, Tally] = {}
+        self.queues: dict[int, str] = {}
+        """A loader's queue of batches, by its id -> the loader: how its pinning thread is known."""
+        self.thread = 0
+        """The thread that fetches now; 0 outside of a fetch."""
+        self._tally = Tally()
+        self._stack: list[str] = []
+        self._wall = self._cpu = 0
+        self._written = 0.0
+
+    def tally(self, loader: str) -> Tally:
+        return self.tallies.setdefault(loader, Tally())
+
+    @contextmanager
+    def fetching(self, loader: str | None, count: int) -> Any:
+        """A batch of `count` samples is made in this thread."""
+        if loader is None or self.thread:
+            yield
+            return
+        self._tally = self.tally(loader)
+        self._tally.samples += count
+        self._stack = ["item"]
+        self._wall, self._cpu = time.perf_counter_ns(), time.thread_time_ns()
+        self.thread = get_ident()
+        try:
+            yield
+        finally:
+            self._count()
+            self.thread = 0
+
+    def enter(self, name: str) -> None:
+        self._count()
+        self._stack.append(name)
+
+    def leave(self) -> None:
+        self._count()
+        self._stack.pop()
+
+    def _count(self) -> None:
+        wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
+        self._tally.add(self._stack[-1], wall - self._wall, cpu - self._cpu)
+        self._wall, self._cpu = wall, cpu
+
+    def write_now_and_then(self) -> None:
+        now = time.monotonic()
+        if now - self._written > WRITE_SECONDS:
+            self._written = now
+            self.write()
+
+    def write(self) -> None:
+        for loader, tally in list(self.tallies.items()):
+            file = self._out / f"stages-{loader}-{os.getpid()}.json"
+            aside = file.with_suffix(".part")
+            aside.write_text(json.dumps({"samples": tally.samples, "spent": dict(tally.spent)}))
+            aside.replace(file)
+
+
+class Timed:
+    """A function that was put into a dataset in place of the user's; copied or pickled, it is the user's again."""
+
+    def __init__(self, stages: Stages, name: str, function: Callable[..., Any]) -> None:
+        self._stages = stages
+        self._name = self.__name__ = name
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        stages = self._stages
+        if get_ident() != stages.thread:
+            return self.function(*args, **kwargs)
+        stages.enter(self._name)
+        try:
+            return self.function(*args, **kwargs)
+        finally:
+            stages.leave()
+
+    def __reduce__(self) -> Any:
+        return _same, (self.function,)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.function
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.function, name)
+
+
+def _same(function: Any) -> Any:
+    return function
+
+
+@dataclass(slots=True)
+class _Sum:
+    samples: int = 0
+    spent: dict[str, list[int]] = field(default_factory=dict)
+
+
+def read(out: Path, loader: str) -> tuple[Stage, ...]:
+    """All processes' totals of a loader, per sample."""
+    total = _Sum()
+    for file in out.glob(f"stages-{loader}-*.json"):
+        found = json.loads(file.read_text())
+        total.samples += found["samples"]
+        for name, (wall, cpu) in found["spent"].items():
+            known = total.spent.setdefault(name, [0, 0])
+            known[0] += wall
+            known[1] += cpu
+    if not total.samples:
+        return ()
+    own = [name for name in total.spent if name not in (*FIRST, *LAST)]
+    ordered = [name for name in (*FIRST, *own, *LAST) if name in total.spent]
+    return tuple(
+        Stage(
+            name=name,
+            seconds=total.spent[name][0] / total.samples / 1e9,
+            cpu_seconds=total.spent[name][1] / total.samples / 1e9,
+        )
+        for name in ordered
+    )
