@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +30,7 @@ from fulltilt.train.graphed import GraphedStep, why_not_graphed
 from fulltilt.train.micro import MicroBatches
 from fulltilt.train.optim import check_saved, why_not_fused
 from fulltilt.train.precision import check_precision, formats_for, widen
+from fulltilt.train.preparing import Prepared
 from fulltilt.train.roles import Loss, Objective, split, target_place
 from fulltilt.train.trials import Trials
 
@@ -121,6 +122,7 @@ class HybridPrecisionTrainer:
         self._unsettled = 0
         """Steps that were taken without a plan."""
         self._shapes: Signature | None = None
+        self._background_seconds: float | None = None
         self.plan: Plan = {}
         self.stepped = False
         self._engine.use(first_settings(self._wishes, self._facts()))
@@ -169,6 +171,20 @@ class HybridPrecisionTrainer:
         """The loss, as it was given or chosen, and what is known of its labels."""
         return self._engine.objective
 
+    def prepared(
+        self, batches: Iterable[Any], prepare: Callable[[Any], Any] | None = None, *, num_workers: int | Auto = "auto"
+    ) -> Iterator[Any]:
+        """Batches, on the device in time: threads call `prepare` with the next ones while it works on this one.
+
+        for images, masks, sim_feats in trainer.prepared(loader, prepare):
+            loss, outputs = trainer.train_step(images, masks, sim_feats)
+        """
+        return Prepared(batches, prepare, device=self.device, num_workers=num_workers, note=self._note_prepared)
+
+    def _note_prepared(self, waited: float, seconds: float) -> None:
+        self._clock.waited(waited)
+        self._background_seconds = seconds
+
     def note_wait(self, seconds: float) -> None:
         """The loop had to wait so long for this batch."""
         self._clock.waited(seconds)
@@ -178,9 +194,13 @@ class HybridPrecisionTrainer:
 
         gpu_utilization (percent of the time in which the device had a step to work on), avg_gpu_time, avg_cpu_time (in
         train_step), cpu_ratio (of the two), data_wait_seconds, copy_seconds, step_p50, step_p99 (from one step to the
-        next), samples_per_second, gpu_memory_bytes (peak).
+        next), samples_per_second, gpu_memory_bytes (peak, not counting what was tried),
+        background_seconds (of threads, for a batch of `prepared`).
         """
-        return self._clock.figures()
+        figures = self._clock.figures()
+        if self._background_seconds is not None:
+            figures["background_seconds"] = self._background_seconds
+        return figures
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the model's weights, as plain tensors and numbers. Several processes call it together."""
