@@ -1,0 +1,137 @@
+"""From findings to settings worth trying, in the order of what they are foretold to give. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fulltilt.diagnose.finding import Finding, Level
+from fulltilt.launch.rate import training_loader
+from fulltilt.launch.settings import SETTINGS
+from fulltilt.measure.observation import Observation
+
+LEVELS: tuple[Level, ...] = ("exact", "numeric", "semantic")
+_RIDER = 0.02
+"""What no finding foretells, but what often pays once the step itself is faster."""
+_MOST_WORKERS_PER_CORE = 2
+_LADDER = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+
+_WORDS: dict[str, Callable[[Any], str]] = {
+    "loader.num_workers": lambda value: f"{value} worker{'' if value == 1 else 's'}",
+    "loader.prefetch_factor": lambda value: f"{value} batches ahead per worker",
+    "loader.persistent_workers": lambda value: "workers live on" if value else "workers end with the epoch",
+    "loader.pin_memory": lambda value: "pinned batches" if value else "batches not pinned",
+    "loader.ahead": lambda _: "batches on the device ahead",
+    "loader.resident": lambda _: "tensors cut directly",
+    "threads": lambda value: f"{value} thread{'' if value == 1 else 's'}",
+    "copy.non_blocking": lambda _: "copies that do not wait",
+    "fused": lambda _: "fused optimizer",
+    "tf32": lambda _: "TF32",
+    "cudnn_benchmark": lambda _: "cuDNN autotuning",
+    "channels_last": lambda _: "channels_last",
+    "autocast": lambda value: f"{value} autocast",
+    "compile": lambda value: "compiled" if value is True else f"compiled ({value})",
+    "decode": lambda _: "simplejpeg",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Settings that are tried together."""
+
+    title: str
+    settings: Mapping[str, Any]
+    gain: float
+    """Foretold, as a finding's."""
+
+
+def allowed(level: Level, wanted: Level) -> bool:
+    return LEVELS.index(level) <= LEVELS.index(wanted)
+
+
+def level_of(settings: Mapping[str, Any]) -> Level:
+    """The least exact of them."""
+    levels = [LEVELS.index(SETTINGS[name].level) for name in settings]
+    return LEVELS[max(levels, default=0)]
+
+
+def candidates(
+    findings: Sequence[Finding], observation: Observation, *, cores: int, level: Level
+) -> tuple[Candidate, ...]:
+    """What to try for these findings; nothing where none of them can be mended from outside."""
+    taken: dict[str, Any] = {}
+    found: list[Candidate] = []
+    for finding in sorted(findings, key=_foretold, reverse=True):
+        if not allowed(finding.level, level):
+            continue
+        settings = {
+            name: value
+            for name, value in finding.settings.items()
+            if name not in taken and allowed(SETTINGS[name].level, level)
+        }
+        if settings:
+            taken |= settings
+            found.append(Candidate(title=describe(settings), settings=settings, gain=_foretold(finding)))
+    found += _riders(observation, taken, level) if found else []
+    return tuple(_with_workers_for_all(candidate, found, observation, cores) for candidate in found)
+
+
+def describe(settings: Mapping[str, Any]) -> str:
+    """Settings in a few words: `8 workers that live on, bfloat16`."""
+    return ", ".join(_WORDS[name](value) for name, value in settings.items() if name in _WORDS) or "as it is"
+
+
+def neighbours(settings: Mapping[str, Any], *, cores: int, waits: float | None) -> tuple[dict[str, Any], ...]:
+    """Other numbers of workers around the one that was found: more of them first where the loop still waits."""
+    now = settings.get("loader.num_workers")
+    if not isinstance(now, int):
+        return ()
+    most = max(_MOST_WORKERS_PER_CORE * cores, now)
+    above = next((count for count in _LADDER if now < count <= most), None)
+    below = next((count for count in reversed(_LADDER) if 0 < count < now), None)
+    order = (above, below) if (waits or 0.0) > 0.05 else (below, above)
+    return tuple({**settings, "loader.num_workers": count} for count in order if count is not None)
+
+
+def _foretold(finding: Finding) -> float:
+    """Of the rate, or of the step's limit: what binds now may be mended by another one."""
+    return max(finding.gain or 0.0, getattr(finding, "limit_gain", None) or 0.0)
+
+
+def _riders(observation: Observation, taken: Mapping[str, Any], level: Level) -> list[Candidate]:
+    training, loader = observation.training, training_loader(observation)
+    if training is None or not training.device.startswith("cuda"):
+        return []
+    found: list[dict[str, Any]] = []
+    if training.images and not training.cudnn_benchmark and allowed("numeric", level):
+        found.append({"cudnn_benchmark": True})
+    if loader is not None and not loader.in_memory and "loader.ahead" not in taken:
+        pinned: dict[str, Any] = {} if loader.pin_memory else {"loader.pin_memory": True}
+        found.append({"loader.ahead": True, **pinned})
+    return [
+        Candidate(title=describe(settings), settings=settings, gain=_RIDER)
+        for settings in found
+        if not settings.keys() & taken.keys()
+    ]
+
+
+def _with_workers_for_all(
+    candidate: Candidate, found: Sequence[Candidate], observation: Observation, cores: int
+) -> Candidate:
+    """A step that other candidates make faster wants its batches faster, too: workers in proportion, up to the cores.
+
+    Only where a GPU trains: on a CPU workers and training share the cores.
+    """
+    training, loader = observation.training, training_loader(observation)
+    workers = candidate.settings.get("loader.num_workers")
+    on_gpu = training is not None and training.device.startswith("cuda")
+    if not on_gpu or loader is None or not workers:
+        return candidate
+    faster = 1.0
+    for other in found:
+        if not any(name.startswith("loader.") for name in other.settings):
+            faster *= 1.0 + other.gain
+    count = max(int(workers), min(cores, round(workers * faster)))
+    settings = {**candidate.settings, "loader.num_workers": count}
+    return Candidate(title=describe(settings), settings=settings, gain=candidate.gain)

@@ -1,0 +1,66 @@
+"""How fast a watched script trained, and how sure that is. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+
+from fulltilt.measure.observation import Loader, Observation
+
+_BLOCKS = 8
+_LEAST_IN_BLOCK = 4
+_LEAST_STEPS = 5
+_LEAST_NOISE = 0.005
+"""Two runs of one script differ by as much, however even each of them is."""
+_FEW_STEPS_NOISE = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """Samples per second (steps, where samples can't be counted)."""
+
+    value: float
+    noise: float
+    """Standard error, relative."""
+    waits: float | None = None
+    """Share of the step in which the loop waits for a batch."""
+
+
+def rate_of(observation: Observation) -> Rate | None:
+    """What the script's steps came to, epochs' starts included as an epoch's share of them; None without steps."""
+    steps = observation.steps
+    if len(steps) < _LEAST_STEPS:
+        return None
+    seconds = [step.seconds for step in steps]
+    total = math.fsum(seconds)
+    device = [step.gpu_seconds for step in steps if step.gpu_seconds is not None]
+    if len(device) == len(steps):  # the host may run ahead: what it launches is not done yet
+        total = max(total, math.fsum(device))
+    total += len(steps) * start_seconds_per_step(observation)
+    samples = [step.samples for step in steps if step.samples is not None]
+    count = sum(samples) if len(samples) == len(steps) else len(steps)
+    waits = math.fsum(step.phases.get("data wait", 0.0) for step in steps)
+    return Rate(value=count / total, noise=_noise(seconds), waits=waits / total) if total > 0 else None
+
+
+def start_seconds_per_step(observation: Observation) -> float:
+    """An epoch's start, shared out among its steps."""
+    loader = training_loader(observation)
+    if loader is None or loader.start_seconds is None or not loader.samples or not loader.batch_size:
+        return 0.0
+    world = max(observation.world, 1)
+    return loader.start_seconds / max(loader.samples / loader.batch_size / world, 1.0)
+
+
+def training_loader(observation: Observation) -> Loader | None:
+    return next((loader for loader in observation.loaders if loader.role == "train"), None)
+
+
+def _noise(seconds: list[float]) -> float:
+    """From blocks of steps: single ones are uneven by nature, as batches come in bursts."""
+    size = max(_LEAST_IN_BLOCK, -(-len(seconds) // _BLOCKS))
+    blocks = [math.fsum(seconds[at : at + size]) / size for at in range(0, len(seconds) - size + 1, size)]
+    if len(blocks) < 3:
+        return _FEW_STEPS_NOISE
+    return max(_LEAST_NOISE, statistics.stdev(blocks) / statistics.fmean(blocks) / math.sqrt(len(blocks)))

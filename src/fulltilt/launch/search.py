@@ -1,0 +1,285 @@
+"""Which of the candidates to keep: a policy that sees rates alone; who measures them is given to it.
+
+    1. all candidates together: most of them are independent, and one trial may be all that is needed
+    2. where that pays, parts are left out, half of the members at a time: what isn't missed is dropped;
+       where it does not (or fails), one by one in the order of what is foretold, each on top of those kept
+    3. other numbers of workers around the one that was found, as long as one of them pays
+    4. a gain that is not plain is measured again, baseline and best by turns
+
+A candidate pays if it gives `least_gain` more than without it, beyond the noise of both. No trial is begun that would
+not end within the time; what was found until then is what counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fulltilt.diagnose.finding import Trial
+from fulltilt.launch.candidates import Candidate, describe
+from fulltilt.launch.rate import Rate
+
+Settings = dict[str, Any]
+Measure = Callable[[Settings], "Rate | str"]
+"""Try settings for a few dozen steps: the rate, or why there is none."""
+Neighbours = Callable[[Mapping[str, Any], "float | None"], Sequence[Settings]]
+
+LEAST_GAIN = 0.02
+_PLAIN = 0.10
+"""A gain beyond that needs no second look."""
+_SURE = 2.0
+"""Standard errors."""
+_MOST_REPEATS = 2
+_MARGIN = 1.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a search came to."""
+
+    settings: Settings
+    """Empty where nothing pays: the script is best left as it is."""
+    rate: Rate
+    baseline: Rate
+    """As measured over the whole search."""
+    trials: tuple[Trial, ...]
+    complete: bool
+    """The time sufficed for all that was to be tried."""
+
+    @property
+    def gain(self) -> float:
+        return self.rate.value / self.baseline.value - 1.0
+
+
+@dataclass(slots=True)
+class _Search:
+    measure: Measure
+    clock: Callable[[], float]
+    until: float
+    say: Callable[[Trial], None]
+    rates: dict[str, list[Rate]] = field(default_factory=dict)
+    trials: list[Trial] = field(default_factory=list)
+    expected: float = 0.0
+    """Seconds that a trial takes, going by the last one: compilers and caches make the first one slow."""
+    complete: bool = True
+
+    def rate(self, settings: Mapping[str, Any]) -> Rate | None:
+        """Of all trials of these settings together."""
+        return _mean(self.rates.get(_key(settings), []))
+
+    def has_time(self) -> bool:
+        enough = self.until - self.clock() >= self.expected
+        self.complete = self.complete and enough
+        return enough
+
+    def measured(self, settings: Settings) -> Rate | str:
+        began = self.clock()
+        got = self.measure(settings)
+        self.expected = _MARGIN * (self.clock() - began)
+        if isinstance(got, Rate):
+            self.rates.setdefault(_key(settings), []).append(got)
+        return got
+
+    def beats(self, settings: Settings, other: Mapping[str, Any], *, title: str) -> bool:
+        """Try settings against others that were tried; a trial, with its reason."""
+        got = self.measured(settings)
+        against = self.rate(other)
+        assert against is not None
+        if isinstance(got, str):
+            self._note(title, settings, None, kept=False, reason=got)
+            return False
+        gain, error = compare(got, against)
+        repeats = 0
+        # Not plain, one way or the other: both once more, by turns, so that a machine that drifts hits both.
+        while abs(gain - LEAST_GAIN) < _SURE * error and gain > -LEAST_GAIN and repeats < _MOST_REPEATS:
+            if self.until - self.clock() < 2 * self.expected:
+                break
+            self.measured(dict(other))
+            self.measured(settings)
+            repeats += 1
+            one, two = self.rate(settings), self.rate(other)
+            assert one is not None
+            assert two is not None
+            gain, error = compare(one, two)
+        pays = gain >= LEAST_GAIN and gain >= error
+        self._note(title, settings, self.rate(settings), kept=pays, reason=_reason(gain, pays=pays))
+        return pays
+
+    def is_missed(self, whole: Settings, part: Settings, *, title: str) -> bool:
+        """Whether something is lost without what `part` leaves out of `whole`."""
+        got = self.measured(part)
+        against = self.rate(whole)
+        assert against is not None
+        if isinstance(got, str):
+            self._note(title, part, None, kept=False, reason=f"{got}; it stays")
+            return True
+        loss, error = compare(against, got)
+        missed = loss >= max(LEAST_GAIN, error)
+        reason = f"{_signed(1 / (1 + loss) - 1)}: " + ("it stays" if missed else "not missed, left out")
+        self._note(title, part, got, kept=not missed, reason=reason)
+        return missed
+
+    def _note(self, title: str, settings: Settings, rate: Rate | None, *, kept: bool, reason: str) -> None:
+        trial = Trial(
+            title=title,
+            settings=settings,
+            samples_per_second=None if rate is None else rate.value,
+            kept=kept,
+            reason=reason,
+            noise=None if rate is None else rate.noise,
+        )
+        self.trials.append(trial)
+        self.say(trial)
+
+
+def search(
+    candidates: Sequence[Candidate],
+    baseline: Rate,
+    *,
+    measure: Measure,
+    clock: Callable[[], float],
+    seconds: float,
+    trial_seconds: float,
+    neighbours: Neighbours = lambda *_: (),
+    say: Callable[[Trial], None] = lambda _: None,
+) -> Found:
+    """The best settings that could be found in `seconds`; `trial_seconds` is what a trial is thought to take."""
+    state = _Search(measure=measure, clock=clock, until=clock() + seconds, say=say, expected=trial_seconds)
+    state.rates[_key({})] = [baseline]
+    best: Settings = {}
+    if candidates and state.has_time():
+        everything = merged(candidates)
+        if state.beats(everything, {}, title=_title(candidates)):
+            best = _pruned(state, candidates) if len(candidates) > 1 else everything
+        elif len(candidates) > 1:
+            best = _grown(state, candidates)
+        best = _climbed(state, best, neighbours)
+    best = _confirmed(state, best)
+    rate, as_is = state.rate(best), state.rate({})
+    assert rate is not None
+    assert as_is is not None
+    return Found(settings=best, rate=rate, baseline=as_is, trials=tuple(state.trials), complete=state.complete)
+
+
+def merged(candidates: Sequence[Candidate]) -> Settings:
+    """All of them at once; of two that set the same thing, the one that is foretold to give more."""
+    settings: Settings = {}
+    for candidate in sorted(candidates, key=lambda one: one.gain):
+        settings |= candidate.settings
+    return settings
+
+
+def compare(one: Rate, other: Rate) -> tuple[float, float]:
+    """How much faster `one` is than `other`, and the standard error of that."""
+    ratio = one.value / other.value
+    return ratio - 1.0, ratio * math.hypot(one.noise, other.noise)
+
+
+def _pruned(state: _Search, candidates: Sequence[Candidate]) -> Settings:
+    """Without the members that aren't missed. Halves that are foretold to give least are left out first.
+
+    What is lost is always counted from the best so far: many small losses must not add up.
+    """
+    top = merged(candidates)
+    kept = list(candidates)
+    least_first = sorted(candidates, key=lambda one: one.gain)
+    groups = _halves(least_first) if len(least_first) > 1 else []
+    while groups and state.has_time():
+        group = groups.pop(0)
+        rest = [one for one in kept if one not in group]
+        if not rest:  # without any of them it is the script as it is, which is slower
+            groups = _halves(group) + groups if len(group) > 1 else groups
+            continue
+        if not state.is_missed(top, merged(rest), title=f"without {_title(group)}"):
+            kept = rest
+            now, before = state.rate(merged(rest)), state.rate(top)
+            if now is not None and before is not None and now.value > before.value:
+                top = merged(rest)
+        elif len(group) > 1:
+            groups = _halves(group) + groups
+    return merged(kept)
+
+
+def _halves(group: Sequence[Candidate]) -> list[list[Candidate]]:
+    middle = len(group) // 2
+    return [list(group[:middle]), list(group[middle:])]
+
+
+def _grown(state: _Search, candidates: Sequence[Candidate]) -> Settings:
+    """One by one, on top of what was kept."""
+    best: Settings = {}
+    for candidate in sorted(candidates, key=lambda one: one.gain, reverse=True):
+        if not state.has_time():
+            break
+        tried = {**best, **candidate.settings}
+        if state.beats(tried, best, title=candidate.title):
+            best = tried
+    return best
+
+
+def _climbed(state: _Search, best: Settings, neighbours: Neighbours) -> Settings:
+    """From neighbour to neighbour, as long as one of them pays."""
+    better = True
+    while better and best:
+        better = False
+        rate = state.rate(best)
+        for other in neighbours(best, None if rate is None else rate.waits):
+            if _key(other) in state.rates or not state.has_time():
+                continue
+            if state.beats(other, best, title=describe(_difference(other, best))):
+                best, better = other, True
+                break
+    return best
+
+
+def _confirmed(state: _Search, best: Settings) -> Settings:
+    """A small gain over a baseline of minutes ago is looked at again; nothing is kept that is not faster now."""
+    rate, baseline = state.rate(best), state.rate({})
+    if not best or rate is None or baseline is None:
+        return {}
+    gain, error = compare(rate, baseline)
+    if gain >= max(_PLAIN, _SURE * error):
+        return best
+    if state.until - state.clock() >= 2 * state.expected:
+        state.measured({})
+        state.measured(best)
+        rate, baseline = state.rate(best), state.rate({})
+        assert rate is not None
+        assert baseline is not None
+        gain, error = compare(rate, baseline)
+    return best if gain >= LEAST_GAIN + error else {}
+
+
+def _title(candidates: Sequence[Candidate]) -> str:
+    ordered = sorted(candidates, key=lambda one: one.gain, reverse=True)
+    return describe({name: value for one in ordered for name, value in one.settings.items()})
+
+
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> Settings:
+    return {name: value for name, value in one.items() if other.get(name) != value}
+
+
+def _mean(rates: Sequence[Rate]) -> Rate | None:
+    if not rates:
+        return None
+    value = math.fsum(rate.value for rate in rates) / len(rates)
+    inner = math.sqrt(math.fsum(rate.noise**2 for rate in rates)) / len(rates)
+    # Two trials may lie further apart than either of them is uneven in itself.
+    apart = (max(rate.value for rate in rates) - min(rate.value for rate in rates)) / 2 / value / math.sqrt(len(rates))
+    return Rate(value=value, noise=max(inner, apart), waits=rates[-1].waits)
+
+
+def _key(settings: Mapping[str, Any]) -> str:
+    return repr(sorted(settings.items()))
+
+
+def _signed(gain: float) -> str:
+    return f"{gain * 100:+.0f} %".replace("-", "−")
+
+
+def _reason(gain: float, *, pays: bool) -> str:
+    if pays:
+        return _signed(gain)
+    return f"{_signed(gain)}: not beyond noise" if gain > -LEAST_GAIN else f"{_signed(gain)}: slower"

@@ -1,0 +1,88 @@
+"""From findings to what is tried."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fulltilt.diagnose.finding import Finding, Level
+from fulltilt.launch.candidates import candidates, describe, level_of, neighbours
+from fulltilt.launch.settings import SETTINGS
+from fulltilt.measure.observation import Loader, Observation, Training
+
+
+def finding(settings: dict[str, Any], gain: float | None, level: Level = "exact", **more: Any) -> Finding:
+    return Finding(cause="x", title="x", evidence=(), gain=gain, fix="x", level=level, settings=settings, **more)
+
+
+def observed(device: str = "cpu", *, workers: int = 0) -> Observation:
+    loader = Loader(
+        role="train", place=None, dataset="Images", samples=1000, batch_size=8, num_workers=workers,
+        prefetch_factor=None, persistent_workers=False, pin_memory=False, batch_bytes=1,
+    )  # fmt: skip
+    training = Training(
+        model="Net", parameters=1, dtype="float32", device=device, images=True, channels_last=False, compiled=False,
+        autocast=None, tf32=False, cudnn_benchmark=False, optimizer="SGD", fused=False, foreach=True,
+    )  # fmt: skip
+    return Observation(command=("x.py",), ended="steps", seconds=1.0, loaders=(loader,), training=training)
+
+
+FINDINGS = (
+    finding({"loader.num_workers": 4, "loader.persistent_workers": True}, 0.5),
+    finding({"autocast": "bfloat16"}, 0.9, "numeric"),
+    finding({"tf32": True}, 0.3, "numeric"),
+    finding({}, 2.0),
+    finding({"loader.num_workers": 8}, 0.4),
+)
+
+
+def test_by_gain_and_within_the_level() -> None:
+    found = candidates(FINDINGS, observed(), cores=8, level="numeric")
+    assert [list(one.settings) for one in found] == [
+        ["autocast"], ["loader.num_workers", "loader.persistent_workers"], ["tf32"],
+    ]  # fmt: skip
+    exact = candidates(FINDINGS, observed(), cores=8, level="exact")
+    assert [one.settings for one in exact] == [{"loader.num_workers": 4, "loader.persistent_workers": True}]
+
+
+def test_on_a_gpu_workers_follow_the_faster_step_up_to_the_cores() -> None:
+    for cores, workers in ((6, 6), (16, 10), (4, 4)):
+        found = candidates(FINDINGS, observed("cuda:0"), cores=cores, level="numeric")
+        counts = [one.settings["loader.num_workers"] for one in found if "loader.num_workers" in one.settings]
+        assert counts == [workers]
+    names = {
+        name for one in candidates(FINDINGS, observed("cuda:0"), cores=8, level="numeric") for name in one.settings
+    }
+    assert {"cudnn_benchmark", "loader.ahead", "loader.pin_memory"} <= names
+
+
+def test_no_finding_that_can_be_mended_from_outside_no_candidate() -> None:
+    assert candidates((finding({}, 3.0),), observed("cuda:0"), cores=8, level="semantic") == ()
+
+
+def test_a_gain_of_the_limit_counts_too() -> None:
+    first = candidates(
+        (finding({"tf32": True}, 0.0, "numeric", limit_gain=2.0), finding({"loader.num_workers": 4}, 0.2)),
+        observed(), cores=4, level="numeric",
+    )[0]  # fmt: skip
+    assert first.settings == {"tf32": True}
+
+
+def test_neighbours_go_up_first_where_the_loop_waits() -> None:
+    def counts(waits: float, workers: int = 4, cores: int = 8) -> list[int]:
+        near = neighbours({"loader.num_workers": workers, "tf32": True}, cores=cores, waits=waits)
+        assert all(one["tf32"] for one in near)
+        return [one["loader.num_workers"] for one in near]
+
+    assert counts(0.3) == [6, 3]
+    assert counts(0.0) == [3, 6]
+    assert counts(0.3, workers=16) == [12]
+    assert counts(0.3, workers=1) == [2]
+    assert neighbours({"tf32": True}, cores=8, waits=0.5) == ()
+
+
+def test_every_setting_has_words_and_a_level() -> None:
+    assert all(describe({name: True}) != "as it is" for name in SETTINGS)
+    assert describe({"loader.num_workers": 1, "autocast": "bfloat16"}) == "1 worker, bfloat16 autocast"
+    assert level_of({"loader.num_workers": 2}) == "exact"
+    assert level_of({"loader.num_workers": 2, "tf32": True}) == "numeric"
+    assert level_of({}) == "exact"

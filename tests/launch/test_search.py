@@ -1,0 +1,192 @@
+"""The policy against simulated machines: random candidates, interactions, noise and trial times."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from fulltilt.launch.candidates import Candidate, neighbours
+from fulltilt.launch.rate import Rate
+from fulltilt.launch.search import LEAST_GAIN, Found, merged, search
+
+NAMES = [
+    "loader.num_workers",
+    "tf32",
+    "autocast",
+    "channels_last",
+    "compile",
+    "fused",
+    "loader.ahead",
+    "cudnn_benchmark",
+]
+
+
+class Machine:
+    """Feeding and stepping overlap: the slower of them counts. Each setting makes one of them faster or slower."""
+
+    def __init__(self, seed: int, *, noise: float, fails: float = 0.0) -> None:
+        self.random = random.Random(seed)
+        self.noise, self.now = noise, 0.0
+        self.names = self.random.sample(NAMES, self.random.randint(1, len(NAMES)))
+        self.loader, self.step = self.random.uniform(500, 3000), self.random.uniform(500, 3000)
+        # A third pays well, a third does nothing, a third costs.
+        self.effects = {
+            name: self.random.choice([self.random.uniform(1.1, 2.5), 1.0, self.random.uniform(0.7, 0.97)])
+            for name in self.names
+        }
+        self.failing = {name for name in self.names if self.random.random() < fails}
+        self.trials = 0
+
+    def value(self, settings: Mapping[str, Any]) -> float:
+        loader, step = self.loader, self.step
+        for name in settings:
+            if name.startswith("loader."):
+                loader *= self.effects[name]
+            else:
+                step *= self.effects[name]
+        return min(loader, step)
+
+    def measured(self, settings: Mapping[str, Any]) -> Rate | str:
+        self.now += self.random.uniform(4, 8)
+        self.trials += 1
+        if self.failing & settings.keys():
+            return "failed"
+        value = self.value(settings) * self.random.gauss(1.0, self.noise)
+        return Rate(value=value, noise=max(self.noise, 0.005))
+
+    def candidates(self) -> list[Candidate]:
+        """Foretold well for most, wrongly for some."""
+        return [
+            Candidate(
+                title=name, settings={name: True}, gain=max(0.02, self.effects[name] - 1 + self.random.gauss(0, 0.2))
+            )
+            for name in self.names
+        ]
+
+    def best(self) -> float:
+        able = [name for name in self.names if name not in self.failing]
+        groups = itertools.chain.from_iterable(itertools.combinations(able, n) for n in range(len(able) + 1))
+        return max(self.value(dict.fromkeys(group, True)) for group in groups)
+
+
+def run(machine: Machine, seconds: float = 180.0) -> Found:
+    baseline = machine.measured({})
+    assert isinstance(baseline, Rate)
+    machine.now = 0.0
+    return search(
+        machine.candidates(),
+        baseline,
+        measure=machine.measured,
+        clock=lambda: machine.now,
+        seconds=seconds,
+        trial_seconds=8.0,
+    )
+
+
+@pytest.mark.parametrize("noise", [0.001, 0.01, 0.03])
+def test_what_is_kept_is_never_slower_and_near_the_best(noise: float) -> None:
+    reached, complete = [], 0
+    for seed in range(200):
+        machine = Machine(seed, noise=noise, fails=0.1)
+        found = run(machine)
+        assert machine.now <= 180 + 8, "the time is kept"
+        value, plain = machine.value(found.settings), machine.value({})
+        assert value >= plain * (1 - 2 * noise), (seed, found.settings)
+        if found.settings:
+            assert found.gain >= LEAST_GAIN
+        reached.append(value / machine.best())
+        complete += found.complete
+    reached.sort()
+    assert sum(reached) / len(reached) > 0.93
+    assert reached[len(reached) // 10] > 0.8
+
+
+def test_where_nothing_pays_nothing_is_kept() -> None:
+    quiet = Machine(1, noise=0.001)
+    quiet.effects = dict.fromkeys(quiet.effects, 1.0)
+    assert run(quiet).settings == {}
+
+
+def test_chance_alone_rarely_looks_like_a_gain() -> None:
+    kept = 0
+    for seed in range(300):
+        machine = Machine(seed, noise=0.02)
+        machine.effects = dict.fromkeys(machine.effects, 1.0)
+        kept += bool(run(machine).settings)
+    assert kept <= 15
+
+
+def test_all_together_takes_one_trial_and_a_few_to_prune() -> None:
+    machine = Machine(0, noise=0.001)
+    machine.names = NAMES
+    machine.loader, machine.step = 500, 800
+    machine.effects = dict.fromkeys(NAMES, 1.0) | {"loader.num_workers": 4.0, "autocast": 2.0, "compile": 1.5}
+    found = run(machine)
+    assert set(found.settings) == {"loader.num_workers", "autocast", "compile"}
+    assert machine.trials <= 10, "of eight candidates"
+
+
+def test_little_time_gives_what_was_found_until_then() -> None:
+    machine = Machine(0, noise=0.001)
+    machine.names = NAMES
+    machine.loader, machine.step = 500, 800
+    machine.effects = dict.fromkeys(NAMES, 1.0) | {"loader.num_workers": 4.0, "autocast": 2.0}
+    found = run(machine, seconds=9.0)
+    assert found.settings == merged(machine.candidates())
+    assert not found.complete
+    assert run(machine, seconds=1.0).settings == {}
+
+
+def test_a_member_that_fails_does_not_take_the_others_with_it() -> None:
+    machine = Machine(0, noise=0.001)
+    machine.names, machine.failing = ["compile", "autocast", "tf32"], {"compile"}
+    machine.loader, machine.step = 9000, 800
+    machine.effects = {"compile": 2.0, "autocast": 2.0, "tf32": 1.0}
+    found = run(machine)
+    assert found.settings == {"autocast": True}
+    assert [trial.reason for trial in found.trials if trial.samples_per_second is None] == ["failed", "failed"]
+
+
+def test_the_number_of_workers_is_climbed_up_and_down() -> None:
+    """Eight cores; a loader that is best at six workers, found from a forecast of two, and from one of twelve."""
+    for foretold in (2, 12):
+        now = [0.0]
+
+        def measure(settings: Mapping[str, Any], now: list[float] = now) -> Rate:
+            now[0] += 5
+            workers = settings.get("loader.num_workers", 1)
+            return Rate(value=100.0 * min(workers, 6) / (1 + 0.06 * max(0, workers - 6)), noise=0.005, waits=0.3)
+
+        found = search(
+            [Candidate(title="workers", settings={"loader.num_workers": foretold}, gain=1.0)],
+            measure({}),
+            measure=measure,
+            clock=lambda now=now: now[0],  # type: ignore[misc]
+            seconds=180,
+            trial_seconds=5,
+            neighbours=lambda settings, waits: neighbours(settings, cores=8, waits=waits),
+        )
+        assert found.settings == {"loader.num_workers": 6}
+
+
+def test_an_uncertain_gain_is_measured_by_turns() -> None:
+    asked: list[bool] = []
+
+    def measure(settings: Mapping[str, Any]) -> Rate:
+        asked.append(bool(settings))
+        return Rate(value=106.0 if settings else 100.0, noise=0.02)
+
+    found = search(
+        [Candidate(title="fused", settings={"fused": True}, gain=0.05)],
+        Rate(value=100.0, noise=0.02),
+        measure=measure,
+        clock=lambda: 0.0,
+        seconds=180,
+        trial_seconds=5,
+    )
+    assert asked[:3] == [True, False, True]
+    assert found.settings == {"fused": True}
