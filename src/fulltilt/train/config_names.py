@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from fulltilt.errors import FulltiltError, InputError
 from fulltilt.train import build
@@ -16,7 +16,7 @@ from fulltilt.train.config import MetricConfig
 from fulltilt.train.data import source_problems
 from fulltilt.train.device import named_device
 from fulltilt.train.monitored import Monitored
-from fulltilt.train.precision import formats_for
+from fulltilt.train.precision import Precision, formats_for
 from fulltilt.train.references import failed, found, is_reference
 
 
@@ -59,7 +59,7 @@ class _Names:
         training = _mapping(self._at("training"))
         args = _mapping(training.get("optimizer_args"))
         args = {"lr": training.get("lr", 1e-3), **args}
-        self._callable("training.optimizer", training.get("optimizer"), build.OPTIMIZERS, args, [])
+        self._callable("training.optimizer", training.get("optimizer", "adamw"), build.OPTIMIZERS, args, [])
         args = _mapping(training.get("scheduler_args"))
         self._callable("training.scheduler", training.get("scheduler"), build.SCHEDULERS, args, None, whole=False)
         self._callable("training.loss", training.get("loss"), build.LOSSES, None)
@@ -69,7 +69,7 @@ class _Names:
         device = None
         with self._noting("training.device"):
             device = named_device(name)
-        if device is not None and isinstance(precision, str):
+        if device is not None and precision in get_args(Precision):
             with self._noting("training.precision"):
                 formats_for(precision, device, ())
 
