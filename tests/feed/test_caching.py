@@ -15,6 +15,7 @@ import pytest
 import simplejpeg
 import torch
 from PIL import Image
+from tests.feed.shared_memory import in_shared_memory
 from tests.feed.slow.starving import starving_rates
 
 from fulltilt.cache import Cache
@@ -107,13 +108,13 @@ def plain(photos):
 def test_pixels_are_kept_in_memory_and_are_the_same(photos, plain, measured, monkeypatch, caplog):
     monkeypatch.setenv("FULLTILT_TEST_SLOW_DECODE", "0.08")
     caplog.set_level("INFO", "fulltilt.feed")
-    before = set(os.listdir("/dev/shm"))
+    before = in_shared_memory(os.getpid())
     with feed(ImageFiles(photos), **options()) as it:
         assert it.cache_decision is None
         until(it, lambda: it.stats()["kept_samples"] == COUNT)
         assert it.cache_decision.value is Keep.RAM_DECODED
         assert it.cache_decision.reason in caplog.text
-        assert set(os.listdir("/dev/shm")) <= before
+        assert in_shared_memory(os.getpid(), *it._reader.pool.pids) <= before
         copied = it.stats()
         for _ in range(2):
             number = it.state_dict()["epoch"]

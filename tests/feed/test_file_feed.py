@@ -14,6 +14,7 @@ import simplejpeg
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.feed.shared_memory import in_shared_memory
 
 from fulltilt.augment import GPUAugmentation
 from fulltilt.errors import InputError, SampleError
@@ -53,7 +54,7 @@ def own_photos(photos, tmp_path) -> list[str]:
     return copies
 
 
-def wait_until(happened, seconds=10.0) -> None:
+def wait_until(happened, seconds=60.0) -> None:
     end = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < end, "it did not happen"
@@ -379,23 +380,22 @@ def alive(pid: int) -> bool:
 
 
 SCRIPT = """
-import sys, time
+import sys
 from fulltilt.feed import ImageFiles, feed
 it = feed(ImageFiles(sys.argv[2:]), batch_size=4, size=16, device="cpu", num_workers=2)
 loop = iter(it)
 next(loop)
 print(*it._reader.pool.pids, flush=True)
-if sys.argv[1] == "exit": sys.exit(0)
+input()
 if sys.argv[1] == "raise": raise RuntimeError("something else went wrong")
-time.sleep(60)
 """
 
 
 @pytest.mark.parametrize("end", ["exit", "raise", "kill", "interrupt"])
 def test_nothing_is_left_however_the_trainer_ends(photos, end):
-    before = set(os.listdir("/dev/shm"))
     trainer = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(SCRIPT), end, *photos],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -403,14 +403,16 @@ def test_nothing_is_left_however_the_trainer_ends(photos, end):
     )
     pids = [int(pid) for pid in trainer.stdout.readline().split()]
     assert len(pids) == 2
+    shared = in_shared_memory(trainer.pid, *pids)
     if end == "kill":
         trainer.kill()
     if end == "interrupt":
-        time.sleep(0.2)
         os.killpg(trainer.pid, signal.SIGINT)  # as a terminal does: to every process in the foreground
-    _, errors = trainer.communicate(timeout=30)
-    wait_until(lambda: not any(alive(pid) for pid in pids), seconds=15)
-    assert set(os.listdir("/dev/shm")) <= before
+    if end in ("kill", "interrupt"):
+        trainer.wait(60)  # before its standard input ends, which would be an error of its own
+    _, errors = trainer.communicate("go on\n" if end in ("exit", "raise") else None, timeout=60)
+    wait_until(lambda: not any(alive(pid) for pid in pids))
+    assert not [name for name in shared if os.path.exists(name)]
     expected = {"exit": None, "kill": None, "raise": "something else", "interrupt": "KeyboardInterrupt"}[end]
     assert expected is None or expected in errors
     assert errors.count("Traceback") == (0 if expected is None else 1), errors
