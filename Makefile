@@ -21,10 +21,8 @@ demo: $(STAMP)
 	@printf '\n— An H200 that waits, recorded: fulltilt monitor --replay $(RECORDINGS)/starved.jsonl --html demo.html\n\n'
 	@$(BIN)/fulltilt monitor --replay $(RECORDINGS)/starved.jsonl --html demo.html
 
-# Some tests look at rates and races of real processes, which a busy machine can spoil: those that fail are tried again,
-# and counted as rerun in the last line.
 test: $(STAMP)
-	$(BIN)/pytest -n auto --reruns 2
+	$(BIN)/pytest -n auto
 
 check: $(STAMP)
 	$(BIN)/ruff check
