@@ -507,6 +507,7 @@ class Named(nn.Module):
         self.images, self.extra = nn.Linear(8, 2), nn.Linear(3, 2)
 
     def forward(self, image, mask=None, features=None):
+        assert mask is None, "the target is no input"
         out = self.images(image)
         return out if features is None else out + self.extra(features)
 
@@ -522,7 +523,7 @@ class Records(torch.utils.data.Dataset):
         draw = torch.Generator().manual_seed(index)
         inputs, features = torch.randn(8, generator=draw), torch.randn(3, generator=draw)
         found = {"label": int(inputs[0] > 0), "features": features, "image": inputs, "path": f"{index}.png"}
-        found["x"], found["y"], found["index"] = inputs, found["label"], index
+        found |= {"y": found["label"], "mask": found["label"], "index": index}
         return {key: found[key] for key in self.keys}
 
 
@@ -542,7 +543,8 @@ def plain_losses(model, keys, target):
     [
         (Named, ("label", "features", "image", "path", "index"), ("image", "features"), "label"),
         (Named, ("image", "y"), ("image",), "y"),
-        (lambda: nn.Sequential(nn.Linear(8, 2)), ("label", "image", "path"), ("image",), "label"),
+        (Named, ("image", "features", "mask"), ("image", "features"), "mask"),
+        (lambda: nn.Sequential(nn.Linear(8, 2)), ("label", "index", "image", "path"), ("image",), "label"),
     ],
 )
 def test_mappings_are_taken_apart_by_the_names_of_the_models_parameters(make, keys, inputs, target):
@@ -570,6 +572,7 @@ def test_mappings_are_taken_apart_by_the_names_of_the_models_parameters(make, ke
             "kind",
             "target=.kind. is not in the batches of train_loader",
         ),
+        ({"image": 1, "label": 1}, 1, "target=1 is a number, but train_loader gives dict"),
         ({"a": 1, "b": 1, "label": 1}, "auto", r"with a, b, label, .* the model takes \(image, mask, features\)"),
     ],
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -37,8 +37,7 @@ class Unpacking:
         self._key = target if isinstance(target, str) and target != "auto" else None
         self.place: int | Literal["auto"] = target if isinstance(target, int) else "auto"
         """Which of a tuple's values is the target."""
-        self._keys: list[tuple[str, Any]] = []
-        """In the order of the tuple: the key, and the value where there is none."""
+        self._slots: list[Slot] = []
         self._mappings: bool | None = None
 
     def prepared(
@@ -57,7 +56,11 @@ class Unpacking:
             self._mappings = False
             return augment
         if self._mappings is None:
-            self._keys = arranged(first, self._model, self._key, name=name)
+            if self.place != "auto":
+                raise InputError(
+                    f"target={self.place} is a number, but {name} gives {type(first).__name__}: give a key"
+                )
+            self._slots = arranged(first, self._model, self._key, name=name)
             self._mappings, self.place = True, TARGET_PLACE
         check_batch(self._tuple(first), name=name)
         if augment is None:
@@ -69,32 +72,39 @@ class Unpacking:
     @property
     def target_key(self) -> str | None:
         """Where a mapping has its target; None for tuples."""
-        return self._keys[TARGET_PLACE][0] if self._keys else None
+        return self._slots[TARGET_PLACE].key if self._slots else None
 
     def _tuple(self, batch: Mapping[str, Any]) -> tuple[Any, ...]:
         try:
-            return tuple(
-                batch[key] if default is inspect.Parameter.empty else batch.get(key, default)
-                for key, default in self._keys
-            )
+            return tuple(default if key is None else batch[key] for key, default in self._slots)
         except KeyError as error:
             raise InputError(
                 f"a batch has no {error.args[0]!r}, which the first one had; it has {_listed(batch)}"
             ) from None
 
 
-def arranged(batch: Mapping[str, Any], model: nn.Module, target: str | None, *, name: str) -> list[tuple[str, Any]]:
-    """Keys in the order (input, target, *more inputs), each with its value where a batch has none."""
+class Slot(NamedTuple):
+    """What goes to one place of the tuple."""
+
+    key: str | None
+    """None: there is none, and the parameter's default goes there."""
+    default: Any = None
+
+
+def arranged(batch: Mapping[str, Any], model: nn.Module, target: str | None, *, name: str) -> list[Slot]:
+    """What goes where, in the order (input, target, *more inputs)."""
     parameters = [p for p in inspect.signature(model.forward).parameters.values() if p.kind in _POSITIONAL]
     taken = {parameter.name for parameter in parameters}
     target = _target_of(batch, taken, target, name=name)
     given = [key for key in batch if key != target]
     missing = [p.name for p in parameters if p.default is p.empty and p.name not in given]
     others = [key for key in given if key not in taken and isinstance(batch[key], Tensor)]
+    if len(others) > 1:  # a sample's number beside its image
+        others = [key for key in others if batch[key].dim() > 1] or others
     named = [key for key in given if key in taken]
     if not named and not missing:
         missing = [parameter.name for parameter in parameters[:1]] or ["*"]
-    keys = {name: name for name in named}
+    keys = {key: key for key in named}
     if len(missing) == len(others) == 1:
         keys[missing[0]] = others.pop()
     elif missing:
@@ -103,13 +113,13 @@ def arranged(batch: Mapping[str, Any], model: nn.Module, target: str | None, *, 
             f"{name} gives a mapping with {_listed(batch)}, of which {target!r} is the target; the model takes "
             f"({signature}): name the inputs as its parameters, or give a tuple (*inputs, target)"
         )
-    if others:
-        log.info("of a batch, %s is not used: the model takes no such parameter", ", ".join(others))
+    unused = [key for key in given if isinstance(batch[key], Tensor) and key not in keys.values()]
+    if unused:
+        log.info("of a batch, %s is not used: the model takes no such parameter", ", ".join(unused))
     last = max((place for place, p in enumerate(parameters) if p.name in keys), default=-1)
-    inputs = [(keys.get(p.name, p.name), p.default) for p in parameters[: last + 1]] or [(keys["*"], inspect._empty)]
-    inputs = [(key, inspect.Parameter.empty if key in batch else default) for key, default in inputs]
-    inputs.insert(TARGET_PLACE, (target, inspect.Parameter.empty))
-    return inputs
+    slots = [Slot(keys.get(p.name), p.default) for p in parameters[: last + 1]] or [Slot(keys["*"])]
+    slots.insert(TARGET_PLACE, Slot(target))
+    return slots
 
 
 def _target_of(batch: Mapping[str, Any], taken: set[str], target: str | None, *, name: str) -> str:
