@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from fulltilt.launch.apply import install
 from fulltilt.launch.apply_batches import AheadIterator, Places
-from fulltilt.launch.apply_loader import changed_arguments, tie_draws
+from fulltilt.launch.apply_loader import changed_arguments
+from fulltilt.launch.draws import tied
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -65,16 +66,24 @@ def model(features: int = 8, classes: int = 3) -> nn.Module:
     return nn.Sequential(nn.Linear(features, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, classes))
 
 
+def _tie_draws() -> None:
+    """As a watched process does."""
+    from torch.utils.data._utils.fetch import _MapDatasetFetcher
+
+    made = _MapDatasetFetcher.__init__
+    _MapDatasetFetcher.__init__ = lambda self, dataset, *rest: made(self, tied(dataset, 7), *rest)  # type: ignore[method-assign]
+
+
 def train(
-    settings: dict[str, Any], loader: Callable[[], DataLoader[Any]], *, epochs: int = 2, tied: bool = True
+    settings: dict[str, Any], loader: Callable[[], DataLoader[Any]], *, epochs: int = 2, tie: bool = True
 ) -> tuple[list[float], list[str]]:
     """An ordinary loop under the settings: its losses, and what was noted."""
 
     def work() -> tuple[list[float], list[str]]:
         notes: list[str] = []
         install(settings, notes)
-        if tied:
-            tie_draws(7)
+        if tie:
+            _tie_draws()
         torch.manual_seed(3)
         random.seed(3)
         np.random.seed(3)
@@ -128,8 +137,8 @@ def test_fewer_workers_are_the_same_too() -> None:
 
 def test_draws_are_other_ones_where_they_are_not_tied() -> None:
     """What tying is for: with another number of workers torch seeds them otherwise."""
-    before, _ = train({}, noisy(**AS_IS), tied=False)
-    assert train({"loader.num_workers": 2}, noisy(**AS_IS), tied=False)[0] != before
+    before, _ = train({}, noisy(**AS_IS), tie=False)
+    assert train({"loader.num_workers": 2}, noisy(**AS_IS), tie=False)[0] != before
 
 
 def test_persistent_workers_draw_the_same_order_in_later_epochs() -> None:
@@ -170,8 +179,8 @@ def test_resident_tensors_are_cut_in_the_samplers_order(part: bool) -> None:
         rows = torch.randperm(101, generator=made)[:90].tolist()
         return DataLoader(Subset(whole, rows) if part else whole, batch_size=8, shuffle=True)
 
-    before, _ = train({}, loader, tied=False)
-    assert train({"loader.resident": True}, loader, tied=False)[0] == before
+    before, _ = train({}, loader, tie=False)
+    assert train({"loader.resident": True}, loader, tie=False)[0] == before
 
 
 def test_resident_on_the_device_that_the_script_moves_batches_to() -> None:

@@ -2,7 +2,7 @@
 
 Their arguments are changed where that leaves order and maths alone: `changed_arguments` says when it does not.
 Draws: torch seeds worker n with a base seed plus n, so another number of workers draws other random numbers within the
-samples, as a restart with another seed would. Verification takes that out of the comparison by `tie_draws`.
+samples, as a restart with another seed would. Verification takes that out of the comparison: `draws.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import inspect
 import multiprocessing
-import random
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sized
@@ -180,70 +179,3 @@ def dataset_state(dataset: Any, depth: int = 3) -> tuple[Any, ...]:
         else:
             values.append((name, id(value), dataset_state(value, depth - 1) if depth > 0 else ()))
     return tuple(values)
-
-
-def tie_draws(seed: int) -> None:
-    """Make the random numbers within a sample depend on its number alone, whoever loads it.
-
-    For comparisons of losses only: in every epoch a sample is augmented alike.
-    """
-    from torch.utils.data._utils.fetch import _MapDatasetFetcher
-
-    original = _MapDatasetFetcher.__init__
-
-    @functools.wraps(original)
-    def init(self: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
-        kind = _TiedTogether if getattr(dataset, "__getitems__", None) else _Tied
-        original(self, kind(dataset, seed), *args, **kwargs)
-
-    _MapDatasetFetcher.__init__ = init  # type: ignore[method-assign]
-
-
-class _Tied:
-    """A data set that draws for each sample from that sample's own numbers."""
-
-    def __init__(self, dataset: Any, seed: int) -> None:
-        self._dataset, self._seed = dataset, seed
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_dataset"], name)
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getitem__(self, index: Any) -> Any:
-        with _Draws(self._seed, index):
-            return self._dataset[index]
-
-
-class _TiedTogether(_Tied):
-    """One that fetches a batch's samples at once: together they are the unit."""
-
-    def __getitems__(self, indices: list[Any]) -> Any:
-        with _Draws(self._seed, tuple(indices)):
-            return self._dataset.__getitems__(indices)
-
-
-class _Draws:
-    """Global generators seeded for a sample, and given back as they were: the training process draws from them, too."""
-
-    def __init__(self, seed: int, key: Any) -> None:
-        self._seed = random.Random(f"{seed} {key}").getrandbits(63)
-
-    def __enter__(self) -> None:
-        import numpy as np
-        import torch
-
-        self._before = random.getstate(), np.random.get_state(), torch.get_rng_state()
-        random.seed(self._seed)
-        np.random.seed(self._seed % 2**32)
-        torch.default_generator.manual_seed(self._seed)  # the CPU's alone: torch.manual_seed would touch the GPU's
-
-    def __exit__(self, *_: object) -> None:
-        import numpy as np
-        import torch
-
-        python, numpy, ours = self._before
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(ours)

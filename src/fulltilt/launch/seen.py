@@ -18,6 +18,8 @@ from fulltilt.measure.timeline import OTHER, PHASES, Record
 
 IMAGE_DIMENSIONS = 4
 FIRST_LOSSES = 200
+LEAST_KEPT = 20
+"""So many steps are kept, even if all of them were fed from what workers had ready."""
 
 
 def observation(watch: Watch) -> Observation:
@@ -27,7 +29,8 @@ def observation(watch: Watch) -> Observation:
     if watch.gpu is not None:
         watch.gpu.finish()
     records = watch.records
-    warm = max(watch.floor, warm_up([record.step_ns / 1e9 for record in records]))
+    buffered = min(watch.buffered, len(records) - LEAST_KEPT)
+    warm = max(watch.floor, buffered, warm_up([record.step_ns / 1e9 for record in records]))
     kept = records[warm:]
     began_ns = timeline.began_ns
     steps = tuple(_step(warm + number, record, began_ns) for number, record in enumerate(kept))

@@ -144,6 +144,12 @@ class Watch:
             self.gpu.step_ended(record)
 
     @property
+    def buffered(self) -> int:
+        """Batches that workers may have had ready before the first step: how fast those were had says little."""
+        seen = next((one for one in self.loaders.values() if one.role == "train"), None)
+        return 0 if seen is None else (seen.loader.num_workers or 0) * (seen.loader.prefetch_factor or 0)
+
+    @property
     def steps(self) -> int:
         return len(self.records) + self.left_out
 
@@ -169,7 +175,8 @@ class Watch:
         first = self.records[0]
         if timeline.clock() - first.began_ns - sum(first.outside_ns) > job.max_seconds * 1e9:
             return "time"
-        if steps % CHECK_EVERY == 0 and is_stable([record.step_ns / 1e9 for record in self.records]):
+        past_buffer = self.records[self.buffered :]
+        if steps % CHECK_EVERY == 0 and is_stable([record.step_ns / 1e9 for record in past_buffer]):
             return "stable"
         return None
 
