@@ -17,17 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fulltilt.assist.assisted import CPUAssistedTraining as CPUAssistedTraining
+    from fulltilt.assist.features import extract_features as extract_features
     from fulltilt.assist.policy import Priority as Priority
     from fulltilt.assist.processor import AsyncDataProcessor as AsyncDataProcessor
     from fulltilt.assist.tasks import TaskFuture as TaskFuture
 
-__all__ = ["AsyncDataProcessor", "CPUAssistedTraining", "Priority", "TaskFuture"]
+__all__ = ["AsyncDataProcessor", "CPUAssistedTraining", "Priority", "TaskFuture", "extract_features"]
 
 _HOMES = {
     "AsyncDataProcessor": "processor",
     "CPUAssistedTraining": "assisted",
     "Priority": "policy",
     "TaskFuture": "tasks",
+    "extract_features": "features",
 }
 
 

@@ -11,6 +11,7 @@ files.py      image files as a source                  file_feed.py    the feed 
   share.py    … how much of it, by the loop's rate       stages.py     … in rates, and who is slowest
   kept.py     samples kept in shared memory              step_clock.py how long the step itself takes
   caching.py  what is kept: decided, then done           builder.py    a cache on disk, built beside training
+  features.py numbers that go with a file
   balance.py  decoders and GPU, when the load changes    in_flight.py  how far the loop may run ahead of the device
 tensor_feed.py  the feed of tensors in memory
 dataset_feed.py  the feed of a map-style data set      loader_feed.py  the feed of a DataLoader

@@ -19,6 +19,7 @@ from fulltilt.feed.caching import AutoCache, default_root
 from fulltilt.feed.catalog import Catalog
 from fulltilt.feed.clips import VideoClips
 from fulltilt.feed.dataset_feed import DatasetFeed
+from fulltilt.feed.features import FeatureTable
 from fulltilt.feed.file_feed import FileFeed
 from fulltilt.feed.files import ImageFiles
 from fulltilt.feed.hosting import Hosting
@@ -52,6 +53,7 @@ def feed(
     cache: str | os.PathLike[str] | None = None,
     cache_folder: str | os.PathLike[str] | None = None,
     collate: Callable[[list[Any]], Any] | None = None,
+    features: Callable[[torch.Tensor], Any] | None = None,
 ) -> Feed:
     """Batches of `source` on the device, in order, ahead of the step that uses them.
 
@@ -75,6 +77,9 @@ def feed(
             measures whether the files' bytes, their pixels in memory, pixels on disk or nothing is kept.
         cache_folder: where "auto" makes caches on disk, if that pays; otherwise FULLTILT_CACHE_DIR, or the user's cache
             directory.
+        features: makes a row of numbers from an image file's pixels, uint8 (C, H, W), as they are before augmentation,
+            such as `fulltilt.assist.extract_features`. Threads call it, once for each file; rows are kept on disk, in
+            `cache_folder` or where it would be. A batch is (images, masks, features) or (images, features, labels).
         quality: "fast" decodes JPEG with a quicker transform and upsampling; pixels differ slightly.
         gpu_share: the part of each batch that the GPU decodes, from 0 to 1. "auto" looks for the one that trains
             fastest where `quality` is "fast" (a GPU's pixels differ slightly as well), and is 0 otherwise.
@@ -95,6 +100,7 @@ def feed(
             channels=channels != 3,
             cache=cache is not None,
             cache_folder=cache_folder is not None,
+            features=features is not None,
         )
     cores = read_cores().usable
     auto = not isinstance(num_workers, int)
@@ -139,8 +145,9 @@ def feed(
             skip_errors=on_error == "skip",
             tune=auto,
             cache=None if cache == "auto" else _cache(cache, channels, quality),
-            auto_cache=_auto_cache(cache, cache_folder, channels, quality),
+            auto_cache=_auto_cache(cache, None if features and cache != "auto" else cache_folder, channels, quality),
             gpu_share=_gpu_share(gpu_share, where, channels, fast=quality == "fast" and cache in (None, "auto")),
+            features=_features(source, features, channels, cache_folder, cores),
         )
     if isinstance(source, IterableDataset):
         if shuffle:
@@ -259,6 +266,21 @@ def _auto_cache(
         return None
     settings = CacheSettings(channels=channels, quality=quality)
     return partial(AutoCache, settings=settings, root=default_root(folder), ranks=_local_world())
+
+
+def _features(
+    source: ImageFiles,
+    extract: Callable[[torch.Tensor], Any] | None,
+    channels: int,
+    folder: str | os.PathLike[str] | None,
+    cores: int,
+) -> FeatureTable | None:
+    if extract is None:
+        return None
+    workers = max(1, cores // _local_world() // 4)  # beside the decoders; once all rows are known, they rest
+    return FeatureTable(
+        source.paths, extract, channels=channels, folder=default_root(folder) / "features", workers=workers
+    )
 
 
 def _hosting(

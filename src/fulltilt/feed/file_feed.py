@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import torch
+from torch import Tensor
 
 from fulltilt.augment import GPUAugmentation
 from fulltilt.cache.policy import Keep
@@ -22,6 +23,7 @@ from fulltilt.feed.base import OrderedFeed, Tensors, when_forgotten
 from fulltilt.feed.busy import BusyMeter, cpu_seconds
 from fulltilt.feed.caching import ENOUGH_SAMPLES, AutoCache
 from fulltilt.feed.catalog import Catalog
+from fulltilt.feed.features import FeatureTable
 from fulltilt.feed.files import ImageFiles
 from fulltilt.feed.gpu_side import GpuSide
 from fulltilt.feed.kept import Mode
@@ -59,9 +61,11 @@ class FileFeed(OrderedFeed):
         cache: str | None,
         auto_cache: Callable[[Catalog], AutoCache] | None,
         gpu_share: float | None,
+        features: FeatureTable | None = None,
     ) -> None:
         """
         Args:
+            features: numbers that go with each file; they come behind images and masks, before labels.
             auto_cache: makes what decides whether samples are kept, and keeps them.
             gpu_share: the part of each batch that the GPU decodes; None looks for it.
         """
@@ -83,6 +87,7 @@ class FileFeed(OrderedFeed):
         self._skipped: list[str] = []
         self._skipped_epoch = 0
         self._staged: deque[Staged] = deque()
+        self._features = features
         self._earlier = Counts(), 0, 0.0
         """What the decoders, and the GPU beside them, had done when this epoch began."""
         catalog = Catalog.create(source.paths, source.masks)
@@ -114,7 +119,7 @@ class FileFeed(OrderedFeed):
         )
         if gpu_share:
             self._set_share(gpu_share)
-        self._finalizer = when_forgotten(self, _close, self._reader, self._stage, self._auto)
+        self._finalizer = when_forgotten(self, _close, self._reader, self._stage, self._auto, features)
 
     @property
     def skipped(self) -> list[str]:
@@ -178,7 +183,7 @@ class FileFeed(OrderedFeed):
     def inspect_with(self, look: Callable[[Any], None]) -> bool:
         if self._source.labels is None:
             return False
-        pixels = (None,) if self._source.masks is None else (None, None)
+        pixels = (None,) * (1 + (self._source.masks is not None) + (self._features is not None))
         look((*pixels, torch.from_numpy(self._source.labels)))
         return True
 
@@ -202,7 +207,7 @@ class FileFeed(OrderedFeed):
     def _begin(self, steps: Iterator[Step]) -> None:
         self._staged.clear()
         self._stage.recycle(wait=True)
-        self._reader.start(steps)
+        self._reader.start(steps if self._features is None else self._features.following(steps))
 
     def _next(self) -> tuple[Step, Tensors]:
         """Stage what is full, as far ahead as is wanted; wait only when nothing is staged."""
@@ -217,12 +222,25 @@ class FileFeed(OrderedFeed):
                 break
             self._staged.append(self._stage.put(filled))
         staged = self._staged.popleft()
+        features = None
+        if self._features is not None:
+            started = time.perf_counter()
+            features = self._features.rows(staged.index)
+            waited += time.perf_counter() - started
         if not self._stage.is_idle():  # the device had work all the while: the loop waited, training did not
             waited = 0.0
         self._clock.waited(waited)
         self._tune(staged.samples, waited)
         self._check(staged.filled)
-        return staged.filled.step, self._stage.take(staged)
+        batch = self._stage.take(staged)
+        return staged.filled.step, batch if features is None else self._with(features, batch)
+
+    def _with(self, features: Tensor, batch: Tensors) -> Tensors:
+        """Behind what belongs to the image; a label stays the last."""
+        if self._device.type == "cuda":
+            features = features.pin_memory().to(self._device, non_blocking=True)
+        place = len(batch) - (self._source.labels is not None)
+        return (*batch[:place], features, *batch[place:])
 
     def _tune(self, samples: int, waited: float) -> None:
         """Let the balance hear what was measured, and do as it says."""
@@ -304,6 +322,8 @@ class FileFeed(OrderedFeed):
         self._reader.share = share
 
     def _ended(self, epoch: int) -> None:
+        if self._features is not None:
+            self._features.save()
         if self._skipped:
             log.warning("epoch %d: %d samples skipped: %s", epoch, len(self._skipped), "; ".join(self._skipped[:5]))
 
@@ -330,8 +350,10 @@ def _busy(pids: list[int]) -> float | None:
     return min(sum(shares) / len(shares), 1.0) if shares else None
 
 
-def _close(reader: Reader, stage: Stage, auto: AutoCache | None) -> None:
+def _close(reader: Reader, stage: Stage, auto: AutoCache | None, features: FeatureTable | None) -> None:
     if auto is not None:
         auto.close()
+    if features is not None:
+        features.close()
     stage.recycle(wait=True)
     reader.close()

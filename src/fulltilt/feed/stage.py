@@ -39,6 +39,8 @@ class Staged:
     filled: Filled
     tensors: tuple[Tensor, ...]
     samples: int
+    index: npt.NDArray[np.int64]
+    """The samples' numbers."""
     ready: torch.cuda.Event | None = None
 
 
@@ -186,7 +188,7 @@ class Stage:
             numbers = index if self._labels.device == index.device else torch.from_numpy(slot.index[fine])
             labels = self._labels.index_select(0, numbers)
             tensors = (*tensors, labels.to(self._device, non_blocking=True))
-        return Staged(filled=filled, tensors=tensors, samples=len(fine))
+        return Staged(filled=filled, tensors=tensors, samples=len(fine), index=slot.index[fine])
 
 
 def _reach(slot: Slot, decoded: Decoded, pixels: Tensor) -> None:
