@@ -44,10 +44,6 @@ class Process:
             from fulltilt.launch import apply
 
             apply.install(self.job.settings, self.watch.notes)
-        if self.job.tie_draws:
-            from fulltilt.launch.apply_loader import tie_draws
-
-            tie_draws(self.job.seed or 0)
         if not self.job.watch:
             return
         loaders.install(self.watch, self.stages)
@@ -126,6 +122,10 @@ def start() -> None:
     job = jobs.given()
     if job is None:
         return
+    if job.shield is not None:
+        from fulltilt.launch.shield import raise_shield
+
+        raise_shield(job.shield, guarded=job.guarded, free=(job.out,))
     process = Process(job)
     atexit.register(process.write)  # the first to be registered is the last to run
     os.register_at_fork(after_in_child=process.forked)

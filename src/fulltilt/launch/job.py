@@ -29,6 +29,8 @@ class Job:
     """Random draws of a sample depend on the sample alone, not on the worker that loads it."""
     shield: str | None = None
     """Folder that takes what the script writes; None lets it write."""
+    guarded: tuple[str, ...] = ()
+    """Folders that are covered by it wherever they lie."""
     watch: bool = True
     """False only applies the settings, and sees nothing."""
     command: tuple[str, ...] = ()
@@ -39,7 +41,7 @@ class Job:
 
 def read(path: Path) -> Job:
     data = json.loads(path.read_text())
-    return Job(**{**data, "command": tuple(data["command"])})
+    return Job(**{**data, "command": tuple(data["command"]), "guarded": tuple(data["guarded"])})
 
 
 def given() -> Job | None:

@@ -12,11 +12,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from fulltilt.errors import InputError
 from fulltilt.launch import job as jobs
+from fulltilt.launch.around import Around
 from fulltilt.launch.command import Command
 from fulltilt.launch.ending import end_group
+from fulltilt.launch.untouched import changes, state
 from fulltilt.measure.observation import Ended, Mode, Observation, read
 
 GRACE_SECONDS = 10.0
@@ -54,9 +57,12 @@ def observe_all(
     that never trains. With `echo` the script's output is the terminal's; else its last lines are in the notes where
     it failed.
     """
+    if mode not in get_args(Mode):
+        raise InputError(f"a script is observed in one of the modes {', '.join(get_args(Mode))}, found {mode!r}")
     with tempfile.TemporaryDirectory(prefix="fulltilt-") as scratch:
         out = Path(scratch) / "out"
         out.mkdir()
+        guarded = sorted({Path.cwd(), command.folder or Path.cwd()})
         job = jobs.Job(
             out=str(out),
             mode=mode,
@@ -67,24 +73,36 @@ def observe_all(
             seed=seed,
             tie_draws=tie_draws,
             shield=str(Path(scratch) / "shield") if shield else None,
+            guarded=tuple(str(folder) for folder in guarded),
             command=command.words,
         )
         file = Path(scratch) / "job.json"
         job.write(file)
         log = None if echo else Path(scratch) / "output.txt"
+        before = state(guarded) if shield else {}
         began = time.monotonic()
-        status, late = _run(command, file, log=log, out=out, deadline=deadline_seconds, on_progress=on_progress)
+        status, late, around = _run(
+            command, file, log=log, out=out, deadline=deadline_seconds, progress=on_progress, shield=shield
+        )
         seconds = time.monotonic() - began
+        changed = changes(before, state(guarded)) if shield else ()
         found = _reports(out)
         if not found:
             found = [
                 Observation(command=command.words, mode=mode, applied=job.settings, ended="script", seconds=seconds)
             ]
         tail = _tail(log) if log is not None else ()
-        return tuple(_ended(one, status=status, late=late, tail=tail) for one in found)
+        return tuple(
+            replace(
+                one,
+                notes=(*one.notes, *changed),
+                surroundings=around.seen(None if one.training is None else one.training.device),
+            )
+            for one in (_ended(one, status=status, late=late, tail=tail) for one in found)
+        )
 
 
-def environment(file: Path) -> dict[str, str]:
+def environment(file: Path, *, shield: bool = False) -> dict[str, str]:
     """What the command is started with: its own environment, and the way to us."""
     folder = str(Path(__file__).parent / "site")
     paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -93,6 +111,7 @@ def environment(file: Path) -> dict[str, str]:
         jobs.VARIABLE: str(file),
         jobs.LAUNCHER: str(os.getpid()),
         "PYTHONPATH": os.pathsep.join(paths),
+        **({"PYTHONDONTWRITEBYTECODE": "1"} if shield else {}),  # the interpreter itself writes beside its modules
     }
 
 
@@ -103,30 +122,33 @@ def _run(
     log: Path | None,
     out: Path,
     deadline: float | None,
-    on_progress: Progress | None,
-) -> tuple[int | None, bool]:
-    """Exit status (None where we ended it), and whether that was for the time."""
+    progress: Progress | None,
+    shield: bool,
+) -> tuple[int | None, bool, Around]:
+    """Exit status (None where we ended it), whether that was for the time, and what went on around it."""
     began = time.monotonic()
     sink = None if log is None else log.open("wb")
     try:
         process = subprocess.Popen(
-            command.argv(), env=environment(file), stdout=sink, stderr=sink, start_new_session=True
+            command.argv(), env=environment(file, shield=shield), stdout=sink, stderr=sink, start_new_session=True
         )
+        around = Around(process.pid)
         reported: float | None = None
         try:
-            while process.poll() is None:
-                time.sleep(POLL_SECONDS)
-                now = time.monotonic()
-                count = len(list(out.glob("rank-*.json")))
-                if on_progress is not None:
-                    on_progress(now - began, count)
-                if count and reported is None:
-                    reported = now
-                if reported is not None and now - reported > GRACE_SECONDS:
-                    return None, False
-                if reported is None and deadline is not None and now - began > deadline:
-                    return None, True
-            return process.returncode, False
+            with around:
+                while process.poll() is None:
+                    time.sleep(POLL_SECONDS)
+                    now = time.monotonic()
+                    count = len(list(out.glob("rank-*.json")))
+                    if progress is not None:
+                        progress(now - began, count)
+                    if count and reported is None:
+                        reported = now
+                    if reported is not None and now - reported > GRACE_SECONDS:
+                        return None, False, around
+                    if reported is None and deadline is not None and now - began > deadline:
+                        return None, True, around
+            return process.returncode, False, around
         finally:
             end_group(process)
     finally:

@@ -32,14 +32,14 @@ def warm_up(seconds: Sequence[float]) -> int:
 
 
 def is_stable(seconds: Sequence[float]) -> bool:
-    """The last windows of steps took the same time, within a few percent; `seconds` are of all steps so far.
+    """The thirds of the steps took the same time, within a few percent; `seconds` are of all steps so far.
 
     Windows are sums, not medians: a loader with four workers gives batches in bursts of four, and a rate is what is
-    asked for. They hold at least ten steps each, which makes them longer than such bursts.
+    asked for. They grow with the steps, until such bursts no longer show in them.
     """
     warm = seconds[warm_up(seconds) :]
     if len(warm) < LEAST_STEPS or sum(warm) < LEAST_SECONDS:
         return False
-    size = max(LEAST_STEPS // WINDOWS, len(warm) // (2 * WINDOWS))
+    size = len(warm) // WINDOWS
     sums = [sum(warm[len(warm) - (place + 1) * size : len(warm) - place * size]) for place in range(WINDOWS)]
     return max(sums) <= (1 + SPREAD) * min(sums)

@@ -116,10 +116,6 @@ class Timeline:
     def step(self) -> Record:
         """The optimizer has made its step: it ends here."""
         self.rebase(OTHER)
-        if self._stack:  # inside the optimizer's phase, as a hook of it
-            now = self.clock()
-            self._span[self.current] += now - self._since
-            self._since = now
         self.trained = True
         self._close_span()
         self.evaluating = False
@@ -136,7 +132,10 @@ class Timeline:
         return Record(began_ns=self._step_began_ns, phases_ns=self._step, outside_ns=self._outside)
 
     def _close_span(self) -> None:
+        now = self.clock()
         span = self._span
+        span[self.current] += now - self._since  # a phase may go on: an optimizer's, in whose hook we are
+        self._since = now
         evaluation = not self.trained and (self.evaluated or (self.ended and self.evaluating))
         if evaluation:
             self._outside[CHECKPOINT] += span[CHECKPOINT]

@@ -1,0 +1,112 @@
+"""What goes on on the machine while a command runs, sampled from outside of it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from contextlib import suppress
+from statistics import fmean
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from fulltilt.errors import InputError
+from fulltilt.machine.cores import read_cores
+from fulltilt.machine.memory import read_shared_memory
+from fulltilt.machine.sample import GpuSample, Sample
+from fulltilt.machine.sampler import Sampler
+from fulltilt.measure.observation import Surroundings
+
+SECONDS = 0.5
+SLOW_SECONDS = 2.0
+MOST_READINGS = 400
+HOLDING_SHARE = 0.2
+"""Clocks that were held down in more of the readings than this are worth a word."""
+
+
+class Around:
+    """Samples on a thread until it is left; `seen` are the figures."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._stop = threading.Event()
+        self._samples: list[Sample] = []
+        self._thread = threading.Thread(target=self._work, name="fulltilt-around", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            sampler = Sampler(pid=self._pid, slow_seconds=SLOW_SECONDS)
+        except InputError:  # it has ended already
+            return
+        with sampler:
+            sampler.start()
+            while not self._stop.wait(SECONDS):
+                if len(self._samples) < MOST_READINGS:
+                    self._samples.append(sampler.read())
+
+    def seen(self, device: str | None) -> Surroundings:
+        """`device` is the training's, as torch names it: `cuda:0`; its figures are taken from the GPU it used."""
+        cores = read_cores().usable
+        shared = read_shared_memory()
+        late = self._samples[len(self._samples) // 3 :]  # what comes first is imports
+        busy = [sample.cpu.util for sample in late if sample.cpu.util is not None]
+        gpus = _gpu(late) if device is not None and device.startswith("cuda") else []
+        memory = [one.process.ram_used for one in self._samples if one.process and one.process.ram_used is not None]
+        last = gpus[-1] if gpus else None
+        used = [gpu.util for gpu in gpus if gpu.util is not None]
+        return Surroundings(
+            cores=cores,
+            cpu_share=fmean(busy) / 100 if busy else None,
+            memory_bytes=tuple(memory),
+            gpu=None if last is None else last.name,
+            gpu_share=fmean(used) / 100 if used else None,
+            gpu_memory_bytes=None if last is None else max((gpu.mem_used or 0) for gpu in gpus),
+            gpu_memory_total_bytes=None if last is None else last.mem_total,
+            other_processes=_others(gpus),
+            throttled=_throttled(gpus),
+            shm_bytes=None if shared is None else shared.total_bytes,
+            shm_free_bytes=None if shared is None else shared.free_bytes,
+        )
+
+
+def _gpu(samples: list[Sample]) -> list[GpuSample]:
+    """The readings of the GPU that is busiest: with one rank that is the training's own."""
+    by_label: dict[str, list[GpuSample]] = {}
+    for sample in samples:
+        for gpu in sample.gpus:
+            by_label.setdefault(gpu.label, []).append(gpu)
+    return max(by_label.values(), key=lambda gpus: fmean(gpu.util or 0.0 for gpu in gpus), default=[])
+
+
+def _others(gpus: list[GpuSample]) -> int:
+    """Processes on the GPU that are not the command's; a container may not see whose they are."""
+    counts = []
+    for gpu in gpus:
+        if gpu.processes is None:
+            continue
+        counts.append(sum(1 for pid in gpu.processes if not _is_ours(int(pid))))
+    return max(counts, default=0)
+
+
+def _is_ours(pid: int) -> bool:
+    """Started by this process, or a process id that means nothing here."""
+    with suppress(psutil.Error):
+        return any(parent.pid == os.getpid() for parent in psutil.Process(pid).parents())
+    return True
+
+
+def _throttled(gpus: list[GpuSample]) -> str | None:
+    told = [gpu.throttle for gpu in gpus if gpu.throttle is not None]  # a slow reading: not in every sample
+    reasons = Counter(reason for throttle in told for reason in throttle)
+    often = [reason for reason, count in reasons.items() if count > HOLDING_SHARE * len(told)]
+    return ", ".join(often) or None

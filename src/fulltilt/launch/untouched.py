@@ -1,0 +1,48 @@
+"""Whether a folder is as it was: names, sizes and times of its files, before and after."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+MOST_FILES = 20_000
+"""A folder with more (a data set lies in it) is compared up to there."""
+SHOWN = 3
+
+State = dict[str, tuple[int, int]]
+
+
+def state(folders: Iterable[Path]) -> State:
+    """Each file's size and time of writing."""
+    found: State = {}
+    for folder in folders:
+        for where, _, names in os.walk(folder):
+            for name in names:
+                path = os.path.join(where, name)
+                try:
+                    seen = os.lstat(path)
+                except FileNotFoundError:  # gone since it was listed
+                    continue
+                found[path] = (seen.st_size, seen.st_mtime_ns)
+                if len(found) >= MOST_FILES:
+                    return found
+    return found
+
+
+def changes(before: State, after: State) -> tuple[str, ...]:
+    """Sentences about what is different; none where nothing is. Files beyond the limit are not known on both sides."""
+    whole = len(before) < MOST_FILES and len(after) < MOST_FILES
+    made = sorted(after.keys() - before.keys()) if whole else []
+    gone = sorted(before.keys() - after.keys()) if whole else []
+    other = sorted(path for path in before.keys() & after.keys() if before[path] != after[path])
+    return tuple(
+        f"{len(paths)} files were {what} by something that could not be held off: {_some(paths)}"
+        for what, paths in (("made", made), ("removed", gone), ("changed", other))
+        if paths
+    )
+
+
+def _some(paths: list[str]) -> str:
+    rest = len(paths) - SHOWN
+    return ", ".join(paths[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")

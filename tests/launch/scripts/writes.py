@@ -1,0 +1,55 @@
+"""Writes checkpoints and logs at every step, in all the ways that scripts do."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+Path("runs").mkdir(exist_ok=True)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+assert Path("old.txt").read_text() == "old\n"
+for step in range(8):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).mean().backward()
+    optimizer.step()
+    torch.save(model.state_dict(), "last.pt")
+    torch.save(model.state_dict(), Path("runs") / f"step-{step}.pt")
+    with open("log.txt", "a") as file:
+        file.write(f"{step}\n")
+    with open("old.txt", "a") as file:
+        file.write(f"{step}\n")
+    os.makedirs(f"runs/deep/{step}", exist_ok=True)
+    np.save(f"runs/deep/{step}/weights.npy", model.weight.detach().numpy())
+    Path("state.json.part").write_text(json.dumps({"step": step}))
+    os.replace("state.json.part", "state.json")
+
+# what it has written is there for itself
+assert len(Path("log.txt").read_text().splitlines()) == 8
+assert Path("old.txt").read_text().splitlines() == ["old", *map(str, range(8))]
+assert json.loads(Path("state.json").read_text()) == {"step": 7}
+assert sorted(os.listdir("runs")) == ["deep", *(f"step-{step}.pt" for step in range(8))]
+assert sorted(path.name for path in Path("runs").glob("*.pt")) == [f"step-{step}.pt" for step in range(8)]
+assert os.path.isdir("runs/deep/3") and os.path.getsize("last.pt") > 0
+torch.load("last.pt")
+shutil.copy("last.pt", "best.pt")
+assert os.path.exists("best.pt")
+os.remove("kept.txt")
+assert not os.path.exists("kept.txt") and "kept.txt" not in os.listdir(".")
+shutil.rmtree("folder")
+assert not Path("folder").exists()
+os.mkdir("folder")
+assert os.listdir("folder") == []
+os.rename("data.bin", "moved.bin")
+assert Path("moved.bin").read_bytes() == b"data" and not Path("data.bin").exists()
+os.symlink("best.pt", "link.pt")
+assert Path("link.pt").resolve().stat().st_size == os.path.getsize("best.pt")
+try:
+    open("nowhere/file.txt", "w")
+except FileNotFoundError as error:
+    assert error.filename == "nowhere/file.txt"
+print("all as it should be")
