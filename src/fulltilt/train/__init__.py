@@ -5,13 +5,13 @@ step.py      HybridPrecisionTrainer: the step           loop.py       Trainer: f
   device.py    where the model lives                      sources.py     whatever gives batches, as a feed
   engine.py    forward, loss, backward, optimizers        augmenting.py  augmentation inside the loop
   precision.py fp32, tf32, bf16, fp16                     losses.py      a bad loss: nan.py sees it without waiting
-  optim.py     a user's optimizers, changed in place      metrics.py     torchmetrics beside the step
+  optim.py     a user's optimizers, changed in place      unpacking.py   batches that are mappings
   choose.py    what to try, what to keep (pure)           saving.py      a run's state, to checkpoint/ and back
   trials.py    the trials, on the real model              course.py      where a run stands: resume, roll back
   snapshot.py  state taken and put back, bit for bit      report.py      progress.py, lines.py, logs.py
   graphed.py   the whole step as a CUDA graph             schedules.py, monitored.py, callbacks.py
   micro.py     micro-batches; out of memory               signals.py     save and leave
-    ranks.py     all processes agree                      unpacking.py   batches that are mappings; labels.py
+    ranks.py     all processes agree                      labels.py      looked at before they reach a GPU
   ema.py       averaged weights
   clock.py     times without waiting
 several processes (torchrun)
