@@ -19,7 +19,7 @@ WORKERS = {"num_workers": 4, "persistent_workers": True}
         ("l = data.DataLoader(d,)", "l = data.DataLoader(d, num_workers=4, persistent_workers=True,)"),
         ("l = DataLoader()", "l = DataLoader(num_workers=4, persistent_workers=True)"),
         ("l = DataLoader((d))", "l = DataLoader((d), num_workers=4, persistent_workers=True)"),
-        ("DataLoader(f('ä', 2), (1,))  # ü", "DataLoader(f('ä', 2), (1,), num_workers=4, persistent_workers=True)  # ü"),
+        ("DataLoader(f('ä'), (1,))  # ü", "DataLoader(f('ä'), (1,), num_workers=4, persistent_workers=True)  # ü"),
         (
             "l = DataLoader(\n    d,\n    batch_size=2,\n)",
             "l = DataLoader(\n    d,\n    batch_size=2,\n    num_workers=4,\n    persistent_workers=True,\n)",

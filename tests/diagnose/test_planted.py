@@ -182,6 +182,13 @@ def test_a_starved_script_gains_nothing_now_by_precision_but_its_limit_does(plan
     assert found.findings[1].limit_gain > 0.5
 
 
+def test_waiting_for_a_core_is_no_slow_disk(planted):
+    stages = {"decode": (24, 10), "Flip": (2, 1)}
+    plant = {"phases": STARVED, "loader": {"num_workers": 15}, "loader_rate": 446, "stages": stages}
+    assert planted(**plant, surroundings={"cpu_share": 1.0}).diagnose().findings[0].cause == "slow-decode"
+    assert planted(**plant, surroundings={"cpu_share": 0.4}).diagnose().findings[0].cause == "slow-disk"
+
+
 def test_one_slow_rank(planted):
     usual = planted().observation(rank=0, world=2)
     late = planted(phases={"data wait": 12, "backward": 8.1}).observation(rank=1, world=2)

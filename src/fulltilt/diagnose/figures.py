@@ -216,9 +216,11 @@ class Figures:
     def stepping(self, own: float) -> float:
         """Seconds of a step when its own work takes `own` and feeding stays as it is."""
         loader = self.train_loader
-        if loader is None or loader.num_workers == 0 or self.wait <= 0:
+        if loader is None or loader.num_workers == 0:
             return own + self.wait + self.start
-        return max(own, min(self.loader, self.step)) + self.start
+        if self.wait >= LIMITS.data_wait * self.step:
+            return self.step  # a step that ends earlier waits longer for its batch
+        return min(max(own + self.wait, self.loader) + self.start, self.step)
 
     def ranked_stages(self) -> list[tuple[Stage, float]]:
         """Stages of the training loader with their shares of its work, the greatest first."""

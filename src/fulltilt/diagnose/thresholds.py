@@ -28,6 +28,8 @@ class Thresholds:
     """So many times the next stage, or it stands out from nothing."""
     waiting_read: float = 0.5
     """Share of reading that no core worked for: the disk or the network is waited for."""
+    waiting_read_when_busy: float = 0.9
+    """The same where all cores are busy: then everything waits, for a core."""
     shm_share: float = 0.8
     """Share of /dev/shm that batches on their way may fill."""
     worker_reserve: float = 0.85

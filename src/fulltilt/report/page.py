@@ -12,8 +12,8 @@ from .style import css
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
-def document(title: str, *content: Child) -> str:
-    """A whole page."""
+def document(title: str, *content: Child, style: str = "", script: str = "") -> str:
+    """A whole page; `style` and `script` are what one report has beyond those that all share."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -21,10 +21,10 @@ def document(title: str, *content: Child) -> str:
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("title", title),
-        tag("style", Markup(css())),
+        tag("style", Markup(css() + style)),
     )
     # Scripts aren't escaped in HTML; the comment markers keep the page well-formed as XML too.
-    script = tag("script", Markup(f"//<![CDATA[{SCRIPT}//]]>"))
+    script = tag("script", Markup(f"//<![CDATA[{SCRIPT}{script}//]]>"))
     body = tag("body", tag("main", *content), script)
     return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
 

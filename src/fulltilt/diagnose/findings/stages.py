@@ -30,7 +30,7 @@ def stages(figures: Figures) -> list[Finding]:
     found = []
     stage, share = ranked[0]
     if _dominates(ranked):
-        if _waited(stage) >= LIMITS.waiting_read and stage.name not in ("collate", "hand over", "pin"):
+        if _waits_for_files(figures, stage):
             found.append(_disk(figures, loader, stage, share))
         elif stage.name == "collate":
             found.append(_collate(figures, loader, stage, share))
@@ -62,6 +62,13 @@ def _waited(stage: Stage) -> float:
     if stage.cpu_seconds is None or stage.seconds <= 0:
         return 0.0
     return max(1 - stage.cpu_seconds / stage.seconds, 0.0)
+
+
+def _waits_for_files(figures: Figures, stage: Stage) -> bool:
+    found = figures.observation.surroundings
+    busy = found is not None and found.cpu_share is not None and found.cpu_share >= LIMITS.busy_cpu
+    least = LIMITS.waiting_read_when_busy if busy else LIMITS.waiting_read
+    return stage.name not in ("collate", "hand over", "pin") and _waited(stage) >= least
 
 
 def _takes(stage: Stage, share: float) -> str:

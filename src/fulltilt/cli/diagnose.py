@@ -1,0 +1,177 @@
+"""`fulltilt diagnose`: why a script trains as fast as it does, without a change to it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fulltilt.errors import FulltiltError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fulltilt.diagnose import Diagnosis
+    from fulltilt.launch.command import Command
+    from fulltilt.measure.observation import Observation
+
+PASS_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False}
+"""All that follows the script, and `-m` with its module, is the script's own."""
+
+_REPLAY_STEPS = 100
+_LIMIT_SECONDS = 20.0
+_START_SECONDS = 60.0
+"""A run for a limit may take that much longer to its first step than the script as it is did."""
+_SIGNAL = 128
+_TORCHRUN = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+    "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
+)  # fmt: skip
+
+
+def diagnose(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SCRIPT [ARGS]...", help="The script with its own arguments, or -m MODULE [ARGS]."),
+    ] = None,
+    *,
+    nproc_per_node: Annotated[int | None, typer.Option(help="Run it with torchrun, in so many processes.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
+    as_json: Annotated[Path | None, typer.Option("--json", help="Write all of it as JSON.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Watch the script to its end.")] = False,
+    max_steps: Annotated[int, typer.Option(help="Watch at most so many steps.")] = 200,
+    max_seconds: Annotated[float, typer.Option(help="Watch for at most so long, from the first step on.")] = 120.0,
+) -> None:
+    """Run a training script as it is, and say what keeps it from its limit, what that costs, and how to mend it.
+
+    The script runs three times for a short while: as it is; with its first batches again and again, which gives the
+    step's limit; and its loader alone. What it would write is kept away from its files.
+    """
+    from fulltilt.machine.files import check_writable
+
+    for option, path in (("--html", html), ("--json", as_json)):
+        if path is not None:
+            check_writable(path, option=option)
+    if max_steps < 5:
+        raise InputError(f"--max-steps: expected at least 5, found {max_steps}; fewer say nothing about a rate")
+    if not 1 <= max_seconds < float("inf"):
+        raise InputError(f"--max-seconds: expected at least 1, found {max_seconds:g}")
+    command = command_of(words or [], processes=nproc_per_node)
+    if command is None:
+        return
+    found = examine(command, full=full, max_steps=max_steps, max_seconds=max_seconds)
+    _show(found)
+    _write(found, html=html, as_json=as_json)
+
+
+def command_of(words: Sequence[str], *, processes: int | None) -> Command | None:
+    """The command; None in a process of torchrun that has nothing to do, because its first one does it for all.
+
+    Under torchrun the script is started anew, several times, by a torchrun of our own: one rendezvous serves one run.
+    """
+    from fulltilt.launch.command import parse
+
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        here, all_of_them = os.environ.get("LOCAL_WORLD_SIZE", "1"), os.environ.get("WORLD_SIZE", "1")
+        if here != all_of_them:
+            raise InputError(
+                f"torchrun started {all_of_them} processes, {here} of them on this machine; one machine is supported: "
+                "start it on one, with --nnodes 1"
+            )
+        first = os.environ.get("LOCAL_RANK", "0") == "0"
+        for name in _TORCHRUN:
+            os.environ.pop(name, None)
+        if not first:
+            return None
+        processes = int(here)
+    return parse(words, processes=processes)
+
+
+def examine(command: Command, *, full: bool, max_steps: int, max_seconds: float, **options: Any) -> Diagnosis:
+    """Observe it as it is, measure its limits, diagnose. A script that fails ends us with its own exit status."""
+    from fulltilt.diagnose import diagnose as made_of
+    from fulltilt.launch.observe import observe_all
+
+    name = Path(command.target).name
+    span = "to its end" if full else f"for at most {max_steps} steps or {max_seconds:g} s"
+    _say(f"watching {name} as it is, {span}")
+    ranks = observe_all(command, max_steps=max_steps, max_seconds=max_seconds, full=full, echo=True, **options)
+    seen = ranks[0]
+    leave_with(seen)
+    if not seen.steps:
+        reason = "; ".join(seen.notes) or "no optimizer took a step"
+        raise FulltiltError(
+            f"{name} was not seen to train ({reason}), so there is nothing to diagnose; "
+            "is it the script that trains, and are its arguments complete?"
+        )
+    replay = loader = None
+    if any(item.role != "eval" for item in seen.loaders):
+        limits: dict[str, Any] = {
+            **options, "max_steps": min(max_steps, _REPLAY_STEPS), "max_seconds": min(max_seconds, _LIMIT_SECONDS),
+            "deadline_seconds": _START_SECONDS + 2 * seen.seconds,
+        }  # fmt: skip
+        replay = _quietly(command, "its step's limit", mode="replay", **limits)
+        loader = _quietly(command, "its loader alone", mode="loader", **limits)
+    several = ranks if len(ranks) > 1 else ()
+    return made_of(seen, replay=replay, loader=loader, ranks=several)
+
+
+def leave_with(seen: Observation) -> None:
+    """Where the script itself failed, its traceback stands above, and its exit status is ours."""
+    if seen.ended in ("failed", "killed"):
+        status = seen.exit_status or 1
+        raise typer.Exit(status if status > 0 else _SIGNAL - status)
+
+
+def _quietly(command: Command, what: str, **options: Any) -> Observation:
+    """A run whose output nobody wants, behind a line that says how long it takes."""
+    from fulltilt.launch.observe import observe
+
+    if not sys.stderr.isatty():
+        _say(f"measuring {what}")
+        return observe(command, **options)
+    from rich.console import Console
+    from rich.status import Status
+
+    with Status(f"measuring {what}", console=Console(stderr=True)) as status:
+
+        def tell(seconds: float, _: int) -> None:
+            status.update(f"measuring {what}: {seconds:.0f} s")
+
+        return observe(command, on_progress=tell, **options)
+
+
+def _show(found: Diagnosis) -> None:
+    from rich.console import Console
+
+    from fulltilt.cli.diagnose_view import view
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=100)
+    console.print(view(found, width=console.width))
+
+
+def _write(found: Diagnosis, *, html: Path | None, as_json: Path | None) -> None:
+    from fulltilt.machine.files import write_whole
+
+    if as_json is not None:
+        import json
+
+        from fulltilt.diagnose.serial import to_json
+
+        write_whole(as_json, json.dumps(to_json(found), indent=1))
+        _say(f"wrote {as_json}")
+    if html is not None:
+        from fulltilt.report import diagnosis_page
+
+        write_whole(html, diagnosis_page(found))
+        _say(f"wrote {html}")
+
+
+def _say(text: str) -> None:
+    print(f"fulltilt: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,64 @@
+"""Findings and trials on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fulltilt.diagnose import words
+from fulltilt.diagnose.finding import Finding, Trial
+from fulltilt.diagnose.thresholds import LIMITS
+
+from .markup import Child, Markup, bound, join, tag
+from .page import card, table
+
+
+def findings_card(title: str, findings: Sequence[Finding], *, lead: str | None = None) -> Markup:
+    return card(
+        tag("h2", title),
+        tag("p", lead, class_="note") if lead else None,
+        tag("ol", *(_finding(finding) for finding in findings), class_="findings"),
+        label=title,
+    )
+
+
+def _finding(finding: Finding) -> Markup:
+    where = words.place(finding.place)
+    heading = tag("h3", bound(finding.title), tag("small", where) if where and where not in finding.title else None)
+    body = tag(
+        "div",
+        heading,
+        tag("ul", *(tag("li", bound(sentence)) for sentence in finding.evidence)) if finding.evidence else None,
+        tag("p", finding.fix, class_="fix"),
+        diff_block(finding.diff) if finding.diff else None,
+    )
+    return tag("li", _gain(finding), body)
+
+
+def _gain(finding: Finding) -> Markup:
+    later = finding.limit_gain
+    if finding.gain is None:
+        return tag("div", "?", tag("small", "can't be foretold"), class_="gain unknown")
+    if finding.gain < LIMITS.least_gain and later:
+        return tag("div", bound(words.gain(later)), tag("small", "once it is fed"), class_="gain unknown")
+    return tag("div", bound(words.gain(finding.gain)), tag("small", "foretold"), class_="gain good")
+
+
+def diff_block(diff: str) -> Markup:
+    lines = []
+    for line in diff.splitlines():
+        kind = "at" if line.startswith(("@@", "---", "+++")) else {"+": "add", "-": "del"}.get(line[:1])
+        lines.append(tag("span", line, class_=kind) if kind else join(line))
+    return tag("pre", join(*lines, separator="\n"))
+
+
+def trials_card(trials: Sequence[Trial], *, before: float | None, unit: str) -> Markup:
+    rows: list[list[Child]] = []
+    for trial in trials:
+        rate = trial.samples_per_second
+        change = f"{100 * (rate / before - 1):+.0f} %" if rate and before else "–"
+        shown = words.rate(rate, unit) if rate is not None else "–"
+        noise = f" ± {words.percent(trial.noise)}" if trial.noise is not None and rate is not None else ""
+        mark = tag("span", "kept", class_="mark good") if trial.kept else tag("span", "not kept", class_="quiet")
+        rows.append([trial.title, bound(shown + noise), bound(change), mark, bound(trial.reason)])
+    head = ["Tried", "Rate", "Beside the script as it is", "", "Why"]
+    return card(tag("h2", "What was tried"), table(head, rows, numeric=frozenset({1, 2})), label="What was tried")
