@@ -22,7 +22,7 @@ from fulltilt.feed import Feed, ImageFiles, feed
 from fulltilt.feed.file_feed import FileFeed
 
 TRAIN, CORES = "train", "cores"
-"""The two parts: all cores, and fewer."""
+"""The two parts: all cores and a given number of decoders; fewer cores, and numbers that are found."""
 TARGETS = {"fast": 0.97, "exact": 0.88, "auto": 0.97, "cache": 0.99, "cores_8": 0.85, "cores_4": 0.77}
 """Shares of the limit."""
 _FEWER = (8, 4)
@@ -47,9 +47,12 @@ class Training:
         return self._against(TRAIN, self._plans(quick=quick), say)
 
     def measure_cores(self, *, quick: bool, say: Say) -> list[Case]:
-        """With fewer cores: as it sets itself, against what the cores and the GPU's engines give alone."""
-        fewer = _FEWER if self._scale.gpu else ()
-        found = self._against(CORES, [plan for cores in fewer for plan in self._with_fewer(cores, quick=quick)], say)
+        """All at "auto", with all cores and with fewer, against what the cores and the GPU's engines give alone."""
+        plans: list[Plan] = []
+        if self._scale.gpu:
+            plans = [self._plan("auto", f"feed, fast, automatic, {self._cores} cores", num_workers="auto")]
+            plans += [plan for cores in _FEWER for plan in self._with_fewer(cores, quick=quick)]
+        found = self._against(CORES, plans, say)
         rates = {case.key: case.rate.samples_per_second for case in found if case.rate is not None}
 
         def compared(case: Case) -> Case:
@@ -73,8 +76,6 @@ class Training:
             self._plan("exact", "feed, exact decoding", quality="exact"),
             Plan(key="cache", title="feed, from a cache", run=self._from_cache, targets=self._targets("cache")),
         ]
-        if self._scale.gpu and not quick:
-            plans.insert(2, self._plan("auto", "feed, fast, automatic workers", num_workers="auto"))
         if self._scale.peers:
             workers = min(_LOADER_WORKERS, self._cores)
             plans.append(
@@ -91,12 +92,16 @@ class Training:
         return Plan(key=key, title=title, run=lambda: self._fed(**options), targets=self._targets(key))
 
     def _with_fewer(self, cores: int, *, quick: bool) -> list[Plan]:
-        title, each = f"feed, fast, {cores} cores only", {"cores": cores, "num_workers": cores - 1}
+        title, each = f"feed, fast, automatic, {cores} cores only", {"cores": cores, "num_workers": cores - 1}
         plans = [self._plan(f"cores_{cores}", title, cores=cores, num_workers="auto")]
         if not quick:
             plans += [
-                self._plan(f"cores_{cores}_cpu", f"{title}, none decoded by the GPU", gpu_share=0.0, **each),
-                self._plan(f"cores_{cores}_gpu", f"{title}, all decoded by the GPU", gpu_share=1.0, **each),
+                self._plan(
+                    f"cores_{cores}_cpu", f"feed, fast, {cores} cores only, by the cores alone", gpu_share=0.0, **each
+                ),
+                self._plan(
+                    f"cores_{cores}_gpu", f"feed, fast, {cores} cores only, by the GPU alone", gpu_share=1.0, **each
+                ),
             ]
         if self._cores <= cores:
             return [replace(plan, unavailable=f"{self._cores} cores are usable: none to take away") for plan in plans]
