@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 import torch
 from torch import autocast, nn
 from torch.nn import functional as F
 
-from fulltilt import AsyncDataProcessor, CPUAssistedTraining
+from fulltilt import AsyncDataProcessor, CPUAssistedTraining, HybridPrecisionTrainer
+from fulltilt.assist import extract_features
 
 
 class Segmenter(nn.Module):
@@ -48,6 +50,54 @@ def test_tasks_by_the_names_of_the_guide():
     assert len(workers) == num_cpu_workers
     assist.close()
     assert not any(thread.is_alive() for thread in started)
+
+
+def test_the_trainer_of_the_guide_set_up_by_hand(capsys):
+    """Its code for use, to the letter; nothing is measured of a GPU after one step, or where there is none."""
+    model, device = Segmenter(), torch.device("cpu")
+    optimizer = torch.optim.AdamW(model.parameters())
+    images, masks, sim_feats = batch()
+
+    hybrid_trainer = HybridPrecisionTrainer(
+        model=model,
+        optimizer=optimizer,
+        device=device
+    )  # fmt: skip
+
+    loss, outputs = hybrid_trainer.train_step(images, masks, sim_feats)
+
+    stats = hybrid_trainer.get_performance_stats()
+    print(f"GPU利用率: {stats['gpu_utilization']:.1f}%")
+
+    assert loss.isfinite()
+    assert outputs.shape == masks.shape
+    assert capsys.readouterr().out == "GPU利用率: nan%\n"
+    assert "gpu_utilization" not in stats
+    assert stats["avg_cpu_time"] > 0
+    with pytest.raises(KeyError, match="figures are avg_cpu_time"):
+        stats["utilization"]
+
+
+def test_the_three_classes_of_the_guide_in_one_loop():
+    """Metrics on CPU threads, the next batch made ready by others, the step on the device."""
+    model = Segmenter()
+    trainer = HybridPrecisionTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), device="cpu")
+    raw = [((images * 255).byte(), masks) for images, masks, _ in (batch() for _ in range(8))]
+    reference = torch.rand(6, 3 * 16 + 8 * 4)
+
+    def prepare(pair):
+        images, masks = pair
+        return images.float() / 255, masks, extract_features(images, reference=reference)
+
+    with CPUAssistedTraining(2) as assist:
+        pending = []
+        for images, masks, sim_feats in trainer.prepared(raw, prepare):
+            loss, outputs = trainer.train_step(images, masks, sim_feats)
+            pending.append(assist.submit("compute_metrics", outputs, masks))
+            assert loss.isfinite()
+        assert all(0 <= future.result()["iou"] <= 1 for future in pending)
+    assert len(pending) == len(raw)
+    assert trainer.get_performance_stats()["background_seconds"] > 0
 
 
 def test_the_step_of_the_guide():

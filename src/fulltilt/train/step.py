@@ -32,6 +32,7 @@ from fulltilt.train.optim import check_saved, why_not_fused
 from fulltilt.train.precision import check_precision, formats_for, widen
 from fulltilt.train.preparing import Prepared
 from fulltilt.train.roles import Loss, Objective, split, target_place
+from fulltilt.train.stats import PerformanceStats
 from fulltilt.train.trials import Trials
 
 _log = logging.getLogger("fulltilt.train")
@@ -189,15 +190,15 @@ class HybridPrecisionTrainer:
         """The loop had to wait so long for this batch."""
         self._clock.waited(seconds)
 
-    def get_performance_stats(self) -> dict[str, float]:
-        """Figures of the latest steps; one that could not be taken is absent.
+    def get_performance_stats(self) -> PerformanceStats:
+        """Figures of the latest steps; one that could not be taken is absent, and nan if it is asked for.
 
         gpu_utilization (percent of the time in which the device had a step to work on), avg_gpu_time, avg_cpu_time (in
         train_step), cpu_ratio (of the two), data_wait_seconds, copy_seconds, step_p50, step_p99 (from one step to the
         next), samples_per_second, gpu_memory_bytes (peak, not counting what was tried),
         background_seconds (of threads, for a batch of `prepared`).
         """
-        figures = self._clock.figures()
+        figures = PerformanceStats(self._clock.figures())
         if self._background_seconds is not None:
             figures["background_seconds"] = self._background_seconds
         return figures
