@@ -19,6 +19,7 @@ from fulltilt.cli.compare import compare
 from fulltilt.cli.diagnose import PASS_ON, diagnose
 from fulltilt.cli.env import env
 from fulltilt.cli.monitor import monitor
+from fulltilt.cli.run import run
 from fulltilt.cli.train import train
 from fulltilt.cli.video import video
 from fulltilt.errors import FulltiltError
@@ -51,6 +52,7 @@ def _root(
 app.command()(env)
 app.command()(monitor)
 app.command(context_settings=PASS_ON)(diagnose)
+app.command(context_settings=PASS_ON)(run)
 app.command()(compare)
 app.command()(train)
 app.add_typer(augment, name="augment")

@@ -1,0 +1,214 @@
+"""`fulltilt run`: any training script, unmodified, at its limit: find a plan for it once, then run it with that."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fulltilt.errors import InputError
+
+if TYPE_CHECKING:
+    from fulltilt.launch.command import Command
+    from fulltilt.launch.plan import Plan
+    from fulltilt.launch.tune import Tuned
+    from fulltilt.measure.observation import Observation
+
+_INTERRUPTED = 130
+
+
+class LevelName(StrEnum):
+    EXACT = "exact"
+    NUMERIC = "numeric"
+    SEMANTIC = "semantic"
+
+
+def run(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SCRIPT [ARGS]...", help="The script with its own arguments, or -m MODULE [ARGS]."),
+    ] = None,
+    *,
+    nproc_per_node: Annotated[int | None, typer.Option(help="Run it with torchrun, in so many processes.")] = None,
+    level: Annotated[
+        LevelName,
+        typer.Option(help="exact: same order, same maths. numeric: losses within their band. semantic: others, too."),
+    ] = LevelName.NUMERIC,
+    plan_file: Annotated[
+        Path | None, typer.Option("--plan", help="Use this plan; where there is no such file, it is made.")
+    ] = None,
+    no_tune: Annotated[bool, typer.Option("--no-tune", help="Look for nothing: the plan there is, or none.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan and the edits to make by hand; don't run the script.")
+    ] = False,
+    max_seconds: Annotated[float, typer.Option(help="How long a plan may be looked for.")] = 180.0,
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
+    as_json: Annotated[Path | None, typer.Option("--json", help="Write all of it as JSON.")] = None,
+) -> None:
+    """Find what makes a training script faster, prove that it trains as before, and run it with that.
+
+    Settings are tried from outside, in short runs whose files are kept away from the script's own. What pays is kept
+    as a plan and used again next time. The script's output and exit status are its own.
+    """
+    from fulltilt.cli.diagnose import command_of
+    from fulltilt.machine.files import check_writable
+
+    for option, path in (("--html", html), ("--json", as_json)):
+        if path is not None:
+            check_writable(path, option=option)
+    if not 10 <= max_seconds <= 86_400:
+        raise InputError(f"--max-seconds: expected 10 to 86400, found {max_seconds:g}")
+    command = command_of(words or [], processes=nproc_per_node)
+    if command is None:
+        return
+    try:
+        plan, tuned = _plan(command, level, plan_file, no_tune=no_tune, max_seconds=max_seconds)
+    except KeyboardInterrupt:
+        raise typer.Exit(_INTERRUPTED) from None
+    if dry_run:
+        _show_plan(plan, tuned)
+        _write(plan, tuned, None, html=html, as_json=as_json)
+        return
+    from fulltilt.launch.run import execute
+
+    status, seen = execute(command, {} if plan is None else plan.settings)
+    _write(plan, tuned, seen, html=html, as_json=as_json)
+    _summarise(plan, seen)
+    raise typer.Exit(status)
+
+
+def _plan(
+    command: Command, level: LevelName, file: Path | None, *, no_tune: bool, max_seconds: float
+) -> tuple[Plan | None, Tuned | None]:
+    """The plan there is, where it fits; else one that is looked for now, unless none is to be."""
+    from fulltilt.launch import plan as plans
+
+    path = file or plans.default_path(command)
+    known = _known(command, level, path, named=file is not None)
+    if known is not None or no_tune:
+        return known, None
+    return _tuned(command, level, path, max_seconds=max_seconds)
+
+
+def _known(command: Command, level: LevelName, path: Path, *, named: bool) -> Plan | None:
+    from fulltilt.launch import plan as plans
+    from fulltilt.launch.candidates import allowed, level_of
+
+    if not path.exists():
+        return None
+    try:
+        plan = plans.read(path)
+    except InputError as error:
+        _say(f"{error}: looking for a new one")
+        return None
+    stale = plan.key.why_not(plans.key_of(command))
+    if stale is None and not allowed(level_of(plan.settings), level.value):
+        stale = f"it is of level {level_of(plan.settings)}, asked for is {level}"
+    if stale is None and not allowed(level.value, plan.level):
+        stale = f"it was looked for at level {plan.level}, asked for is {level}"
+    if stale is not None:
+        _say(f"the plan {path} does not fit: {stale}")
+        return None
+    _say(f"the plan of {path}" if named else f"the plan found before ({path})")
+    return plan
+
+
+def _tuned(command: Command, level: LevelName, path: Path, *, max_seconds: float) -> tuple[Plan | None, Tuned | None]:
+    from fulltilt.launch import plan as plans
+    from fulltilt.launch.observe import observe_all
+    from fulltilt.launch.tune import NotTuned, Tuner
+    from fulltilt.machine.cores import read_cores
+
+    _say(f"looking for what makes {Path(command.target).name} faster, for at most {max_seconds:g} s")
+    found = Tuner(
+        command=command,
+        key=plans.key_of(command),
+        level=level.value,
+        cores=read_cores().usable,
+        seconds=max_seconds,
+        observe=observe_all,
+        say=_say,
+    ).tune()
+    if isinstance(found, NotTuned):
+        _say(f"{found.reason}: the script is run as it is")
+        return None, None
+    plans.write(found.plan, path)
+    _say(f"the plan is kept in {path} ({found.seconds:.0f} s)")
+    return found.plan, found
+
+
+def _show_plan(plan: Plan | None, tuned: Tuned | None) -> None:
+    from fulltilt.launch.edits import by_hand
+    from fulltilt.launch.plan import to_toml
+
+    if plan is None:
+        print("no plan: the script would be run as it is")
+        return
+    print(to_toml(plan))
+    lines = by_hand(plan.settings, () if tuned is None else tuned.diagnosis.findings)
+    print("\n".join(["The same by hand:", *lines]) if lines else "Nothing to change: the script is best left as it is.")
+
+
+def _summarise(plan: Plan | None, seen: Observation | None) -> None:
+    """Before, after, limit, in one line on stderr; nothing where nothing was measured."""
+    from fulltilt.launch.candidates import describe
+    from fulltilt.launch.rate import rate_of
+    from fulltilt.launch.tune import amount
+
+    if plan is None or plan.before is None:
+        return
+    limit = "" if plan.limit is None else f", its step's limit {amount(plan.limit)}"
+    if not plan.settings:
+        _say(f"run as it is: {amount(plan.before)} samples/s{limit}")
+        return
+    rate = None if seen is None else rate_of(seen)
+    after = plan.after if rate is None else rate.value
+    if after is None:
+        return
+    times = f"{after / plan.before:.2g}×" if after / plan.before < 10 else f"{after / plan.before:.0f}×"
+    _say(f"before {amount(plan.before)} samples/s, after {amount(after)} ({times}){limit}: {describe(plan.settings)}")
+
+
+def _write(
+    plan: Plan | None, tuned: Tuned | None, seen: Observation | None, *, html: Path | None, as_json: Path | None
+) -> None:
+    from dataclasses import asdict, replace
+
+    from fulltilt.launch.rate import rate_of
+    from fulltilt.machine.files import write_whole
+
+    after = None if tuned is None else tuned.after
+    if after is not None and seen is not None:
+        rate = rate_of(seen)
+        after = replace(
+            after, observation=seen, samples_per_second=after.samples_per_second if rate is None else rate.value
+        )
+    if as_json is not None:
+        import json
+
+        from fulltilt.diagnose.serial import to_json
+
+        data: dict[str, Any] = {
+            "plan": None if plan is None else asdict(plan),
+            "diagnosis": None if tuned is None else to_json(tuned.diagnosis),
+            "trials": [] if tuned is None else [asdict(trial) for trial in tuned.trials],
+            "after": None if after is None else asdict(after),
+            "losses": None if tuned is None or tuned.losses is None else asdict(tuned.losses),
+        }
+        write_whole(as_json, json.dumps(data, indent=1, default=dict))
+        _say(f"wrote {as_json}")
+    if html is not None and tuned is None:
+        _say("no page was written: it shows what tuning finds, and nothing was tuned this time")
+    elif html is not None and tuned is not None:
+        from fulltilt.report import diagnosis_page
+
+        page = diagnosis_page(tuned.diagnosis, trials=tuned.trials, after=after, losses=tuned.losses)
+        write_whole(html, page)
+        _say(f"wrote {html}")
+
+
+def _say(text: str) -> None:
+    print(f"fulltilt: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,281 @@
+"""Find a plan for a script: observe it, measure its limits, diagnose, try, verify. Effects are others'; order is here.
+
+    as is ─► limits ─► diagnosis ─► candidates ─► search ─► losses before and after ─► the limit with the plan ─► Plan
+
+All of it within the seconds that are given. Each part leaves time for those that follow; verification is never left
+out: what could not be verified is not applied.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from fulltilt.diagnose import diagnose
+from fulltilt.diagnose.finding import Diagnosis, Level, LossCurves, Outcome, Trial
+from fulltilt.launch.candidates import candidates, level_of, neighbours
+from fulltilt.launch.command import Command
+from fulltilt.launch.plan import Key, Plan
+from fulltilt.launch.rate import Rate, rate_of
+from fulltilt.launch.search import LEAST_GAIN, Found, Settings, compare, search
+from fulltilt.launch.settings import SETTINGS
+from fulltilt.launch.verify import LEAST_STEPS, Verdict, fallbacks, is_same, roundings, verdict
+from fulltilt.measure.observation import Observation
+
+Observe = Callable[..., tuple[Observation, ...]]
+Say = Callable[[str], None]
+
+_AS_IS_SHARE = 0.12
+_AS_IS_SECONDS = (6.0, 25.0)
+_LIMIT_SECONDS = 8.0
+_TRIAL_SECONDS = 6.0
+"""Of steps; starting the script comes on top."""
+_TRIAL_STEPS = (45, 1500)
+_COMPILE_SECONDS = 90.0
+"""A first step that compiles may take that much longer."""
+_VERIFY_STEPS = (12, 40)
+_VERIFY_SECONDS = 8.0
+_SEED = 20_000_003
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """All that was learnt on the way to a plan."""
+
+    plan: Plan
+    diagnosis: Diagnosis
+    trials: tuple[Trial, ...] = ()
+    after: Outcome | None = None
+    """None where the script is left as it is."""
+    losses: LossCurves | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotTuned:
+    """The script can't be tuned; `reason` is a clause. It is run as it is."""
+
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Tuner:
+    command: Command
+    key: Key
+    level: Level
+    cores: int
+    seconds: float
+    observe: Observe
+    say: Say = lambda _: None
+    clock: Callable[[], float] = time.monotonic
+    until: float = 0.0
+    step_seconds: float = 0.0
+    start_seconds: float = 0.0
+    """From the command's start to its first step."""
+    known_losses: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def tune(self) -> Tuned | NotTuned:
+        began = self.clock()
+        self.until = began + self.seconds
+        seen = self._as_is()
+        if isinstance(seen, NotTuned):
+            return seen
+        diagnosis = self._diagnosed(seen)
+        baseline = rate_of(seen[0])
+        if baseline is None:
+            return NotTuned(reason="too few steps could be watched")
+        self._say_limits(diagnosis, baseline)
+        chosen = candidates(diagnosis.findings, seen[0], cores=self.cores, level=self.level)
+        if not chosen:
+            self.say("nothing that can be set from outside is foretold to pay")
+            plan = self._plan({}, baseline, diagnosis, verified="nothing to verify: the script is left as it is")
+            return Tuned(plan=plan, diagnosis=diagnosis, seconds=self.clock() - began)
+        found = search(
+            chosen,
+            baseline,
+            measure=self._measure,
+            clock=self.clock,
+            seconds=self.until - self.clock() - self._verify_seconds(),
+            trial_seconds=self.start_seconds + _TRIAL_SECONDS,
+            neighbours=lambda settings, waits: neighbours(settings, cores=self.cores, waits=waits),
+            say=self._say_trial,
+        )
+        return self._verified(found, diagnosis, began)
+
+    # the script as it is
+
+    def _as_is(self) -> tuple[Observation, ...] | NotTuned:
+        began = self.clock()
+        least, most = _AS_IS_SECONDS
+        span = min(max(self.seconds * _AS_IS_SHARE, least), most)
+        ranks = self.observe(self.command, max_seconds=span, deadline_seconds=self.seconds / 2)
+        seen = ranks[0]
+        if seen.ended in ("failed", "killed"):
+            return NotTuned(reason="it ends with an error")
+        if len(seen.steps) < LEAST_STEPS:
+            return NotTuned(reason=f"{len(seen.steps) or 'no'} training steps could be watched")
+        self.step_seconds = median(step.seconds for step in seen.steps)
+        watched = math.fsum(step.seconds for step in seen.steps) + math.fsum(seen.outside.values())
+        self.start_seconds = max(0.5, self.clock() - began - watched)
+        return ranks
+
+    def _diagnosed(self, ranks: tuple[Observation, ...]) -> Diagnosis:
+        seen = ranks[0]
+        replay = loader = None
+        if any(one.role != "eval" for one in seen.loaders):
+            replay = self._limit({})
+            loader = self._run(mode="loader", max_seconds=_LIMIT_SECONDS)
+        return diagnose(seen, replay=replay, loader=loader, ranks=ranks if len(ranks) > 1 else ())
+
+    def _limit(self, settings: Mapping[str, Any]) -> Observation:
+        return self._run(mode="replay", settings=settings, max_steps=100, max_seconds=_LIMIT_SECONDS)
+
+    def _run(self, **options: Any) -> Observation:
+        compiles = _COMPILE_SECONDS if (options.get("settings") or {}).get("compile") else 0.0
+        options["max_seconds"] += compiles
+        late = 30.0 + 3 * self.start_seconds + 2 * options["max_seconds"]
+        return self.observe(self.command, deadline_seconds=late, **options)[0]
+
+    # trials
+
+    def _measure(self, settings: Settings) -> Rate | str:
+        least, most = _TRIAL_STEPS
+        workers = int(settings.get("loader.num_workers", 0))
+        steps = min(max(round(2 * _TRIAL_SECONDS / self.step_seconds), least), most)
+        seen = self._run(settings=settings, max_steps=steps + 2 * workers, max_seconds=_TRIAL_SECONDS)
+        if seen.ended in ("failed", "killed"):
+            return f"failed ({_last_words(seen)})"
+        return rate_of(seen) or "too few steps"
+
+    # losses
+
+    def _verify_seconds(self) -> float:
+        """Three runs, and the limit once more."""
+        return 4 * self.start_seconds + 3 * min(_VERIFY_SECONDS, _VERIFY_STEPS[1] * self.step_seconds) + 4.0
+
+    def _losses(self, settings: Mapping[str, Any], *, again: bool = False) -> tuple[float, ...]:
+        key = repr(sorted(settings.items())) + ("again" if again else "")
+        if key not in self.known_losses:
+            least, most = _VERIFY_STEPS
+            steps = min(max(round(_VERIFY_SECONDS / self.step_seconds), least), most)
+            seen = self._run(
+                settings=settings, max_steps=steps, max_seconds=3 * _VERIFY_SECONDS, seed=_SEED, tie_draws=True
+            )
+            self.known_losses[key] = seen.first_losses[:steps]
+        return self.known_losses[key]
+
+    def judge(self, settings: Mapping[str, Any]) -> Verdict:
+        """By the rule of verify.py; only the runs that it needs."""
+        level = level_of(settings)
+        before, after = self._losses({}), self._losses(settings)
+        if level == "exact":
+            again = () if is_same(before, after) else self._losses({}, again=True)
+            return verdict(level, before, after, again=again)
+        nudged = self._losses({"verify.nudge": roundings(settings)})
+        return verdict(level, before, after, nudged=nudged)
+
+    def _verified(self, found: Found, diagnosis: Diagnosis, began: float) -> Tuned:
+        trials, rate, settings = list(found.trials), found.rate, found.settings
+        if not settings:
+            self.say("nothing pays: the script is left as it is")
+            plan = self._plan({}, found.baseline, diagnosis, verified="nothing to verify: the script is left as it is")
+            return Tuned(plan=plan, diagnosis=diagnosis, trials=tuple(trials), seconds=self.clock() - began)
+        self.say("comparing the losses of the first steps, before and after")
+        judged = self.judge(settings)
+        for lesser in fallbacks(settings, {name: kind.level for name, kind in SETTINGS.items()}):
+            if judged.holds:
+                break
+            self.say(f"rolled back: {judged.reason}")
+            trials.append(_rolled_back(settings, rate, judged))
+            settings = lesser
+            if settings:
+                held = self._measure(settings)
+                if isinstance(held, str) or compare(held, found.baseline)[0] < LEAST_GAIN:
+                    settings = {}
+                    break
+                rate, judged = held, self.judge(settings)
+        if not settings:
+            self.say("the script is left as it is")
+            plan = self._plan({}, found.baseline, diagnosis, verified=f"rolled back: {judged.reason}")
+            return Tuned(
+                plan=plan, diagnosis=diagnosis, trials=tuple(trials), losses=judged.curves,
+                seconds=self.clock() - began,
+            )  # fmt: skip
+        self.say(f"verified: {judged.reason}")
+        limit = self._limit_with(settings, diagnosis)
+        plan = self._plan(settings, found.baseline, diagnosis, verified=judged.reason, after=rate.value, limit=limit)
+        outcome = Outcome(samples_per_second=rate.value, settings=settings, limit=limit, verified=judged.reason)
+        return Tuned(
+            plan=plan, diagnosis=diagnosis, trials=tuple(trials), after=outcome, losses=judged.curves,
+            seconds=self.clock() - began,
+        )  # fmt: skip
+
+    def _limit_with(self, settings: Mapping[str, Any], diagnosis: Diagnosis) -> float | None:
+        """What the step could do under the plan; its old limit where only feeding has changed."""
+        if all(name.startswith(("loader.", "copy.", "decode")) for name in settings) or diagnosis.limits.step is None:
+            return diagnosis.limits.step
+        if self.until - self.clock() < self.start_seconds + 2.0:
+            return None
+        rate = rate_of(self._limit(settings))
+        return None if rate is None else rate.value
+
+    # words
+
+    def _plan(
+        self,
+        settings: Mapping[str, Any],
+        baseline: Rate,
+        diagnosis: Diagnosis,
+        *,
+        verified: str,
+        after: float | None = None,
+        limit: float | None = None,
+    ) -> Plan:
+        return Plan(
+            key=self.key,
+            level=self.level,
+            settings=settings,
+            before=baseline.value,
+            after=after if settings else baseline.value,
+            limit=limit if settings else diagnosis.limits.step,
+            verified=verified,
+        )
+
+    def _say_limits(self, diagnosis: Diagnosis, baseline: Rate) -> None:
+        limits = [f"as it is {amount(baseline.value)} samples/s"]
+        limits += [] if diagnosis.limits.step is None else [f"its step's limit {amount(diagnosis.limits.step)}"]
+        limits += [] if diagnosis.limits.loader is None else [f"its loader alone {amount(diagnosis.limits.loader)}"]
+        self.say(", ".join(limits))
+        self.say(diagnosis.verdict)
+
+    def _say_trial(self, trial: Trial) -> None:
+        rate = "" if trial.samples_per_second is None else f" {amount(trial.samples_per_second)} samples/s,"
+        self.say(f"tried {trial.title}:{rate} {trial.reason}")
+
+
+def amount(value: float) -> str:
+    """A rate for people: three digits, thousands apart."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _rolled_back(settings: Mapping[str, Any], rate: Rate, judged: Verdict) -> Trial:
+    from fulltilt.launch.candidates import describe
+
+    return Trial(
+        title=describe(settings),
+        settings=dict(settings),
+        samples_per_second=rate.value,
+        kept=False,
+        reason=f"rolled back: {judged.reason}",
+        noise=rate.noise,
+    )
+
+
+def _last_words(seen: Observation) -> str:
+    """The script's own last line."""
+    told = [note.removeprefix("its output ended with: ") for note in seen.notes if note.startswith("its output ended")]
+    return told[-1].strip()[:120] if told else f"exit status {seen.exit_status}"
