@@ -19,7 +19,7 @@ from tests.feed.shared_memory import in_shared_memory
 from tests.feed.slow.starving import starving_rates
 
 from fulltilt.cache import Cache
-from fulltilt.cache.manifest import clear
+from fulltilt.cache.manifest import MANIFEST, clear
 from fulltilt.cache.policy import Keep
 from fulltilt.errors import InputError, SampleError
 from fulltilt.feed import ImageFiles, caching, feed
@@ -293,7 +293,7 @@ def test_a_disk_that_can_not_be_written_is_told_and_training_goes_on(photos, pla
 
 
 def test_a_build_that_is_killed_is_told_and_training_goes_on(photos, plain, no_ram, monkeypatch, caplog):
-    monkeypatch.setenv("FULLTILT_TEST_SLOW_OPEN", "0.2")
+    monkeypatch.setenv("FULLTILT_TEST_SLOW_OPEN", "0.5")
     monkeypatch.setenv("FULLTILT_TEST_SLOW_MODULE", "fulltilt.cache.worker")
     with feed(ImageFiles(photos), **options()) as it:
         until(it, lambda: it._auto._builder is not None)
@@ -365,8 +365,8 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("end", ["exit", "kill"])
-def test_a_build_ends_with_the_trainer(photos, end, monkeypatch):
-    monkeypatch.setenv("FULLTILT_TEST_SLOW_OPEN", "0.2")
+def test_a_build_ends_with_the_trainer(photos, end, monkeypatch, tmp_path):
+    monkeypatch.setenv("FULLTILT_TEST_SLOW_OPEN", "0.5")
     monkeypatch.setenv("FULLTILT_TEST_SLOW_MODULE", "fulltilt.cache.worker")
     trainer = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, end, *photos], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -378,11 +378,13 @@ def test_a_build_ends_with_the_trainer(photos, end, monkeypatch):
             assert time.monotonic() < deadline, "the build has started no workers"
             time.sleep(0.05)
         trainer.kill()
-    _, errors = trainer.communicate(timeout=20)
-    deadline = time.monotonic() + 10
+    _, errors = trainer.communicate(timeout=60)
+    deadline = time.monotonic() + 60
     while group_of(builder):
-        assert time.monotonic() < deadline, "the build goes on without its trainer"
+        assert time.monotonic() < deadline, "a process of the build is still there"
         time.sleep(0.05)
+    made = sum(len(Cache.open(manifest.parent)) for manifest in tmp_path.glob(f"caches/*/{MANIFEST}"))
+    assert made < COUNT, "the build went on without its trainer"
     assert "Traceback" not in errors
 
 
