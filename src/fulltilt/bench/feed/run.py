@@ -87,7 +87,7 @@ def _cases(place: Path, scale: Scale, *, quick: bool, only: Sequence[str], say: 
 
     parts: dict[str, Callable[[], list[Case]]] = {
         "ladder": lambda: measure_ladder(files(), scale, cores=cores, quick=quick, say=say),
-        "train": lambda: training().measure(quick=quick, say=say),
+        "train": lambda: training().measure(say=say),
         "cores": lambda: training().measure_cores(quick=quick, say=say),
         "unet": lambda: measure_unet(place, scale, cores=cores, say=say),
         "windows": lambda: measure_windows(scale, say=say),

@@ -42,9 +42,9 @@ class Training:
             model, self.title = small_classifier(), f"limit: a small CNN, batch {scale.batch}"
         self.step = Step(model, scale.device, half=scale.gpu, compiled=scale.gpu)
 
-    def measure(self, *, quick: bool, say: Say) -> list[Case]:
+    def measure(self, *, say: Say) -> list[Case]:
         """With all cores, and DataLoaders."""
-        return self._against(TRAIN, self._plans(quick=quick), say)
+        return self._against(TRAIN, self._plans(), say)
 
     def measure_cores(self, *, quick: bool, say: Say) -> list[Case]:
         """All at "auto", with all cores and with fewer, against what the cores and the GPU's engines give alone."""
@@ -70,7 +70,7 @@ class Training:
             batch = tuple(tensor.clone() for tensor in next(iter(it)))
         return against(Limit(self.step, batch, self._scale), part, self.title, plans, say)
 
-    def _plans(self, *, quick: bool) -> list[Plan]:
+    def _plans(self) -> list[Plan]:
         plans = [
             self._plan("fast", "feed, fast decoding"),
             self._plan("exact", "feed, exact decoding", quality="exact"),
