@@ -6,8 +6,16 @@ import time
 
 import pytest
 import torch
+from torchmetrics.classification import (
+    BinaryAccuracy,
+    BinaryAUROC,
+    BinaryF1Score,
+    BinaryJaccardIndex,
+    MulticlassAccuracy,
+)
 
-from fulltilt import CPUAssistedTraining
+from fulltilt import CPUAssistedTraining, HybridPrecisionTrainer
+from fulltilt.assist.beside import MetricsBeside
 from fulltilt.assist.handover import Handover
 
 pytestmark = pytest.mark.gpu
@@ -66,3 +74,85 @@ def test_pinned_memory_is_bounded():
             assist.submit(lambda t: time.sleep(0.005), tensor)
             most = max(most, assist.stats().held_bytes)
     assert 0 < most <= limit
+
+
+# --- metrics beside the step -----------------------------------------------------------------------------------------
+
+
+def binary_metrics():
+    return {
+        "iou": BinaryJaccardIndex(),
+        "dice": BinaryF1Score(),
+        "auroc": BinaryAUROC(thresholds=50),
+        "exact": BinaryAUROC(),
+    }
+
+
+def test_metrics_beside_a_gpu_are_those_of_the_cpu_in_the_loop():
+    expected = binary_metrics()
+    beside = MetricsBeside(binary_metrics(), torch.device("cuda"), prefix="", workers=3)
+    draw = torch.Generator("cuda").manual_seed(0)
+    for _ in range(12):
+        outputs = torch.randn(4, 1, 256, 256, generator=draw, device="cuda").bfloat16()
+        masks = torch.randint(2, (4, 256, 256), generator=draw, device="cuda", dtype=torch.uint8)
+        beside.add(outputs, masks)
+        for metric in expected.values():
+            metric.update(outputs.squeeze(1).cpu(), masks.cpu())
+        outputs.zero_()  # the loop's memory is its own again
+        masks.zero_()
+    beside_values = beside.compute()
+    assert beside_values == {name: float(metric.compute()) for name, metric in expected.items()}
+    beside.close()
+
+
+def test_small_batches_are_handed_over_together_and_without_a_wait():
+    beside = MetricsBeside({"accuracy": MulticlassAccuracy(10)}, torch.device("cuda"), prefix="")
+    outputs, labels = torch.randn(32, 10, device="cuda"), torch.randint(10, (32,), device="cuda")
+    beside.add(outputs, labels)  # the first is waited for
+    torch.cuda.synchronize()
+    torch.cuda._sleep(1_000_000_000)  # about half a second of the GPU's clock
+    began = time.perf_counter()
+    for _ in range(300):
+        beside.add(outputs, labels)
+    assert time.perf_counter() - began < 0.25
+    expected = MulticlassAccuracy(10)
+    expected.update(outputs.cpu(), labels.cpu())
+    assert beside.compute()["accuracy"] == pytest.approx(float(expected.compute()), abs=1e-6)
+    beside.close()
+
+
+def test_metrics_that_the_cpu_can_not_keep_up_with_go_to_the_device_and_count_the_same():
+    class Slow(BinaryAccuracy):
+        def update(self, preds, target):
+            if preds.device.type == "cpu":
+                time.sleep(0.2)
+            super().update(preds, target)
+
+    beside = MetricsBeside({"slow": Slow()}, torch.device("cuda"), prefix="", workers=1)
+    outputs = torch.rand(1, 4096, 4096, device="cuda")  # more than is gathered
+    masks = torch.randint(2, (1, 4096, 4096), device="cuda")
+    for _ in range(60):
+        beside.add(outputs, masks)
+    assert beside.decision is not None
+    assert beside.decision.value == {"slow"}
+    expected = BinaryAccuracy()
+    expected.update(outputs.cpu(), masks.cpu())
+    assert beside.compute() == {"slow": pytest.approx(float(expected.compute()), abs=1e-7)}
+    beside.close()
+
+
+def test_batches_are_prepared_and_on_the_device_in_time():
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
+    trainer = HybridPrecisionTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), device="cuda")
+    raw = [(torch.randint(0, 256, (8, 3, 4, 4), dtype=torch.uint8), torch.randint(3, (8,))) for _ in range(20)]
+
+    def prepare(batch):
+        return batch[0].float() / 255, batch[1]
+
+    seen = 0
+    for (images, labels), (expected, _) in zip(trainer.prepared(raw, prepare), raw, strict=True):
+        assert images.is_cuda
+        assert torch.equal(images.cpu(), expected.float() / 255)
+        assert trainer.train_step(images, labels).loss.isfinite()
+        seen += 1
+    assert seen == 20
