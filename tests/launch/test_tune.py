@@ -1,0 +1,153 @@
+"""From a script to a plan, with a simulated script: what is tried, verified, rolled back, left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from fulltilt.diagnose.finding import Level
+from fulltilt.launch.command import Command
+from fulltilt.launch.plan import Key
+from fulltilt.launch.tune import NotTuned, Tuned, Tuner
+from fulltilt.measure.observation import Loader, Observation, Phase, Step, Surroundings, Training
+
+KEY = Key(command=("train.py",), content="", hardware="none", versions={})
+
+
+class Script:
+    """A loop whose loader takes 20 ms per batch and worker, and whose step takes 4 ms."""
+
+    def __init__(self, *, broken: Mapping[str, float] | None = None, wait: float = 0.020, drifts: bool = False) -> None:
+        self.broken = dict(broken or {})
+        """Settings that change the losses, and by how much."""
+        self.wait, self.drifts = wait, drifts
+        self.now = 0.0
+        self.asked: list[dict[str, Any]] = []
+        self.step = 0.004
+
+    def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+        settings = dict(options.get("settings") or {})
+        self.asked.append({**options, "settings": settings})
+        mode = options.get("mode", "as is")
+        workers = settings.get("loader.num_workers", 0)
+        feeding = 0.0 if mode == "replay" else self.wait / max(workers, 1)
+        step = self.step * (0.7 if settings.get("fused") else 1.0) * (0.5 if settings.get("autocast") else 1.0)
+        waits = max(0.0, feeding - step) if workers else feeding
+        count = min(options.get("max_steps", 200), 200)
+        self.now += 2.0 + min(count * (step + waits), options.get("max_seconds", 9.0))
+        phases: dict[Phase, float] = {
+            "data wait": waits,
+            "forward": step / 2,
+            "backward": step / 4,
+            "optimizer": step / 4,
+        }
+        if step + waits == 0:
+            raise AssertionError
+        steps = tuple(
+            Step(number=at, started=0.0, seconds=step + waits, phases=phases, samples=8) for at in range(count)
+        )
+        loader = Loader(
+            role="train", place=None, dataset="Files", samples=80_000, batch_size=8, num_workers=workers,
+            prefetch_factor=2 if workers else None, persistent_workers=False, pin_memory=False, batch_bytes=100,
+            samples_per_second=8 / feeding if mode == "loader" and feeding else None,
+        )  # fmt: skip
+        training = Training(
+            model="Net", parameters=1000, dtype="float32", device="cpu", images=False, channels_last=False,
+            compiled=False, autocast=None, tf32=False, cudnn_benchmark=False, optimizer="Adam", fused=False,
+            foreach=False,
+        )  # fmt: skip
+        seen = Observation(
+            command=("train.py",), mode=mode, applied=settings, ended="steps", seconds=3.0, steps=steps,
+            loaders=(loader,), training=training, surroundings=Surroundings(cores=4, cpu_share=0.3),
+            first_losses=self.losses(settings, count),
+        )  # fmt: skip
+        return (seen,)
+
+    def losses(self, settings: Mapping[str, Any], count: int) -> tuple[float, ...]:
+        off = sum(self.broken.get(name, 0.0) for name in settings)
+        nudge = settings.get("verify.nudge", 0.0)
+        run = len(self.asked) * 1e-9 if self.drifts else 0.0
+        return tuple(2.0 * 0.98**at * (1 + off) * (1 + nudge * at / 10) + run for at in range(count))
+
+
+def tuned(script: Script, level: Level = "numeric", seconds: float = 180.0) -> Tuned | NotTuned:
+    said: list[str] = []
+    found = Tuner(
+        command=Command(target="train.py"), key=KEY, level=level, cores=4, seconds=seconds, observe=script.observe,
+        clock=lambda: script.now, say=said.append,
+    ).tune()  # fmt: skip
+    assert said or isinstance(found, NotTuned)
+    return found
+
+
+def test_workers_are_found_verified_and_planned() -> None:
+    script = Script()
+    found = tuned(script)
+    assert isinstance(found, Tuned)
+    plan = found.plan
+    assert plan.settings["loader.num_workers"] >= 2
+    assert plan.before is not None
+    assert plan.after is not None
+    assert plan.limit is not None
+    assert plan.after > 2 * plan.before
+    assert "to the last bit" in plan.verified
+    assert script.now <= 180
+    compared = [one for one in script.asked if one.get("tie_draws")]
+    assert len(compared) == 2, "as it is, and with the plan"
+    assert len({one["seed"] for one in compared}) == 1
+
+
+def test_a_setting_that_changes_the_losses_is_rolled_back_and_said() -> None:
+    found = tuned(Script(broken={"loader.num_workers": 1e-7}))
+    assert isinstance(found, Tuned)
+    assert "loader.num_workers" not in found.plan.settings
+    assert any("rolled back" in trial.reason for trial in found.trials)
+    assert found.losses is not None
+    assert found.losses.before != found.losses.after
+
+
+def test_a_script_that_never_repeats_itself_is_held_to_its_own_band() -> None:
+    found = tuned(Script(drifts=True))
+    assert isinstance(found, Tuned)
+    assert found.plan.settings
+    assert "band" in found.plan.verified
+
+
+def test_no_headroom_no_change() -> None:
+    script = Script(wait=0.0)
+    found = tuned(script, "exact")
+    assert isinstance(found, Tuned)
+    assert found.plan.settings == {}
+    assert found.after is None
+    assert not found.trials, "nothing was even tried"
+
+
+@pytest.mark.parametrize("ended", ["failed", "killed"])
+def test_a_script_that_fails_is_not_tuned(ended: Any) -> None:
+    class Failing(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            return (Observation(command=("train.py",), ended=ended, seconds=1.0, exit_status=3),)
+
+    found = tuned(Failing())
+    assert isinstance(found, NotTuned)
+    assert "error" in found.reason
+
+
+def test_three_steps_are_too_few() -> None:
+    class Short(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            return super().observe(command, **{**options, "max_steps": 3})
+
+    found = tuned(Short())
+    assert isinstance(found, NotTuned)
+    assert "3 training steps" in found.reason
+
+
+def test_the_time_is_kept() -> None:
+    for seconds in (20.0, 40.0, 90.0):
+        script = Script()
+        found = tuned(script, seconds=seconds)
+        assert isinstance(found, Tuned)
+        assert script.now <= seconds + 10
