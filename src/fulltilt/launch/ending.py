@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import psutil
 
@@ -25,6 +27,23 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.02)
     _signal([*members, *_members(process.pid)], signal.SIGKILL)
     process.wait()
+
+
+@contextmanager
+def ended_tidily() -> Iterator[None]:
+    """SIGTERM ends us as Ctrl-C does: through the `finally`s that end the command."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _members(session: int) -> list[psutil.Process]:

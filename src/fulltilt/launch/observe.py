@@ -18,7 +18,7 @@ from fulltilt.errors import InputError
 from fulltilt.launch import job as jobs
 from fulltilt.launch.around import Around
 from fulltilt.launch.command import Command
-from fulltilt.launch.ending import end_group
+from fulltilt.launch.ending import end_group, ended_tidily
 from fulltilt.launch.untouched import changes, state
 from fulltilt.measure.observation import Ended, Mode, Observation, read
 
@@ -59,7 +59,7 @@ def observe_all(
     """
     if mode not in get_args(Mode):
         raise InputError(f"a script is observed in one of the modes {', '.join(get_args(Mode))}, found {mode!r}")
-    with tempfile.TemporaryDirectory(prefix="fulltilt-") as scratch:
+    with ended_tidily(), tempfile.TemporaryDirectory(prefix="fulltilt-", ignore_cleanup_errors=True) as scratch:
         out = Path(scratch) / "out"
         out.mkdir()
         guarded = sorted({Path.cwd(), command.folder or Path.cwd()})

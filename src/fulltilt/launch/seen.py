@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import takewhile
 from pathlib import Path
 from statistics import median
@@ -11,7 +10,7 @@ from typing import Any
 from fulltilt.launch import stages
 from fulltilt.launch.places import place
 from fulltilt.launch.transforms import names
-from fulltilt.launch.watch import LoaderSeen, Watch
+from fulltilt.launch.watch import LoaderSeen, Watch, rank_and_world
 from fulltilt.measure.observation import Copy, Loader, Observation, Phase, Step, Sync, Training
 from fulltilt.measure.stable import warm_up
 from fulltilt.measure.timeline import OTHER, PHASES, Record
@@ -24,6 +23,7 @@ LEAST_KEPT = 20
 
 def observation(watch: Watch) -> Observation:
     job, timeline = watch.job, watch.timeline
+    rank, world = rank_and_world()
     rest = timeline.rest()
     now_ns = timeline.clock()
     if watch.gpu is not None:
@@ -63,8 +63,8 @@ def observation(watch: Watch) -> Observation:
             for (at, pinned, free), (count, spent, size) in watch.copies.items()
         ),
         training=training(watch),
-        rank=int(os.environ.get("RANK", "0")),
-        world=int(os.environ.get("WORLD_SIZE", "1")),
+        rank=rank,
+        world=world,
         notes=tuple(notes),
     )
 

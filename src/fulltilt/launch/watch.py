@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import Counter
 from typing import Any
@@ -160,10 +161,10 @@ class Watch:
             return None
         if self.stop_at is None:
             why = self._why(steps)
-            world = int(os.environ.get("WORLD_SIZE", "1"))
+            rank, world = rank_and_world()
             if world == 1:
                 return why
-            self._agree(why, steps)
+            self._agree(why, steps, rank)
         if self.stop_at is not None and steps >= self.stop_at:
             return self.ended or "steps"
         return None
@@ -172,17 +173,17 @@ class Watch:
         job, timeline = self.job, self.timeline
         if steps >= job.max_steps:
             return "steps"
-        first = self.records[0]
-        if timeline.clock() - first.began_ns - sum(first.outside_ns) > job.max_seconds * 1e9:
+        # From the first step's end: the one that compiles, and imports what it needs, may take longer than all others.
+        if steps > 1 and timeline.clock() - self.records[1].began_ns > job.max_seconds * 1e9:
             return "time"
         past_buffer = self.records[self.buffered :]
         if steps % CHECK_EVERY == 0 and is_stable([record.step_ns / 1e9 for record in past_buffer]):
             return "stable"
         return None
 
-    def _agree(self, why: str | None, steps: int) -> None:
+    def _agree(self, why: str | None, steps: int, rank: int) -> None:
         agreed = os.path.join(self.job.out, "stop")
-        if int(os.environ.get("RANK", "0")) == 0:
+        if rank == 0:
             if why is None:
                 return
             self.stop_at, self.ended = steps + AGREED_STEPS, why
@@ -193,3 +194,13 @@ class Watch:
             with open(agreed) as file:
                 at, self.ended = file.read().split()
             self.stop_at = int(at)
+
+
+def rank_and_world() -> tuple[int, int]:
+    """As torchrun says, or the process group where the script has made its ranks itself."""
+    if "WORLD_SIZE" in os.environ:
+        return int(os.environ.get("RANK", "0")), int(os.environ["WORLD_SIZE"])
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1

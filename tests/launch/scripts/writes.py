@@ -34,22 +34,27 @@ assert Path("old.txt").read_text().splitlines() == ["old", *map(str, range(8))]
 assert json.loads(Path("state.json").read_text()) == {"step": 7}
 assert sorted(os.listdir("runs")) == ["deep", *(f"step-{step}.pt" for step in range(8))]
 assert sorted(path.name for path in Path("runs").glob("*.pt")) == [f"step-{step}.pt" for step in range(8)]
-assert os.path.isdir("runs/deep/3") and os.path.getsize("last.pt") > 0
+assert os.path.isdir("runs/deep/3")
+assert os.path.getsize("last.pt") > 0
 torch.load("last.pt")
 shutil.copy("last.pt", "best.pt")
 assert os.path.exists("best.pt")
 os.remove("kept.txt")
-assert not os.path.exists("kept.txt") and "kept.txt" not in os.listdir(".")
+assert not os.path.exists("kept.txt")
+assert "kept.txt" not in os.listdir(".")
 shutil.rmtree("folder")
 assert not Path("folder").exists()
 os.mkdir("folder")
 assert os.listdir("folder") == []
 os.rename("data.bin", "moved.bin")
-assert Path("moved.bin").read_bytes() == b"data" and not Path("data.bin").exists()
+assert Path("moved.bin").read_bytes() == b"data"
+assert not Path("data.bin").exists()
 os.symlink("best.pt", "link.pt")
 assert Path("link.pt").resolve().stat().st_size == os.path.getsize("best.pt")
+missed = None
 try:
-    open("nowhere/file.txt", "w")
+    Path("nowhere/file.txt").write_text("")
 except FileNotFoundError as error:
-    assert error.filename == "nowhere/file.txt"
+    missed = str(error.filename)
+assert missed == "nowhere/file.txt"
 print("all as it should be")

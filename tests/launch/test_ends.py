@@ -1,0 +1,203 @@
+"""How watching ends when a script does something else than train on: each in real processes."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fulltilt.errors import InputError
+from fulltilt.launch.command import Command, parse
+from fulltilt.launch.observe import observe
+from fulltilt.measure.observation import Observation
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def small(*words: str) -> Command:
+    return parse([str(SCRIPTS / "small.py"), *words])
+
+
+def plainly(command: Command) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command.argv(), capture_output=True, text=True, check=False)
+
+
+def echoed(command: Command, capfd: pytest.CaptureFixture[str]) -> tuple[Observation, str, str]:
+    seen = observe(command, echo=True)
+    out, err = capfd.readouterr()
+    return seen, out, err
+
+
+def test_a_script_that_fails_shows_its_own_traceback_and_status_and_nothing_else(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    command = small("fails", "20")
+    seen, out, err = echoed(command, capfd)
+    alone = plainly(command)
+    assert "ValueError: the fifth call" in alone.stderr
+    assert (out, err) == (alone.stdout, alone.stderr)
+    assert seen.exit_status == alone.returncode == 1
+    assert seen.ended == "failed"
+    assert len(seen.steps) >= 3  # the four before it, less those that warm up
+
+
+def test_the_last_lines_of_one_that_fails_are_kept_where_its_output_is_not_shown() -> None:
+    seen = observe(small("fails", "20"))
+    assert any("ValueError: the fifth call" in note for note in seen.notes)
+
+
+def test_a_script_that_leaves_with_a_message(capfd: pytest.CaptureFixture[str]) -> None:
+    seen, _, err = echoed(small("exits", "20"), capfd)
+    assert err == "said at the end\n"
+    assert seen.exit_status == 1
+    assert seen.ended == "failed"
+
+
+def test_a_script_that_never_trains(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "hello.py"
+    script.write_text("import sys\nprint(__name__, sys.argv[1:], sys.path[0])\n")
+    command = parse([str(script), "--lr", "1"])
+    seen, out, _ = echoed(command, capfd)
+    assert out == plainly(command).stdout  # as if nobody watched
+    assert (seen.ended, seen.exit_status, seen.steps) == ("script", 0, ())
+    assert any("without a step" in note for note in seen.notes)
+
+
+def test_a_module_is_run_as_python_runs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "train.py").write_text("import sys\nprint(__name__, __package__, sys.argv[1:])\n")
+    monkeypatch.chdir(tmp_path)
+    seen, out, _ = echoed(parse(["-m", "package.train", "a"]), capfd)
+    assert out == "__main__ package ['a']\n"
+    assert seen.exit_status == 0
+
+
+def test_a_script_of_three_steps() -> None:
+    seen = observe(small("trains", "3"))
+    assert (seen.ended, seen.exit_status) == ("script", 0)
+    assert len(seen.steps) == 2
+
+
+def test_a_loop_without_a_loader_has_samples_losses_and_no_loaders() -> None:
+    seen = observe(small("trains", "30"))
+    assert seen.loaders == ()
+    assert all(step.samples == 8 and step.loss is not None for step in seen.steps)
+    assert seen.training is not None
+    assert (seen.training.model, seen.training.optimizer, seen.training.parameters) == ("Model", "SGD", 5)
+
+
+def test_os_exit() -> None:
+    seen = observe(small("leaves", "50"))
+    assert seen.exit_status == 7
+    assert seen.ended == "failed"
+    assert len(seen.steps) >= 3
+
+
+def test_a_script_that_is_killed() -> None:
+    seen = observe(small("dies", "50"))
+    assert (seen.ended, seen.exit_status, seen.steps) == ("killed", -signal.SIGKILL, ())
+    assert any("signal 9" in note for note in seen.notes)
+
+
+def test_a_script_that_forks_is_seen_once() -> None:
+    seen = observe(small("forks", "30"))
+    assert (seen.ended, seen.exit_status) == ("script", 0)
+    assert len(seen.steps) == 27
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_training_in_a_child(context: str) -> None:
+    seen = observe(parse([str(SCRIPTS / "children.py"), context]))
+    assert (seen.ended, seen.exit_status) == ("script", 0)
+    assert len(seen.steps) == 17
+
+
+def test_enough_leaves_the_script_even_where_it_catches_everything() -> None:
+    began = time.monotonic()
+    seen = observe(small("swallows", "100000000"), max_steps=40)
+    assert seen.ended == "steps"
+    assert 20 < len(seen.steps) < 40
+    assert time.monotonic() - began < 60
+
+
+def test_a_script_that_reads_stdin(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    given = tmp_path / "given.txt"
+    given.write_text("a line\n")
+    with given.open() as file:
+        before = os.dup(0)
+        os.dup2(file.fileno(), 0)
+        try:
+            seen, out, _ = echoed(small("reads", "5"), capfd)
+        finally:
+            os.dup2(before, 0)
+            os.close(before)
+    assert out == "read a line\n"
+    assert seen.exit_status == 0
+
+
+def test_its_own_sitecustomize_runs_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('mine')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    seen, out, err = echoed(small("trains", "10"), capfd)
+    assert (out, err) == ("mine\n", "")
+    assert len(seen.steps) == 7
+
+
+def test_a_script_that_never_comes_to_training_is_ended_when_its_time_is_up(tmp_path: Path) -> None:
+    script = tmp_path / "waits.py"
+    script.write_text("import time\ntime.sleep(600)\n")
+    began = time.monotonic()
+    seen = observe(parse([str(script)]), deadline_seconds=1)
+    assert seen.ended == "time"
+    assert seen.exit_status is None
+    assert time.monotonic() - began < 15
+
+
+def test_a_mode_that_does_not_exist() -> None:
+    with pytest.raises(InputError, match="found 'fast'"):
+        observe(small("trains", "3"), mode="fast")
+
+
+WATCHER = """
+import sys
+from fulltilt.launch.command import parse
+from fulltilt.launch.observe import observe
+observe(parse(sys.argv[1:]), echo=True, full=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ending_the_watcher_ends_all_children_and_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    script = [str(SCRIPTS / "plain.py"), "--workers", "2", "--epochs", "1000000"]
+    with subprocess.Popen(
+        [sys.executable, "-c", WATCHER, *script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"},
+        text=True,
+    ) as watcher:
+        assert isinstance(watcher.stdout, io.TextIOBase)
+        assert watcher.stdout.readline() == "epoch 0\n"
+        children = psutil.Process(watcher.pid).children(recursive=True)
+        assert len(children) >= 1
+        watcher.send_signal(number)
+        assert watcher.wait(20) != 0
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive, [child.cmdline() for child in alive]
+    assert not list(temporary.glob("fulltilt-*"))
