@@ -178,6 +178,17 @@ def test_one_sample_that_does_not_fit_is_said():
         train(0, batches_of(1))
 
 
+def test_a_layer_that_cudnn_can_not_run_is_thought_of():
+    class Unsupported(Small):
+        def forward(self, x):
+            raise RuntimeError("GET was unable to find an engine to execute this computation")
+
+    with pytest.raises(
+        UnavailableError, match=r"one sample at a time: GET was unable .* a layer that it can't run at all"
+    ):
+        train(16, batches_of(1), model=Unsupported(16))
+
+
 def test_other_errors_are_not_taken_for_want_of_memory():
     class Broken(Small):
         def forward(self, x):

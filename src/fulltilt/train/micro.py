@@ -263,7 +263,8 @@ class MicroBatches:
         samples = max(_samples(batch) for batch in self._window)
         before = self.micro.size or samples
         if not self.micro.halve(samples):
-            raise UnavailableError(f"out of memory with one sample at a time: {problem}")
+            hint = "; cuDNN says the same of a layer that it can't run at all" * ("unable to find" in problem.lower())
+            raise UnavailableError(f"out of memory with one sample at a time: {problem}{hint}")
         norms = any(isinstance(module, _BatchNorm) for module in self._engine.model.modules())
         _log.warning(
             "out of memory (%s): micro-batches of %d instead of %d from here on; the effective batch stays %d%s",
