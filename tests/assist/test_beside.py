@@ -30,7 +30,7 @@ from torchmetrics.segmentation import DiceScore
 from fulltilt.assist import lanes
 from fulltilt.assist.balance import FULL, ROOMY, metrics_on_device
 from fulltilt.assist.beside import MetricsBeside
-from fulltilt.assist.tables import Counting, counter, table
+from fulltilt.assist.tables import Counting, Rule, counter, table
 from fulltilt.errors import InputError
 
 CPU = torch.device("cpu")
@@ -171,6 +171,16 @@ def test_what_a_metric_says_later_is_raised_in_the_loop():
     assert beside.compute() == {"accuracy": 1.0}
 
 
+def test_any_other_error_is_raised_in_the_loop_as_it_is():
+    class Broken(Order):
+        def update(self, preds, target):
+            raise OSError("the disk is gone")
+
+    beside = MetricsBeside({"broken": Broken()}, CPU, prefix="")
+    with pytest.raises(OSError, match="the disk is gone"):
+        beside.add(torch.zeros(1), torch.zeros(1))
+
+
 def test_threads_leave_with_the_metrics():
     before = set(threading.enumerate())
     beside = MetricsBeside({"same": Order(), "accuracy": BinaryAccuracy()}, CPU, prefix="", workers=2)
@@ -210,11 +220,11 @@ def test_tables_count_what_the_metric_counts(metric, dtype, logits):
     expected = metric.clone()
     for _ in range(2):
         expected.update(scores, target)
-    counting = Counting(metric.clone())
+    counting = Counting(metric.clone(), Rule(metric))
     found = table(scores, target)
     assert found is not None
     counting.update(scores, target, found)
-    assert counting.takes_tables, "the first update was made both ways, and they agreed"
+    assert counting.takes_tables, "a part was counted both ways, and they agreed"
     counting.update(scores, target, found)
     for name, state in expected.metric_state.items():
         assert torch.equal(state, counting.metric.metric_state[name])
@@ -244,8 +254,9 @@ def test_a_metric_of_somebodys_own_is_not_meddled_with():
 
 
 def test_counts_that_differ_are_not_taken():
-    wrong = Counting(BinaryAccuracy())
-    wrong.count = lambda metric, found: metric._update_state(*[torch.tensor(1)] * 4)
+    rule = Rule(BinaryAccuracy())
+    rule._count = lambda metric, found: metric._update_state(*[torch.tensor(1)] * 4)
+    wrong = Counting(BinaryAccuracy(), rule)
     scores, target = torch.zeros(1 << 16).bfloat16(), torch.zeros(1 << 16).long()
     wrong.update(scores, target, table(scores, target))
     assert not wrong.takes_tables

@@ -19,7 +19,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from fulltilt.assist.assisted import CPUAssistedTraining
-from fulltilt.assist.tables import Counting, table
+from fulltilt.assist.tables import Counting, Rule, table
 from fulltilt.assist.tasks import TaskFuture
 from fulltilt.errors import InputError
 
@@ -55,7 +55,11 @@ class _Pending:
 
     def wait(self) -> None:
         while self.futures:
-            self.futures.popleft().result()
+            try:
+                self.futures[0].result()
+            finally:
+                if self.futures[0].done():  # and not if Ctrl-C came in between
+                    self.futures.popleft()
 
 
 class Lane:
@@ -69,11 +73,12 @@ class Lane:
             joins: batches may be counted as one.
         """
         self.metrics = dict(metrics)
-        self.failure: InputError | None = None
-        """What a metric could not take; the first time it could not."""
+        self.failure: Exception | None = None
+        """What went wrong first: most often, what a metric could not take."""
         self.seconds_per_batch: dict[str, float] = {}
         """What an update takes lately, once it is known."""
         self._joins = joins
+        self._rules = {name: Rule(metric) for name, metric in self.metrics.items()} if joins else {}
         self._sets = [self._set_of(self.metrics)]
         self._sets += [self._set_of({n: m.clone() for n, m in self.metrics.items()}) for _ in range(sets - 1)]
         self._free: SimpleQueue[dict[str, Counting]] = SimpleQueue()
@@ -126,7 +131,7 @@ class Lane:
             self._assist.close(cancel=True)
 
     def _set_of(self, metrics: Mapping[str, Metric]) -> dict[str, Counting]:
-        return {name: Counting(metric, tables=self._joins) for name, metric in metrics.items()}
+        return {name: Counting(metric, self._rules.get(name)) for name, metric in metrics.items()}
 
     # --- on a worker -------------------------------------------------------------------------------------------------
 
@@ -145,7 +150,7 @@ class Lane:
             for name, seconds in spent.items():
                 each = seconds / len(parcel.batches)
                 self.seconds_per_batch[name] = _blend(self.seconds_per_batch.get(name), each)
-        except InputError as error:
+        except Exception as error:  # raised again in the loop, at the next hand-over
             self.failure = self.failure or error
         finally:
             self._free.put(mine)

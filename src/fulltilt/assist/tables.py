@@ -2,8 +2,8 @@
 
 bf16 and fp16 have 65,536 values. How often each occurs, with either target, says all that accuracy, F1, IoU, Dice or a
 binned AUROC ever count: 8 million pixels are gone through once for all of them, and thresholds are compared with a few
-thousand values. The counts are whole numbers, so they are those of the metric's own update, to the last one; each
-metric is updated both ways at first, and keeps its own where they should differ.
+thousand values. The counts are whole numbers, so they are those of the metric's own update, to the last one; both are
+compared at first, and a metric keeps its own update where they should differ.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from torchmetrics.classification import BinaryConfusionMatrix, BinaryPrecisionRe
 
 LEAST_SCORES = 1 << 16
 """Fewer are counted as fast one by one."""
+_TRIED = 1 << 17
+"""Scores by which it is seen whether a table counts the same."""
 _VALUES = 1 << 16
 _AT_ONCE = 50_000
 """torchmetrics compares more scores than that with one threshold at a time, in the scores' own precision."""
@@ -122,39 +124,57 @@ _KINDS: dict[type[Metric], Count] = {
 }
 
 
-class Counting:
-    """A metric that adds up whole numbers, updated from tables where that gives the same."""
+class Rule:
+    """How a metric and all its copies count from tables; tried first, on a part of the first batch that has a table."""
 
-    def __init__(self, metric: Metric, *, tables: bool = True) -> None:
-        self.metric = metric
-        self.count = counter(metric) if tables else None
-        self.checked = False
+    def __init__(self, metric: Metric) -> None:
+        self._count = counter(metric)
+        self._tried = False
 
     @property
     def takes_tables(self) -> bool:
-        return self.count is not None
+        return self._count is not None
+
+    def found(self, metric: Metric, outputs: Tensor, target: Tensor) -> Count | None:
+        """How to count; None where it was seen to differ from the metric's own update."""
+        if self._count is not None and not self._tried:
+            scores, labels = outputs.flatten()[:_TRIED], target.flatten()[:_TRIED]
+            part = table(scores, labels)
+            if part is not None:
+                self._tried = True
+                if not _agree(metric, self._count, scores, labels, part):
+                    self._count = None
+        return self._count
+
+
+def _agree(metric: Metric, count: Count, scores: Tensor, labels: Tensor, part: Table) -> bool:
+    plain, counted = metric.clone(), metric.clone()
+    for each in (plain, counted):
+        each.reset()
+    plain.update(scores, labels)
+    count(counted, part)
+    mine: dict[str, Any] = plain.metric_state
+    its: dict[str, Any] = counted.metric_state
+    return all(torch.equal(mine[name], its[name]) for name in mine)
+
+
+class Counting:
+    """A metric that adds up whole numbers, updated from tables where that gives the same."""
+
+    def __init__(self, metric: Metric, rule: Rule | None) -> None:
+        self.metric, self._rule = metric, rule
+
+    @property
+    def takes_tables(self) -> bool:
+        return self._rule is not None and self._rule.takes_tables
 
     def update(self, outputs: Any, target: Any, found: Table | None) -> None:
         """With the table, if there is one and this metric can."""
-        if found is None or self.count is None:
+        count = None if found is None or self._rule is None else self._rule.found(self.metric, outputs, target)
+        if found is None or count is None:
             self.metric.update(outputs, target)
-        elif not self.checked:
-            self._compare(self.count, outputs, target, found)
-        else:
-            self.count(self.metric, found)
-            self._note()
-
-    def _compare(self, count: Count, outputs: Any, target: Any, found: Table) -> None:
-        other = self.metric.clone()
-        self.metric.update(outputs, target)
-        count(other, found)
-        mine: dict[str, Any] = self.metric.metric_state
-        its: dict[str, Any] = other.metric_state
-        self.checked = True
-        if any(not torch.equal(mine[name], its[name]) for name in mine):
-            self.count = None
-
-    def _note(self) -> None:
-        """What the wrapper around `update` does beside calling it."""
+            return
+        count(self.metric, found)
+        # What the wrapper around `update` does beside calling it:
         self.metric._computed = None
         self.metric._update_count += 1

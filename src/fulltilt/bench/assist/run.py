@@ -20,7 +20,7 @@ def measure(*, quick: bool, say: Say) -> AssistBench:
     """Everything that this machine can run; `say` hears what comes next."""
     began = time.monotonic()
     gpu = torch.cuda.is_available()
-    rounds, seconds = (3, 1.0) if gpu and quick else (5, 1.5) if gpu else (1, 0.02) if quick else (3, 0.5)
+    rounds, seconds = (3, 1.0) if gpu and quick else (4, 1.25) if gpu else (1, 0.02) if quick else (3, 0.5)
     say("tasks: trivial ones, against concurrent.futures")
     tasks = measure_tasks(tasks=2_000 if quick else 20_000, rounds=3 if quick else 7)
     count = 20_000 if quick else 1_000_000
