@@ -149,8 +149,15 @@ class Figures:
         if loader is None or not loader.stages:
             return self.work
         timed = fsum(stage.seconds for stage in loader.stages)
-        waited = fsum(max(s.seconds - s.cpu_seconds, 0.0) for s in loader.stages if s.cpu_seconds is not None)
+        waited = fsum(stage.seconds * waited_share(stage) for stage in loader.stages if self.waits_for_files(stage))
         return self.work * (1 - waited / timed) if timed > 0 else self.work
+
+    def waits_for_files(self, stage: Stage) -> bool:
+        """For a disk or a network. Where all cores are busy everything waits, for a core: that is not meant."""
+        found = self.observation.surroundings
+        busy = found is not None and found.cpu_share is not None and found.cpu_share >= LIMITS.busy_cpu
+        least = LIMITS.waiting_read_when_busy if busy else LIMITS.waiting_read
+        return stage.name not in ("collate", "hand over", "pin") and waited_share(stage) >= least
 
     @cached_property
     def cores(self) -> int:
@@ -170,7 +177,25 @@ class Figures:
 
     @cached_property
     def headroom(self) -> float | None:
-        return None if self.limit is None or not self.step else max(1 - self.limit / self.step, 0.0)
+        """1 − actual / limit; on a CPU no more than the waits that were seen.
+
+        There all moments are in a phase, so what lies beyond is another load of the machine, or workers that crowd it.
+        """
+        if self.limit is None or not self.step:
+            return None
+        found = max(1 - self.limit / self.step, 0.0)
+        if self.on_gpu or self.crowded:
+            return found
+        return min(found, (self.wait + self.start + self.phases.get("copy", 0.0)) / self.step)
+
+    @cached_property
+    def crowded(self) -> bool:
+        """Workers and threads are more than the cores, and the step's own work suffers from it."""
+        loader, training = self.train_loader, self.observation.training
+        if loader is None or self.limit is None:
+            return False
+        threads = 1 if training is None or self.on_gpu else training.threads
+        return loader.num_workers + threads > self.cores and self.own >= LIMITS.contention * self.limit
 
     @cached_property
     def starved(self) -> bool:
@@ -228,6 +253,13 @@ class Figures:
         stages = [] if loader is None else sorted(loader.stages, key=lambda stage: -stage.seconds)
         timed = fsum(stage.seconds for stage in stages)
         return [(stage, stage.seconds / timed) for stage in stages] if timed > 0 else []
+
+
+def waited_share(stage: Stage) -> float:
+    """Share of the stage in which no core worked for it."""
+    if stage.cpu_seconds is None or stage.seconds <= 0:
+        return 0.0
+    return max(1 - stage.cpu_seconds / stage.seconds, 0.0)
 
 
 def transforms(stages: list[tuple[Stage, float]]) -> list[tuple[Stage, float]]:

@@ -150,12 +150,9 @@ def _full_shm(figures: Figures, loader: Loader) -> list[Finding]:
 
 def _too_many(figures: Figures, loader: Loader) -> list[Finding]:
     """More workers than cores, and the step itself is slower while they work than without them."""
-    if loader.num_workers <= figures.cores or figures.limit is None or figures.limit <= 0:
+    if loader.num_workers <= figures.cores or not figures.crowded or not figures.limit:
         return []
     contention = figures.own / figures.limit
-    found = figures.observation.surroundings
-    if contention < LIMITS.contention or found is None:
-        return []
     wanted = min(wanted_workers(figures), figures.cores)
     file, edit = edits.loader_edit(loader.place, {"num_workers": wanted})
     return [

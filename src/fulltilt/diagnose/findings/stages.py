@@ -7,7 +7,7 @@ import re
 from fulltilt.measure.observation import Loader, Stage
 
 from .. import words
-from ..figures import Figures, transforms
+from ..figures import Figures, transforms, waited_share
 from ..finding import Finding
 from ..thresholds import LIMITS
 from .loading import wanted_workers, with_workers
@@ -30,7 +30,7 @@ def stages(figures: Figures) -> list[Finding]:
     found = []
     stage, share = ranked[0]
     if _dominates(ranked):
-        if _waits_for_files(figures, stage):
+        if figures.waits_for_files(stage):
             found.append(_disk(figures, loader, stage, share))
         elif stage.name == "collate":
             found.append(_collate(figures, loader, stage, share))
@@ -55,20 +55,6 @@ def _dominates(ranked: list[tuple[Stage, float]]) -> bool:
     share = ranked[0][1]
     following = ranked[1][1] if len(ranked) > 1 else 0.0
     return share >= LIMITS.dominant_stage and share >= LIMITS.dominant_over_next * following
-
-
-def _waited(stage: Stage) -> float:
-    """Share of the stage in which no core worked for it."""
-    if stage.cpu_seconds is None or stage.seconds <= 0:
-        return 0.0
-    return max(1 - stage.cpu_seconds / stage.seconds, 0.0)
-
-
-def _waits_for_files(figures: Figures, stage: Stage) -> bool:
-    found = figures.observation.surroundings
-    busy = found is not None and found.cpu_share is not None and found.cpu_share >= LIMITS.busy_cpu
-    least = LIMITS.waiting_read_when_busy if busy else LIMITS.waiting_read
-    return stage.name not in ("collate", "hand over", "pin") and _waited(stage) >= least
 
 
 def _takes(stage: Stage, share: float) -> str:
@@ -106,7 +92,7 @@ def _disk(figures: Figures, loader: Loader, stage: Stage, share: float) -> Findi
         title="The loader waits for its files, not for a processor",
         evidence=(
             _takes(stage, share),
-            f"in {words.percent(_waited(stage))} of that no core worked: the disk or the network was waited for",
+            f"in {words.percent(waited_share(stage))} of that no core worked: the disk or the network was waited for",
             _waits(figures),
         ),
         gain=figures.gain(step=step),

@@ -1,0 +1,32 @@
+"""Samples are quick to get; the batch is put together number by number."""
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+torch.set_num_threads(1)
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 100_000
+
+    def __getitem__(self, index):
+        return torch.rand(256), index % 4
+
+
+def one_by_one(samples):
+    batch = torch.empty(len(samples), 256)
+    for row, (features, _) in enumerate(samples):
+        for column, value in enumerate(features.tolist()):
+            batch[row, column] = value
+    return batch, torch.tensor([label for _, label in samples])
+
+
+model = nn.Sequential(nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for features, labels in DataLoader(Rows(), batch_size=16, collate_fn=one_by_one):
+    loss = nn.functional.cross_entropy(model(features), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()

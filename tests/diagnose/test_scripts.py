@@ -1,0 +1,64 @@
+"""Real scripts with one planted cause each, watched for a few seconds: the planted cause is the first finding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fulltilt.diagnose import diagnose
+from fulltilt.launch.command import Command
+from fulltilt.launch.observe import observe
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+FED = {
+    "single_process": "single-process",
+    "slow_transform": "slow-transform",
+    "slow_disk": "slow-disk",
+    "slow_collate": "slow-collate",
+    "in_memory": "in-memory",
+}
+"""Causes that need the limits too: three runs each."""
+SEEN = {
+    "restarted_workers": "restarted-workers",
+    "evaluation": "evaluation",
+    "checkpoints": "checkpoints",
+    "unfused_optimizer": "unfused-optimizer",
+    "too_many_threads": "too-many-threads",
+    "memory_growth": "memory-growth",
+}
+
+
+def watch(name, mode="as is"):
+    command = Command(target=str(SCRIPTS / f"{name}.py"))
+    return observe(command, mode=mode, max_steps=40, max_seconds=4.0, deadline_seconds=60.0)
+
+
+def told(found):
+    return [(finding.cause, finding.gain, finding.evidence) for finding in found.findings]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", FED)
+def test_a_planted_fault_of_feeding_is_the_first_finding(name):
+    found = diagnose(watch(name), replay=watch(name, "replay"), loader=watch(name, "loader"))
+    assert found.headroom is not None
+    assert found.headroom > 0.1, told(found)
+    assert found.findings, found.verdict
+    assert found.findings[0].cause == FED[name], told(found)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", SEEN)
+def test_a_planted_fault_is_the_first_finding(name):
+    found = diagnose(watch(name))
+    assert found.findings, found.verdict
+    assert found.findings[0].cause == SEEN[name], told(found)
+
+
+@pytest.mark.timeout(120)
+def test_a_script_with_no_fault_has_no_headroom_and_no_finding():
+    found = diagnose(watch("no_fault"), replay=watch("no_fault", "replay"), loader=watch("no_fault", "loader"))
+    assert found.verdict.startswith("No headroom"), (found.verdict, found.limits, told(found))
+    assert found.findings == (), told(found)
