@@ -141,10 +141,11 @@ def train(
 @bench.command()
 def assist(
     *,
+    only: Annotated[str, typer.Option(help="Parts to run; balance takes two minutes more.")] = "tasks,metrics",
     quick: Annotated[bool, typer.Option(help="A smoke run: few rounds, few tasks.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
-    """Metrics beside the training step against none and against metrics in the loop; the task queue's own speed."""
+    """Metrics beside the step against none and against metrics in the loop; the task queue; cores taken away."""
     import json
 
     from fulltilt.machine.files import check_writable, write_whole
@@ -152,10 +153,10 @@ def assist(
     if json_file is not None:
         check_writable(json_file, option="--json")
 
-    from fulltilt.bench.assist.run import measure
+    from fulltilt.bench.assist.run import measure, parts_of
     from fulltilt.bench.assist.table import show
 
-    found = measure(quick=quick, say=_say)
+    found = measure(quick=quick, only=parts_of(only), say=_say)
     show(found)
     if json_file is not None:
         write_whole(json_file, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")

@@ -97,7 +97,7 @@ def timed_next(watch: Watch, mark: list[Any], following: Any) -> Any:
         if watch.replay is None:
             batch = following()
         else:
-            if not watch.replay.ready(seen):
+            if not watch.replay.begun:
                 watch.floor = watch.steps + 1
             batch = watch.replay.following(seen, given, following)
     except StopIteration:

@@ -21,6 +21,8 @@ class Replay:
     def __init__(self) -> None:
         self._shelves: dict[int, Shelf] = {}
         self._moved: dict[int, dict[Any, Kept]] = {}
+        self.begun = False
+        """A kept batch was handed out: from here on steps count."""
 
     def ready(self, seen: LoaderSeen) -> bool:
         shelf = self._shelves.get(seen.number)
@@ -34,6 +36,7 @@ class Replay:
             length = None
         given = 0
         while length is None or given < length:
+            self.begun = True
             yield self._shelves[seen.number].next(self)
             given += 1
 
@@ -46,6 +49,7 @@ class Replay:
                 over = False
             if over:
                 raise StopIteration
+            self.begun = True
             return self._shelves[seen.number].next(self)
         shelf = self._shelves.setdefault(seen.number, Shelf())
         try:

@@ -35,8 +35,8 @@ def observation(watch: Watch) -> Observation:
     began_ns = timeline.began_ns
     steps = tuple(_step(warm + number, record, began_ns) for number, record in enumerate(kept))
     outside = [sum(record.outside_ns[phase] for record in kept) for phase in range(len(PHASES))]
-    if kept:  # what followed the last step is watched too, but no step
-        outside = [spent + rest.outside_ns[phase] + rest.phases_ns[phase] for phase, spent in enumerate(outside)]
+    if kept:  # an evaluation behind the last step is watched too; what else a script does at its end is not
+        outside = [spent + rest.outside_ns[phase] for phase, spent in enumerate(outside)]
     inside = [sum(record.phases_ns[phase] for record in kept) for phase in range(len(PHASES))]
     total = sum(inside) + sum(outside)
     notes = list(watch.notes)

@@ -78,6 +78,7 @@ class Watch:
         self.autocast: str | None = None
         self.optimizer: Any = None
         self.counts: Counter[int] = Counter()
+        """Steps of each optimizer since the last one that counted."""
         self.backwards = 0
         self.losses: list[Any] = []
         self.span_samples = 0
@@ -122,13 +123,14 @@ class Watch:
             self.losses.append(loss)
 
     def step_of(self, optimizer: Any) -> None:
-        """An optimizer has made its step. Of several, the one that steps most often counts."""
+        """An optimizer has made its step. Of several, the one that steps most often counts: one that has stepped
+        twice while another has not takes its place, be that one rarer or done with."""
         self.stepped = True
-        key = id(optimizer)
-        self.counts[key] += 1
-        if self.optimizer is None or self.counts[key] > self.counts[id(self.optimizer)]:
+        self.counts[id(optimizer)] += 1
+        if self.optimizer is None or self.counts[id(optimizer)] > 1:
             self.optimizer = optimizer
         if optimizer is self.optimizer:
+            self.counts.clear()
             self.step_ended()
 
     def step_ended(self) -> None:

@@ -1,0 +1,80 @@
+"""The limits of a script, from its own objects: batches handed out again, and its loader alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fulltilt.launch.command import parse
+from fulltilt.launch.observe import observe
+
+PLAIN = str(Path(__file__).parent / "scripts" / "plain.py")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_replayed_batches_cost_nothing(workers: int) -> None:
+    command = parse([PLAIN, "--seconds", "0.004", "--epochs", "4", "--workers", str(workers)])
+    actual = observe(command)
+    limit = observe(command, mode="replay")
+    assert actual.samples_per_second is not None
+    assert limit.samples_per_second is not None
+    assert limit.mode == "replay"
+    assert actual.samples_per_second < 260  # eight samples of 4 ms each
+    assert limit.samples_per_second > 1.5 * actual.samples_per_second
+    waited = sum(step.phases.get("data wait", 0.0) for step in limit.steps)
+    assert waited < 0.05 * sum(step.seconds for step in limit.steps)
+    assert len(limit.steps) > 15  # its epochs are as long as they were, and evaluation still happens
+    assert limit.outside["eval"] > 0
+
+
+@pytest.mark.parametrize(("workers", "least", "most"), [(0, 150, 255), (2, 280, 505)])
+def test_the_loader_alone(workers: int, least: float, most: float) -> None:
+    seen = observe(parse([PLAIN, "--seconds", "0.004", "--workers", str(workers), "--epochs", "9"]), mode="loader")
+    train = next(loader for loader in seen.loaders if loader.role == "train")
+    assert train.samples_per_second is not None
+    assert least < train.samples_per_second < most
+    assert seen.ended == "steps"
+    assert seen.exit_status == 0
+
+
+def test_a_script_without_a_loader_has_none_to_measure() -> None:
+    script = str(Path(PLAIN).with_name("small.py"))
+    seen = observe(parse([script, "trains", "20"]), mode="loader")
+    assert seen.loaders == ()
+    assert any("without a DataLoader" in note for note in seen.notes)
+
+
+def test_draws_tied_to_samples_make_runs_with_and_without_workers_the_same(tmp_path: Path) -> None:
+    script = tmp_path / "draws.py"
+    script.write_text(
+        """
+import random, sys
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Drawn(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return torch.randn(4) * random.random() + np.random.rand()
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in DataLoader(Drawn(), batch_size=4, shuffle=True, num_workers=int(sys.argv[1])):
+        optimizer.zero_grad()
+        model(batch.float()).square().mean().backward()
+        optimizer.step()
+"""
+    )
+    runs = [
+        observe(parse([str(script), workers]), seed=7, tie_draws=tie).first_losses
+        for workers, tie in (("0", True), ("2", True), ("0", False), ("2", False))
+    ]
+    assert len(runs[0]) == 16
+    assert runs[0] == runs[1]
+    assert runs[2] != runs[3]

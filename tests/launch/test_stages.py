@@ -1,0 +1,100 @@
+"""Where a loader's time goes, timed in its workers."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+
+import pytest
+
+from fulltilt.launch.command import parse
+from fulltilt.launch.observe import observe
+from fulltilt.launch.stages import Stages, Timed, read
+from fulltilt.launch.transforms import names
+
+IMAGES = str(Path(__file__).parent / "scripts" / "images.py")
+
+
+@pytest.mark.parametrize("words", [["--workers", "0"], ["--workers", "2"], ["--workers", "1", "--context", "spawn"]])
+def test_stages_by_name(words: list[str]) -> None:
+    seen = observe(parse([IMAGES, *words]))
+    assert seen.exit_status == 0, seen.notes
+    (loader,) = seen.loaders
+    assert loader.transforms == ("Blur", "to_tensor")
+    stages = {stage.name: stage for stage in loader.stages}
+    assert {"read", "decode", "Blur", "to_tensor", "label", "item", "collate"} <= stages.keys()
+    assert ("hand over" in stages) == (words[1] != "0")
+    assert list(stages)[:2] == ["read", "decode"]
+    slowest = max(loader.stages, key=lambda stage: stage.seconds)
+    assert slowest.name == "Blur"
+    assert slowest.seconds >= 0.004
+    assert slowest.cpu_seconds is not None
+    assert slowest.cpu_seconds < 0.001  # it sleeps
+    assert loader.starts == (0 if words[1] == "0" else 2)
+
+
+def test_totals_of_several_processes_are_per_sample(tmp_path: Path) -> None:
+    (tmp_path / "stages-0-11.json").write_text('{"samples": 2, "spent": {"Blur": [4000000000, 2000000000]}}')
+    (tmp_path / "stages-0-12.json").write_text('{"samples": 2, "spent": {"Blur": [4000000000, 0], "read": [8, 0]}}')
+    (tmp_path / "stages-1-12.json").write_text('{"samples": 9, "spent": {}}')
+    first, second = read(tmp_path, "0")
+    assert (first.name, second.name) == ("read", "Blur")
+    assert (second.seconds, second.cpu_seconds) == (2.0, 0.5)
+    assert read(tmp_path, "7") == ()
+
+
+def test_stages_within_stages_count_once(tmp_path: Path) -> None:
+    stages = Stages(tmp_path)
+
+    def inner() -> None:
+        pass
+
+    def outer() -> None:
+        Timed(stages, "inner", inner)()
+
+    with stages.fetching("0", 4):
+        Timed(stages, "outer", outer)()
+    Timed(stages, "outer", outer)()  # outside of a fetch: not counted
+    spent = stages.tallies["0"].spent
+    assert set(spent) == {"item", "outer", "inner"}
+    assert all(wall > 0 for wall, _ in spent.values())
+    assert stages.tallies["0"].samples == 4
+
+
+def test_what_was_put_in_place_of_a_function_is_that_function_when_it_is_copied(tmp_path: Path) -> None:
+    timed = Timed(Stages(tmp_path), "sum", sum)
+    assert pickle.loads(pickle.dumps(timed)) is sum
+    assert copy.deepcopy(timed) is sum
+    assert timed([1, 2]) == 3
+
+
+def test_transforms_are_found_in_wrapped_datasets() -> None:
+    class Compose:
+        def __init__(self, *members: object) -> None:
+            self.transforms = list(members)
+
+        def __call__(self, image: object) -> object:
+            return image
+
+    class Flip:
+        def __call__(self, image: object) -> object:
+            return image
+
+    def crop(image: object) -> object:
+        return image
+
+    class Data:
+        def __init__(self) -> None:
+            self.transform = Compose(Flip(), Compose(crop))
+            self.loader = open
+            self.labels = [1, 2]
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    class Subset:
+        def __init__(self, dataset: Data) -> None:
+            self.dataset = dataset
+
+    assert names(Subset(Data())) == ("Flip", "crop")
