@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from typer.testing import CliRunner
 
+from fulltilt.bench.assist.balance import measure_balance
 from fulltilt.bench.assist.figures import FLAT_BYTES, AssistBench, Many, Tasks
+from fulltilt.bench.assist.phases import BalanceRun, Phase
+from fulltilt.bench.assist.run import parts_of
 from fulltilt.bench.assist.table import lines
 from fulltilt.bench.train.contest import with_shares
 from fulltilt.bench.train.figures import Case
 from fulltilt.cli.bench import bench
+from fulltilt.errors import InputError
 
 
 def canned(beside=99.0, ours=90_000.0, grown=1 << 20):
@@ -58,6 +63,47 @@ def test_what_is_said():
     flat = json.loads(json.dumps(canned().to_json()))
     assert flat["cases"][2]["share"] == 0.8
     assert flat["machine"] == {"gpus": ["NVIDIA H200"]}
+
+
+def phases(taken=3000.0, early=2900.0, back=4000.0):
+    def phase(cores, rate, early=0.0):
+        return Phase(
+            cores=cores, samples_per_second=rate, gpu_share=0.5, workers=7, settled_seconds=12.0,
+            early_samples_per_second=early,
+        )  # fmt: skip
+
+    return BalanceRun(
+        before=phase(8, 4000.0), taken=phase(4, taken, early), back=phase(8, back), fixed={0.0: 2000.0, 0.5: 3100.0}
+    )
+
+
+@pytest.mark.parametrize(
+    ("figures", "met"),
+    [
+        ({}, [True, True, True]),
+        ({"taken": 2900.0}, [False, True, True]),
+        ({"early": 2700.0}, [True, False, True]),
+        ({"back": 3700.0}, [True, True, False]),
+    ],
+)
+def test_targets_of_the_balance(figures, met):
+    assert list(phases(**figures).targets().values()) == met
+    assert "half taken: " in phases(**figures).lines()[1]
+
+
+def test_parts_are_run_in_order_and_unknown_ones_refused():
+    assert parts_of("balance, tasks") == ("tasks", "balance")
+    with pytest.raises(InputError, match="--only: found cores; allowed: tasks, metrics, balance"):
+        parts_of("cores")
+
+
+def test_cores_are_taken_from_a_feed_here_and_given_back():
+    before = os.sched_getaffinity(0)
+    found = measure_balance(cores=2, say=lambda _: None, gpu=False, pace=0.01)
+    assert (found.before.cores, found.taken.cores, found.back.cores) == (2, 1, 2)
+    assert found.taken.samples_per_second > 0
+    assert os.sched_getaffinity(0) == before
+    assert json.dumps(found.to_json())
 
 
 def test_the_command_runs_here_and_writes_its_figures(tmp_path):

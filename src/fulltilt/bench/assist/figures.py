@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fulltilt.bench.assist.phases import BalanceRun
 from fulltilt.bench.train.figures import Case
 
 BESIDE_AT_LEAST = 0.98
@@ -51,11 +52,12 @@ class AssistBench:
 
     machine: Mapping[str, Any]
     date: str
-    title: str
-    cases: tuple[Case, ...]
-    tasks: Tasks
-    many: Many
     seconds: float
+    title: str = ""
+    cases: tuple[Case, ...] = ()
+    tasks: Tasks | None = None
+    many: Many | None = None
+    balance: BalanceRun | None = None
     problem: str | None = None
     """Why there are no GPU figures."""
 
@@ -66,35 +68,41 @@ class AssistBench:
             for case in self.cases
             if case.at_least is not None
         }
-        asked[f"trivial tasks ≥ {TASKS_PER_SECOND:,.0f}/s or concurrent.futures / {TIMES_SLOWER:g}"] = self.tasks.met
-        asked[f"{self.many.tasks:,} tasks within {FLAT_BYTES >> 20} MiB"] = self.many.met
-        return asked
+        if self.tasks is not None:
+            name = f"trivial tasks ≥ {TASKS_PER_SECOND:,.0f}/s or concurrent.futures / {TIMES_SLOWER:g}"
+            asked[name] = self.tasks.met
+        if self.many is not None:
+            asked[f"{self.many.tasks:,} tasks within {FLAT_BYTES >> 20} MiB"] = self.many.met
+        return asked | (dict(self.balance.targets()) if self.balance is not None else {})
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        found: dict[str, Any] = {
             "machine": {key: value for key, value in self.machine.items() if value is not None},
             "date": self.date,
             "seconds": round(self.seconds, 1),
-            "workload": self.title,
-            "cases": [
-                {key: _short(value) for key, value in case.to_json().items() if value is not None}
-                for case in self.cases
-            ],
-            "tasks": {
+        }
+        if self.cases:
+            lines = [case.to_json() for case in self.cases]
+            cases = [{key: _short(value) for key, value in line.items() if value is not None} for line in lines]
+            found |= {"workload": self.title, "cases": cases}
+        if self.tasks is not None:
+            found["tasks"] = {
                 "tasks": self.tasks.tasks,
                 "workers": self.tasks.workers,
                 "tasks_per_second": round(self.tasks.ours_per_second),
                 "concurrent_futures_tasks_per_second": round(self.tasks.theirs_per_second),
                 "met": self.tasks.met,
-            },
-            "many": {
+            }
+        if self.many is not None:
+            found["many"] = {
                 "tasks": self.many.tasks,
                 "seconds": _short(self.many.seconds),
                 "grown_bytes": self.many.grown_bytes,
                 "met": self.many.met,
-            },
-            **({} if self.problem is None else {"problem": self.problem}),
-        }
+            }
+        if self.balance is not None:
+            found["balance"] = self.balance.to_json()
+        return found | ({} if self.problem is None else {"problem": self.problem})
 
 
 def _short(value: Any) -> Any:

@@ -3,37 +3,57 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import torch
 
+from fulltilt.bench.assist.balance import measure_balance
 from fulltilt.bench.assist.figures import AssistBench
 from fulltilt.bench.assist.metrics import measure_metrics
 from fulltilt.bench.assist.tasks import measure_many, measure_tasks
 from fulltilt.bench.ground import machine_facts
 from fulltilt.bench.train.contest import Say
+from fulltilt.errors import InputError
+from fulltilt.machine.cores import read_cores
 
 NO_GPU = "What metrics cost the step is a question to an NVIDIA GPU: a tiny model was run on the CPU."
 
 
-def measure(*, quick: bool, say: Say) -> AssistBench:
+PARTS = ("tasks", "metrics", "balance")
+
+
+def parts_of(text: str) -> tuple[str, ...]:
+    """`tasks,balance` as parts, in the order in which they are run."""
+    wanted = {name.strip() for name in text.split(",") if name.strip()}
+    unknown = sorted(wanted - set(PARTS))
+    if unknown or not wanted:
+        raise InputError(f"--only: found {', '.join(unknown) or 'nothing'}; allowed: {', '.join(PARTS)}")
+    return tuple(name for name in PARTS if name in wanted)
+
+
+def measure(*, quick: bool, only: Sequence[str], say: Say) -> AssistBench:
     """Everything that this machine can run; `say` hears what comes next."""
     began = time.monotonic()
     gpu = torch.cuda.is_available()
-    rounds, seconds = (3, 1.0) if gpu and quick else (4, 1.25) if gpu else (1, 0.02) if quick else (3, 0.5)
-    say("tasks: trivial ones, against concurrent.futures")
-    tasks = measure_tasks(tasks=2_000 if quick else 20_000, rounds=3 if quick else 7)
-    count = 20_000 if quick else 1_000_000
-    say(f"tasks: {count:,} of them")
-    many = measure_many(tasks=count)
-    title, cases = measure_metrics(gpu=gpu, rounds=rounds, seconds=seconds, say=say)
-    return AssistBench(
+    found = AssistBench(
         machine=machine_facts({"torchmetrics": "torchmetrics"}),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        title=title,
-        cases=tuple(cases),
-        tasks=tasks,
-        many=many,
-        seconds=time.monotonic() - began,
+        seconds=0.0,
         problem=None if gpu else NO_GPU,
     )
+    if "tasks" in only:
+        say("tasks: trivial ones, against concurrent.futures")
+        tasks = measure_tasks(tasks=2_000 if quick else 20_000, rounds=3 if quick else 7)
+        count = 20_000 if quick else 1_000_000
+        say(f"tasks: {count:,} of them")
+        found = replace(found, tasks=tasks, many=measure_many(tasks=count))
+    if "metrics" in only:
+        rounds, seconds = (3, 1.0) if gpu and quick else (4, 1.25) if gpu else (1, 0.02) if quick else (3, 0.5)
+        title, cases = measure_metrics(gpu=gpu, rounds=rounds, seconds=seconds, say=say)
+        found = replace(found, title=title, cases=tuple(cases))
+    if "balance" in only:
+        pace = 1.0 if gpu else 0.1 if quick else 0.5
+        found = replace(found, balance=measure_balance(cores=read_cores().usable, say=say, gpu=gpu, pace=pace))
+    return replace(found, seconds=time.monotonic() - began)

@@ -26,19 +26,26 @@ def show(found: AssistBench, console: Console | None = None) -> None:
                 "–" if case.spread is None else f"{100 * case.spread:.1f} %",
                 "–" if case.share is None else f"{100 * case.share:.1f} %",
             )
-    console.print(table)
+    if found.cases:
+        console.print(table)
     for text in lines(found):
         console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 def lines(found: AssistBench) -> list[str]:
     """What the table can't say."""
-    tasks, many = found.tasks, found.many
-    said = [
-        f"{tasks.ours_per_second:,.0f} trivial tasks/s with {tasks.workers} threads; "
-        f"concurrent.futures {tasks.theirs_per_second:,.0f}",
-        f"{many.tasks:,} tasks in {many.seconds:.1f} s; memory grew by {many.grown_bytes / (1 << 20):.1f} MiB",
-    ]
+    said: list[str] = []
+    if (tasks := found.tasks) is not None:
+        said.append(
+            f"{tasks.ours_per_second:,.0f} trivial tasks/s with {tasks.workers} threads; "
+            f"concurrent.futures {tasks.theirs_per_second:,.0f}"
+        )
+    if (many := found.many) is not None:
+        said.append(
+            f"{many.tasks:,} tasks in {many.seconds:.1f} s; memory grew by {many.grown_bytes / (1 << 20):.1f} MiB"
+        )
+    if found.balance is not None:
+        said += found.balance.lines()
     for case in found.cases:
         if case.problem:
             said.append(f"{case.title}: {case.problem}")
