@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,7 +68,8 @@ def run(
     if command is None:
         return
     try:
-        plan, tuned = _plan(command, level, plan_file, no_tune=no_tune, max_seconds=max_seconds)
+        with _input_kept():
+            plan, tuned = _plan(command, level, plan_file, no_tune=no_tune, max_seconds=max_seconds)
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
     if dry_run:
@@ -78,6 +82,19 @@ def run(
     _write(plan, tuned, seen, html=html, as_json=as_json)
     _summarise(plan, seen)
     raise typer.Exit(status)
+
+
+@contextmanager
+def _input_kept() -> Iterator[None]:
+    """What comes in on standard input is for the script's full run: trials get none of it."""
+    kept, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
 
 
 def _plan(

@@ -14,7 +14,8 @@ from fulltilt.measure.observation import Observation
 LEVELS: tuple[Level, ...] = ("exact", "numeric", "semantic")
 _RIDER = 0.02
 """What no finding foretells, but what often pays once the step itself is faster."""
-_MOST_WORKERS_PER_CORE = 2
+_MOST_WORKERS_PER_CORE = 8
+"""Workers that wait for files need no core; more of them are only kept if they pay."""
 _LADDER = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 _WORDS: dict[str, Callable[[Any], str]] = {

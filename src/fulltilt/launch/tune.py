@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from fulltilt.diagnose import diagnose
 from fulltilt.diagnose.finding import Diagnosis, Level, LossCurves, Outcome, Trial
-from fulltilt.launch.candidates import candidates, level_of, neighbours
+from fulltilt.launch.candidates import Candidate, candidates, level_of, neighbours
 from fulltilt.launch.command import Command
 from fulltilt.launch.plan import Key, Plan
 from fulltilt.launch.rate import Rate, rate_of
@@ -99,11 +99,13 @@ class Tuner:
             baseline,
             measure=self._measure,
             clock=self.clock,
-            seconds=self.until - self.clock() - self._verify_seconds(),
+            seconds=self.until - self.clock() - self._verify_seconds(chosen),
             trial_seconds=self.start_seconds + _TRIAL_SECONDS,
             neighbours=lambda settings, waits: neighbours(settings, cores=self.cores, waits=waits),
             say=self._say_trial,
         )
+        if not found.trials:
+            return NotTuned(reason=f"{self.seconds:g} s left no time to try anything (--max-seconds)")
         return self._verified(found, diagnosis, began)
 
     # the script as it is
@@ -153,9 +155,11 @@ class Tuner:
 
     # losses
 
-    def _verify_seconds(self) -> float:
-        """Three runs, and the limit once more."""
-        return 4 * self.start_seconds + 3 * min(_VERIFY_SECONDS, _VERIFY_STEPS[1] * self.step_seconds) + 4.0
+    def _verify_seconds(self, chosen: Sequence[Candidate]) -> float:
+        """Before and after; for numeric settings a third run, and their own limit."""
+        numeric = any(level_of(one.settings) != "exact" for one in chosen)
+        steps = min(_VERIFY_SECONDS, _VERIFY_STEPS[1] * self.step_seconds)
+        return (4 if numeric else 2) * (self.start_seconds + steps)
 
     def _losses(self, settings: Mapping[str, Any], *, again: bool = False) -> tuple[float, ...]:
         key = repr(sorted(settings.items())) + ("again" if again else "")

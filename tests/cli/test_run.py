@@ -1,0 +1,176 @@
+"""`fulltilt run` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+FULLTILT = [sys.executable, "-m", "fulltilt", "run"]
+
+SLEEPY = """
+import sys, time, torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+torch.set_num_threads(1)
+
+class Slow(Dataset):
+    def __len__(self):
+        return 4000
+
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        return torch.randn(8) + index / 4000, index % 3
+
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 3))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step, (inputs, labels) in enumerate(DataLoader(Slow(), batch_size=4, shuffle=True)):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(net(inputs), labels)
+    loss.backward()
+    optimizer.step()
+    if step == int(sys.argv[1]):
+        break
+print("trained", step, flush=True)
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*words: str, timeout: float = 240.0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*FULLTILT, *words], capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def plans(home: Path) -> list[Path]:
+    return list((home / "cache" / "fulltilt" / "plans").glob("*.toml"))
+
+
+def test_a_starved_script_is_found_a_plan_that_is_used_again(home: Path) -> None:
+    """The whole way on two cores: planted are samples that wait 20 ms each, and no workers."""
+    (home / "train.py").write_text(SLEEPY)
+    first = run("--max-seconds", "120", "--json", "found.json", "--html", "found.html", "train.py", "400")
+    assert first.returncode == 7, first.stderr
+    assert first.stdout == "trained 400\n", "trials' output is not the script's"
+    found = json.loads((home / "found.json").read_text())
+    plan = found["plan"]
+    assert plan["settings"].get("loader.num_workers", 0) >= 2, first.stderr
+    assert plan["after"] >= 1.5 * plan["before"]
+    assert "to the last bit" in plan["verified"]
+    assert found["losses"]["before"] == found["losses"]["after"]
+    assert len(found["losses"]["before"]) >= 12
+    assert found["diagnosis"]["headroom"] > 0.5
+    assert found["after"]["samples_per_second"] >= 1.5 * plan["before"], "the full run, too"
+    assert "<html" in (home / "found.html").read_text()
+    assert len(plans(home)) == 1
+
+    began = time.monotonic()
+    again = run("train.py", "400")
+    assert (again.returncode, again.stdout) == (7, "trained 400\n")
+    assert "the plan found before" in again.stderr
+    assert "samples/s, after" in again.stderr
+    assert time.monotonic() - began < 45, "nothing is looked for again"
+
+    shown = run("--dry-run", "train.py", "400")
+    assert shown.returncode == 0
+    assert "trained" not in shown.stdout
+    assert '"loader.num_workers" =' in shown.stdout
+    assert "DataLoader(…, num_workers=" in shown.stdout
+
+    (home / "train.py").write_text(SLEEPY + "\n# changed\n")
+    stale = run("--no-tune", "--dry-run", "train.py", "400")
+    assert "the script has changed since" in stale.stderr
+    assert "no plan" in stale.stdout
+
+
+def test_a_script_that_fails_by_itself(home: Path) -> None:
+    (home / "train.py").write_text("import sys\nprint('begins')\nraise KeyError('its own')\n")
+    plain = subprocess.run([sys.executable, "train.py"], capture_output=True, text=True, check=False)
+    ended = run("train.py")
+    assert ended.returncode == plain.returncode == 1
+    assert ended.stdout == plain.stdout
+    assert plain.stderr in ended.stderr, "its traceback, nothing of ours in between"
+    assert not plans(home)
+
+
+def test_a_script_that_never_trains_is_simply_run(home: Path) -> None:
+    (home / "job.py").write_text("import sys\nprint(sys.argv[1:], sys.stdin.read())\nsys.exit(3)\n")
+    ended = subprocess.run(
+        [*FULLTILT, "job.py", "--lr", "1", "-h"], input="said", capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 3
+    assert ended.stdout == "['--lr', '1', '-h'] said\n"
+    assert "run as it is" in ended.stderr
+
+
+def test_no_tune_without_a_plan_adds_nothing(home: Path) -> None:
+    (home / "job.py").write_text("import os\nprint(os.environ.get('FULLTILT_JOB'))\n")
+    ended = run("--no-tune", "job.py")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "None\n", "")
+
+
+def test_a_damaged_plan_is_said(home: Path) -> None:
+    (home / "job.py").write_text("print('ran')\n")
+    (home / "plan.toml").write_text("format = [")
+    ended = run("--no-tune", "--plan", "plan.toml", "job.py")
+    assert ended.returncode == 0
+    assert ended.stdout == "ran\n"
+    assert "can't be read" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "no script was given"),
+        (("none.py",), "there is no script"),
+        (("--max-seconds", "1", "x.py"), "10 to 86400"),
+    ],
+)
+def test_bad_input(home: Path, words: tuple[str, ...], said: str) -> None:
+    ended = run(*words)
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("tuning", [True, False])
+def test_ctrl_c_leaves_nothing(home: Path, tuning: bool) -> None:
+    (home / "train.py").write_text(SLEEPY)
+    words = ["train.py", "100000"] if tuning else ["--no-tune", "train.py", "100000"]
+    process = subprocess.Popen([*FULLTILT, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    children: set[psutil.Process] = set()
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not any("train.py" in " ".join(_line(one)) for one in children):
+        children |= set(psutil.Process(process.pid).children(recursive=True))
+        time.sleep(0.1)
+    time.sleep(3.0)
+    children |= set(psutil.Process(process.pid).children(recursive=True))
+    assert children
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130 if tuning else process.returncode in (1, 130)
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+    assert not plans(home)
+    assert sorted(os.listdir(home)) == ["train.py"]
+
+
+def _line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
