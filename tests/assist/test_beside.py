@@ -288,3 +288,50 @@ def test_what_stays_fits_and_nothing_goes_to_and_fro(costs, rate, workers, there
         assert load <= ROOMY + 1e-9
     again = metrics_on_device(costs, batches_per_second=rate, workers=workers, there=decision.value)
     assert again.value == decision.value
+
+
+def test_values_stay_exact_when_metrics_move_between_cpu_and_device(caplog):
+    """Here the device is the CPU as well: what is moved, merged and brought back is the same."""
+    caplog.set_level("INFO", "fulltilt.assist")
+    metrics = {"accuracy": MulticlassAccuracy(4), "confusion": MulticlassConfusionMatrix(4), "order": Order()}
+    expected = {name: metric.clone() for name, metric in metrics.items()}
+    beside = MetricsBeside(metrics, CPU, prefix="", workers=2)
+    for number, (outputs, target) in enumerate(classes(torch.Generator().manual_seed(2), 60)):
+        beside.add(outputs, target)
+        for metric in expected.values():
+            metric.update(outputs, target)
+        if number == 10:
+            beside.hand_over()
+            beside._place(1e9)
+            assert beside.decision.value == {"accuracy", "confusion", "order"}
+        elif number == 30:
+            beside.hand_over()
+            beside._place(1e-9)
+            assert set(beside._there) == {"order"}, "whole numbers come back"
+    found = beside.compute()
+    assert found["accuracy"] == float(expected["accuracy"].compute())
+    assert [found[f"confusion_{i}"] for i in range(16)] == expected["confusion"].compute().flatten().tolist()
+    assert [v for k, v in found.items() if k.startswith("order")] == expected["order"].compute().tolist()
+    assert "metrics on cpu: accuracy, confusion, order; of the time of 2 workers" in caplog.text
+    state = beside.state_dict()
+    beside.load_state_dict(state)
+    beside.close()
+
+
+def test_a_place_saved_with_metrics_on_the_device_is_gone_on_from():
+    data = list(classes(torch.Generator().manual_seed(2), 30))
+    metrics = {"accuracy": MulticlassAccuracy(4), "order": Order()}
+    whole, first, second = (MetricsBeside(metrics, CPU, prefix="", workers=2) for _ in range(3))
+    for pair in data:
+        whole.add(*pair)
+    for pair in data[:12]:
+        first.add(*pair)
+    first.hand_over()
+    first.wait()
+    first._place(1e9)
+    for pair in data[12:20]:
+        first.add(*pair)
+    second.load_state_dict(first.state_dict())
+    for pair in data[20:]:
+        second.add(*pair)
+    assert second.compute() == whole.compute()

@@ -201,25 +201,33 @@ class MetricsBeside:
 
     def _place(self, rate: float) -> None:
         """Send to the device what the CPU can't do at this rate, or bring back what it could."""
+        before, decisions = set(self._there), []
         for lane, workers in ((self._counting, self._workers), (self._others, 1)):
             here = {name for name in self._there if name in lane.metrics}
             costs = {name: lane.seconds_per_batch[name] for name in lane.metrics if name in lane.seconds_per_batch}
+            if not costs:
+                continue
             decision = metrics_on_device(costs, batches_per_second=rate, workers=workers, there=here)
-            if lane is self._counting:
-                for name in decision.value - here:
-                    self._there[name] = lane.metrics[name].clone().to(self._device)
-                    self._there[name].reset()
-                for name in here - decision.value:
-                    self.wait()
-                    add_counts(lane.metrics[name], self._there.pop(name))
-            else:  # sums of floats stay where they have gone to: each move would cost a wait
+            decisions.append(decision)
+            if lane is self._others:  # sums of floats stay where they have gone to: each move costs a wait
                 for name in decision.value:
                     self._there[name] = lane.drop(name).to(self._device)
-            if decision.value != here:
-                names = ", ".join(sorted(decision.value)) or "none"
-                log.info("metrics on %s: %s; %s", self._device, names, decision.reason)
-            if costs:
-                self.decision = decision
+                continue
+            for name in decision.value - here:
+                self._there[name] = lane.metrics[name].clone().to(self._device)
+                self._there[name].reset()
+            if here - decision.value:
+                self.wait()
+            for name in here - decision.value:
+                add_counts(lane.metrics[name], self._there.pop(name))
+        if not decisions:
+            return
+        reason = "; ".join(decision.reason for decision in decisions)
+        self.decision = Decision(
+            value=frozenset(self._there), reason=reason, evidence={"lanes": [d.evidence for d in decisions]}
+        )
+        if set(self._there) != before:
+            log.info("metrics on %s: %s; %s", self._device, ", ".join(sorted(self._there)) or "none", reason)
 
     def _check(self) -> None:
         failure = self._counting.failure or self._others.failure
