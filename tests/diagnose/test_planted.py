@@ -54,7 +54,7 @@ CASES = {
     ),
     "samples in memory": (
         {"phases": STARVED, "loader": {"in_memory": True, "num_workers": 2}, "loader_rate": 446},
-        ("in-memory", 71.8 / 31.8 - 1, {"loader.resident": True}),
+        ("in-memory", 71.8 / 31.95 - 1, {"loader.resident": True}),
     ),
     "augmentation on the CPU": (
         {

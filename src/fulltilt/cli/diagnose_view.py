@@ -174,9 +174,7 @@ def _unseen(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     from rich.table import Table
     from rich.text import Text
 
-    notes = list(diagnosis.observation.notes)
-    if diagnosis.limits.step is None:
-        notes.append("the step's limit: the script could not be run with batches that are on the device already")
+    notes = [*diagnosis.notes, *diagnosis.observation.notes]
     later = any(_gain(finding).startswith("(") for finding in diagnosis.findings)
     if later:
         notes.append("a gain in brackets is the step's own: it shows once the step no longer waits for its data")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from fulltilt.measure.observation import Observation
@@ -46,6 +46,7 @@ def diagnose(
         headroom=figures.headroom,
         findings=findings,
         verdict=_verdict(figures, findings),
+        notes=tuple(_notes(figures, replay)),
     )
 
 
@@ -53,7 +54,7 @@ def rank(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """The greatest gain first, what can't be foretold last; gains that are about equal in the order of the table."""
     order = {cause: at for at, cause in enumerate(CAUSES)}
     worth = [finding for finding in findings if _worth(finding)]
-    return tuple(
+    return _once(
         sorted(
             worth,
             key=lambda finding: (
@@ -64,6 +65,38 @@ def rank(findings: Sequence[Finding]) -> tuple[Finding, ...]:
             ),
         )
     )
+
+
+def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Of findings with one and the same fix from outside, the first."""
+    known: list[object] = []
+    kept = []
+    for finding in findings:
+        if finding.settings and finding.settings in known:
+            continue
+        known.append(finding.settings)
+        kept.append(finding)
+    return tuple(kept)
+
+
+def _notes(figures: Figures, replay: Observation | None) -> Iterator[str]:
+    if figures.steps < LIMITS.least_steps:
+        return
+    if figures.limit is None:
+        if figures.train_loader is None:
+            yield "the step's limit was not measured: the script has no DataLoader whose batches could be given again"
+        elif replay is None:
+            yield "the step's limit was not measured"
+        else:
+            yield f"the step's limit was not measured: with batches given again it made {len(replay.steps)} steps"
+            yield from (f"… {note}" for note in replay.notes)
+    elif figures.headroom is not None and figures.step:
+        apart = 1 - figures.limit / figures.step - figures.headroom
+        if apart > LIMITS.no_headroom:
+            yield (
+                f"the step's limit lies {words.percent(apart)} further off than the waits for data explain: the "
+                "machine was less busy when it was measured, or the loader's work slows the step down"
+            )
 
 
 def _worth(finding: Finding) -> bool:

@@ -67,6 +67,8 @@ class Diagnosis:
     """Ranked: the greatest gain first; those whose gain can't be foretold at the end."""
     verdict: str
     """One sentence: `no headroom …`, or what binds."""
+    notes: tuple[str, ...] = ()
+    """What should be known about these figures; what could not be seen is in the observation's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

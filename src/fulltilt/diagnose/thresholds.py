@@ -34,6 +34,11 @@ class Thresholds:
     """Share of /dev/shm that batches on their way may fill."""
     worker_reserve: float = 0.85
     """Workers are counted so that the loader needs this share of the step's time: rates vary."""
+    hand_over_seconds: float = 0.8e-3
+    """What a batch costs on its way from a worker to the training process, measured on two cores."""
+    hand_over_bytes_per_second: float = 2e9
+    resident_seconds: float = 0.15e-3
+    """A batch cut out of tensors by one index operation each."""
     transform_factor: float = 10.0
     """A loop over pixels in Python made of array operations; measured ones lie from 8 to several hundred."""
     decode_factor: float = 2.0
@@ -72,9 +77,11 @@ class Thresholds:
     """Utilisation below which a step that waits for no data is bound by its launches."""
     optimizer: float = 0.06
     fused_factor: float = 3.0
-    """Fused instead of foreach; Adam of ResNet-50 on an H200, and of small models on two cores."""
-    fused_from_loop_factor: float = 6.0
-    """Fused instead of a loop over parameters."""
+    """Adam fused instead of foreach."""
+    fused_from_loop_factor: float = 7.0
+    """Adam fused instead of a loop over parameters: AdamW of 120 small tensors on a CPU."""
+    fused_sgd_factor: float = 1.3
+    """SGD has one operation for each parameter, which fusing can only put together; on a CPU it gains nothing."""
     tf32_factor: float = 3.0
     """Matrix products of a float32 transformer or perceptron; convolutions use TF32 without being told."""
     precision_factor: float = 1.8
@@ -92,8 +99,6 @@ class Thresholds:
     """A step that is bound by its launches, compiled: a fraction of the launches, and hardly any Python."""
 
     # The machine.
-    thread_factor: float = 1.5
-    """The step's own work with as many threads as cores instead of more."""
     busy_cpu: float = 0.9
     """Share of the usable cores that are busy: there is none left to give."""
     contention: float = 1.15

@@ -179,7 +179,7 @@ def _loader_card(loader: Loader) -> Markup:
 
 
 def _notes(diagnosis: Diagnosis) -> Markup | None:
-    notes = diagnosis.observation.notes
+    notes = (*diagnosis.notes, *diagnosis.observation.notes)
     if not notes:
         return None
     return card(tag("h2", "Notes"), tag("ul", *(tag("li", note) for note in notes), class_="notes"), label="Notes")

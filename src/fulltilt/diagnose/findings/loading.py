@@ -42,12 +42,14 @@ def with_workers(figures: Figures, workers: int) -> float:
     loader = figures.train_loader
     if loader is None:
         return figures.step
-    now = figures.loader * loader.num_workers if loader.num_workers else figures.work
-    return figures.fed(now / workers)
+    if loader.num_workers:
+        return figures.fed(figures.loader * loader.num_workers / workers)
+    moved = LIMITS.hand_over_seconds + (loader.batch_bytes or 0) / LIMITS.hand_over_bytes_per_second
+    return figures.fed((figures.work + moved) / workers)
 
 
 def _in_memory(figures: Figures, loader: Loader) -> Finding:
-    step = max(figures.own + figures.start, figures.limit or 0.0)
+    step = max(figures.own + LIMITS.resident_seconds, figures.limit or 0.0) + figures.start
     where = "on the GPU" if figures.on_gpu else "in memory"
     return Finding(
         cause="in-memory",

@@ -41,8 +41,7 @@ def _threads(figures: Figures) -> list[Finding]:
             evidence=(
                 f"{training.threads / figures.cores:.0f} threads take turns on each core, and wait for each other",
             ),
-            gain=figures.gain(step=figures.stepping(figures.own / LIMITS.thread_factor)),
-            limit_gain=LIMITS.thread_factor - 1,
+            gain=None,  # between nothing and many times: it depends on how the threads wait
             fix=call,
             diff=edits.edited(figures.read_source, script, file_edit),
             settings={"threads": figures.cores},

@@ -134,16 +134,18 @@ def _cacheable(figures: Figures, loader: Loader, share: float) -> list[Finding]:
     """Where all cores together can't decode fast enough, the same files need not be decoded each epoch."""
     left = 1 - share * (1 - 1 / LIMITS.decode_factor)
     workers = max(wanted_workers(figures), loader.num_workers, 1)
-    fastest = figures.fed(figures.work * left / workers, core_work=figures.core_work * left)
-    if figures.limit is None or fastest <= figures.limit * (1 + LIMITS.no_headroom):
+    if figures.limit is None:
+        return []
+    fastest = figures.fed(figures.work * left / workers, own=figures.limit, core_work=figures.core_work * left)
+    if fastest <= figures.limit * (1 + LIMITS.no_headroom):
         return []
     return [
         Finding(
             cause="cacheable",
-            title="The same files are decoded again each epoch, faster than this machine's cores can",
+            title="The same files are decoded again in each epoch, and the cores cannot keep up",
             evidence=(
-                f"even {workers} workers with a faster decoder would take {words.seconds(fastest)} for a step that "
-                f"could be done in {words.seconds(figures.limit)}",
+                f"with a faster decoder {workers} worker{'s' * (workers > 1)} would still take "
+                f"{words.seconds(fastest)} for a step that could be done in {words.seconds(figures.limit)}",
             ),
             gain=figures.gain(step=without(figures, share, LIMITS.cache_factor)),
             fix="Decode once and keep the pixels: fulltilt cache build, then fulltilt.feed.feed(…, cache=…)",

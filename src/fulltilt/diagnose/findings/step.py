@@ -182,7 +182,11 @@ def _unfused(figures: Figures, training: Training) -> list[Finding]:
     seconds = figures.phases.get("optimizer", 0.0)
     if training.fused or training.optimizer not in _FUSED or seconds < LIMITS.optimizer * figures.own:
         return []
+    if training.optimizer == "SGD" and not figures.on_gpu:
+        return []
     factor = LIMITS.fused_factor if training.foreach else LIMITS.fused_from_loop_factor
+    if training.optimizer == "SGD":
+        factor = LIMITS.fused_sgd_factor
     own = figures.own - seconds * (1 - 1 / factor)
     script = edits.script_of(figures.observation.command)
     edit = edits.everywhere(training.optimizer, {"fused": True})
