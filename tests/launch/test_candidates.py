@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from fulltilt.diagnose.finding import Finding, Level
 from fulltilt.launch.candidates import candidates, describe, level_of, neighbours
 from fulltilt.launch.settings import SETTINGS
-from fulltilt.measure.observation import Loader, Observation, Training
+from fulltilt.measure.observation import Loader, Observation, Step, Training
 
 
 def finding(settings: dict[str, Any], gain: float | None, level: Level = "exact", **more: Any) -> Finding:
@@ -65,6 +66,17 @@ def test_a_gain_of_the_limit_counts_too() -> None:
         observed(), cores=4, level="numeric",
     )[0]  # fmt: skip
     assert first.settings == {"tf32": True}
+
+
+def test_a_loop_that_waits_is_tried_with_workers_whatever_was_foretold() -> None:
+    def seen(wait: float, workers: int) -> Observation:
+        step = Step(number=0, started=0.0, seconds=1.0, phases={"data wait": wait, "forward": 1 - wait}, samples=8)
+        return dataclasses.replace(observed(workers=workers), steps=(step,) * 9)
+
+    found = candidates((), seen(0.6, 0), cores=4, level="exact")
+    assert [one.settings for one in found] == [{"loader.num_workers": 4, "loader.persistent_workers": True}]
+    assert candidates((), seen(0.6, 4), cores=4, level="exact") == ()
+    assert candidates((), seen(0.01, 0), cores=4, level="exact") == ()
 
 
 def test_neighbours_go_up_first_where_the_loop_waits() -> None:

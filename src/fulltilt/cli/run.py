@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fulltilt.errors import InputError
+from fulltilt.errors import FulltiltError, InputError
 
 if TYPE_CHECKING:
     from fulltilt.launch.command import Command
@@ -79,7 +79,10 @@ def run(
     from fulltilt.launch.run import execute
 
     status, seen = execute(command, {} if plan is None else plan.settings)
-    _write(plan, tuned, seen, html=html, as_json=as_json)
+    try:
+        _write(plan, tuned, seen, html=html, as_json=as_json)
+    except FulltiltError as error:  # the exit status is the script's
+        _say(str(error))
     _summarise(plan, seen)
     raise typer.Exit(status)
 

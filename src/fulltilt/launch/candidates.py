@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fulltilt.diagnose.finding import Finding, Level
-from fulltilt.launch.rate import training_loader
+from fulltilt.launch.rate import training_loader, waited
 from fulltilt.launch.settings import SETTINGS
 from fulltilt.measure.observation import Observation
 
@@ -16,6 +16,8 @@ _RIDER = 0.02
 """What no finding foretells, but what often pays once the step itself is faster."""
 _MOST_WORKERS_PER_CORE = 8
 """Workers that wait for files need no core; more of them are only kept if they pay."""
+_WAITS = 0.05
+"""Share of the step in which the loop waits for a batch."""
 _LADDER = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 _WORDS: dict[str, Callable[[Any], str]] = {
@@ -74,6 +76,7 @@ def candidates(
         if settings:
             taken |= settings
             found.append(Candidate(title=describe(settings), settings=settings, gain=_foretold(finding)))
+    found += _workers(observation, taken, cores)
     found += _riders(observation, taken, level) if found else []
     return tuple(_with_workers_for_all(candidate, found, observation, cores) for candidate in found)
 
@@ -98,6 +101,18 @@ def neighbours(settings: Mapping[str, Any], *, cores: int, waits: float | None) 
 def _foretold(finding: Finding) -> float:
     """Of the rate, or of the step's limit: what binds now may be mended by another one."""
     return max(finding.gain or 0.0, getattr(finding, "limit_gain", None) or 0.0)
+
+
+def _workers(observation: Observation, taken: Mapping[str, Any], cores: int) -> list[Candidate]:
+    """A loop that waits for a loader with fewer workers than cores: a trial says more than any forecast."""
+    loader = training_loader(observation)
+    waits, total = waited(observation)
+    feeding = "loader.num_workers" in taken or "loader.resident" in taken
+    if loader is None or loader.in_memory or feeding or loader.num_workers >= cores or waits <= _WAITS * total:
+        return []
+    settings = {"loader.num_workers": cores, "loader.persistent_workers": True}
+    settings = {name: value for name, value in settings.items() if name not in taken}
+    return [Candidate(title=describe(settings), settings=settings, gain=waits / (2 * (total - waits / 2)))]
 
 
 def _riders(observation: Observation, taken: Mapping[str, Any], level: Level) -> list[Candidate]:

@@ -40,7 +40,7 @@ def rate_of(observation: Observation) -> Rate | None:
     total += len(steps) * start_seconds_per_step(observation)
     samples = [step.samples for step in steps if step.samples is not None]
     count = sum(samples) if len(samples) == len(steps) else len(steps)
-    waits = math.fsum(step.phases.get("data wait", 0.0) for step in steps)
+    waits, _ = waited(observation)
     return Rate(value=count / total, noise=_noise(seconds), waits=waits / total) if total > 0 else None
 
 
@@ -51,6 +51,12 @@ def start_seconds_per_step(observation: Observation) -> float:
         return 0.0
     world = max(observation.world, 1)
     return loader.start_seconds / max(loader.samples / loader.batch_size / world, 1.0)
+
+
+def waited(observation: Observation) -> tuple[float, float]:
+    """Seconds in which the loop waited for a batch, and those of all steps."""
+    steps = observation.steps
+    return math.fsum(step.phases.get("data wait", 0.0) for step in steps), math.fsum(step.seconds for step in steps)
 
 
 def training_loader(observation: Observation) -> Loader | None:

@@ -6,6 +6,10 @@
     3. other numbers of workers around the one that was found, as long as one of them pays
     4. a gain that is not plain is measured again, baseline and best by turns
 
+A machine that others use, too, is faster now and slower then. Before a candidate is turned down, and before the best is
+settled on, what it is held against is measured again beside it; where that differs, what was measured before is
+forgotten, and only trials beside each other count.
+
 A candidate pays if it gives `least_gain` more than without it, beyond the noise of both. No trial is begun that would
 not end within the time; what was found until then is what counts.
 """
@@ -27,8 +31,10 @@ Measure = Callable[[Settings], "Rate | str"]
 Neighbours = Callable[[Mapping[str, Any], "float | None"], Sequence[Settings]]
 
 LEAST_GAIN = 0.02
-_PLAIN = 0.10
+_PLAIN = 3.0
 """A gain beyond that needs no second look."""
+_DRIFT = 0.10
+"""Two trials of the same settings that lie further apart: the machine has changed."""
 _SURE = 2.0
 """Standard errors."""
 _MOST_REPEATS = 2
@@ -70,7 +76,7 @@ class _Search:
         return _mean(self.rates.get(_key(settings), []))
 
     def has_time(self) -> bool:
-        enough = self.until - self.clock() >= self.expected
+        enough = self.has_time_for(1)
         self.complete = self.complete and enough
         return enough
 
@@ -85,27 +91,44 @@ class _Search:
     def beats(self, settings: Settings, other: Mapping[str, Any], *, title: str) -> bool:
         """Try settings against others that were tried; a trial, with its reason."""
         got = self.measured(settings)
-        against = self.rate(other)
-        assert against is not None
         if isinstance(got, str):
             self._note(title, settings, None, kept=False, reason=got)
             return False
-        gain, error = compare(got, against)
+        gain, error = self.against(settings, other)
+        if gain < LEAST_GAIN and self.has_time_for(1) and self.drifted(other):
+            gain, error = self.against(settings, other)
         repeats = 0
-        # Not plain, one way or the other: both once more, by turns, so that a machine that drifts hits both.
+        # Not plain, one way or the other: both once more, by turns.
         while abs(gain - LEAST_GAIN) < _SURE * error and gain > -LEAST_GAIN and repeats < _MOST_REPEATS:
-            if self.until - self.clock() < 2 * self.expected:
+            if not self.has_time_for(2):
                 break
             self.measured(dict(other))
             self.measured(settings)
             repeats += 1
-            one, two = self.rate(settings), self.rate(other)
-            assert one is not None
-            assert two is not None
-            gain, error = compare(one, two)
+            gain, error = self.against(settings, other)
         pays = gain >= LEAST_GAIN and gain >= error
         self._note(title, settings, self.rate(settings), kept=pays, reason=_reason(gain, pays=pays))
         return pays
+
+    def drifted(self, settings: Mapping[str, Any]) -> bool:
+        """Measure settings again: whether the machine has changed since. If so, only this counts from now on."""
+        before = self.rate(settings)
+        fresh = self.measured(dict(settings))
+        if before is None or isinstance(fresh, str):
+            return False
+        if abs(fresh.value / before.value - 1.0) <= max(_DRIFT, 3 * math.hypot(fresh.noise, before.noise)):
+            return False
+        self.rates[_key(settings)] = [fresh]
+        return True
+
+    def against(self, settings: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[float, float]:
+        one, two = self.rate(settings), self.rate(other)
+        assert one is not None
+        assert two is not None
+        return compare(one, two)
+
+    def has_time_for(self, trials: int) -> bool:
+        return self.until - self.clock() >= trials * self.expected
 
     def is_missed(self, whole: Settings, part: Settings, *, title: str) -> bool:
         """Whether something is lost without what `part` leaves out of `whole`."""
@@ -235,20 +258,18 @@ def _climbed(state: _Search, best: Settings, neighbours: Neighbours) -> Settings
 
 
 def _confirmed(state: _Search, best: Settings) -> Settings:
-    """A small gain over a baseline of minutes ago is looked at again; nothing is kept that is not faster now."""
-    rate, baseline = state.rate(best), state.rate({})
-    if not best or rate is None or baseline is None:
+    """The baseline is minutes old: it is looked at again; nothing is kept that is not faster now."""
+    if not best:
         return {}
-    gain, error = compare(rate, baseline)
+    gain, error = state.against(best, {})
     if gain >= max(_PLAIN, _SURE * error):
         return best
-    if state.until - state.clock() >= 2 * state.expected:
-        state.measured({})
+    if state.has_time_for(2) and (state.drifted({}) or gain < _DRIFT):
+        state.rates[_key(best)] = []
         state.measured(best)
-        rate, baseline = state.rate(best), state.rate({})
-        assert rate is not None
-        assert baseline is not None
-        gain, error = compare(rate, baseline)
+        if state.rate(best) is None:
+            return {}
+    gain, error = state.against(best, {})
     return best if gain >= LEAST_GAIN + error else {}
 
 
