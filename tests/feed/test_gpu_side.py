@@ -191,6 +191,26 @@ def test_numbers_of_decoders_that_are_tried_don_t_move_the_share(folder, monkeyp
         assert it.decision.value == 8
 
 
+def test_a_change_of_load_moves_decoding_to_the_gpu_and_is_told(folder, backend, monkeypatch, caplog):
+    caplog.set_level("INFO", "fulltilt.feed")
+    with file_feed_with(ImageFiles(folder), 0.0, num_workers=2) as it:
+        it._balance = Balance(workers=2, tuner=None, share=ShareTuner(), most_workers=2)
+        measured = iter([(1000.0, 0.0)] * 3 + [(600.0, 0.4)] * 2 + [(800.0, 0.0)] * 20)
+        monkeypatch.setattr(it._window, "add", lambda samples, waited: next(measured))
+        for _ in range(3):
+            it._tune(8, 0.0)
+        assert it.is_settled
+        assert it.stats()["balance"] == "settled"
+        it._tune(8, 0.0)  # waits for 40 % more of its time: no second look is needed
+        assert it.stats()["gpu_share"] == it.stats()["balance_reopened"] * 0.40625
+        assert (it.stats()["balance"], it.stats()["balance_changes"]) == ("share", 1)
+        assert "looking for another balance: 600/s waiting 40%, it was 1,000/s" in caplog.text
+        while not it.is_settled:
+            it._tune(8, 0.0)
+        assert "decoded by the GPU: trains fastest" in caplog.text
+        assert sum(len(images) for (images,) in it) == 20, "batches come all the while"
+
+
 def test_slots_that_come_back_after_the_decoders_have_ended_are_not_filled(folder, backend):
     reached, goes_on = threading.Event(), threading.Event()
     decode_now = backend.decode

@@ -73,7 +73,9 @@ class AssistBench:
             asked[name] = self.tasks.met
         if self.many is not None:
             asked[f"{self.many.tasks:,} tasks within {FLAT_BYTES >> 20} MiB"] = self.many.met
-        return asked | (dict(self.balance.targets()) if self.balance is not None else {})
+        if self.balance is not None and self.problem is None:
+            asked |= self.balance.targets()
+        return asked
 
     def to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {
