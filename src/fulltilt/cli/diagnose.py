@@ -151,9 +151,14 @@ def _show(found: Diagnosis) -> None:
     from fulltilt.cli.diagnose_view import view
 
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=100)
-    console.print(view(found, width=console.width))
+    if console.is_terminal:
+        console.print(view(found, width=console.width))
+        return
+    console = Console(highlight=False, width=100)
+    with console.capture() as captured:
+        console.print(view(found, width=console.width))
+    for line in captured.get().splitlines():  # a file wants no blanks at the ends of its lines
+        print(line.rstrip())
 
 
 def _write(found: Diagnosis, *, html: Path | None, as_json: Path | None) -> None:
