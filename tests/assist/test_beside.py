@@ -29,8 +29,8 @@ from torchmetrics.segmentation import DiceScore
 
 from fulltilt.assist import lanes
 from fulltilt.assist.balance import FULL, ROOMY, metrics_on_device
-from fulltilt.assist.beside import MetricsBeside
-from fulltilt.assist.tables import Counting, Rule, counter, table
+from fulltilt.assist.beside import MetricsBeside, _guessed
+from fulltilt.assist.tables import Confusion, Counting, Rule, confusion, counter, table, takes_labels
 from fulltilt.errors import InputError
 
 CPU = torch.device("cpu")
@@ -229,6 +229,55 @@ def test_tables_count_what_the_metric_counts(metric, dtype, logits):
     for name, state in expected.metric_state.items():
         assert torch.equal(state, counting.metric.metric_state[name])
     assert counting.metric._update_count == 2
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        MulticlassAccuracy(4),
+        MulticlassAccuracy(4, average="micro"),
+        MulticlassF1Score(4, ignore_index=255),
+        MulticlassJaccardIndex(4),
+        MulticlassConfusionMatrix(4, normalize="true"),
+    ],
+    ids=lambda metric: f"{type(metric).__name__}-{getattr(metric, 'average', '')}",
+)
+def test_class_numbers_count_what_scores_count(metric):
+    """As on a GPU, where the highest score is looked for before anything is copied."""
+    draw = torch.Generator().manual_seed(4)
+    scores = torch.randn(3, 4, 200, 200, generator=draw).bfloat16()  # with many of the same
+    target = torch.randint(4, (3, 200, 200), generator=draw)
+    expected = metric.clone()
+    rule = Rule(metric)
+    counting = Counting(metric.clone(), rule)
+    guesses, same = _guessed(scores, target)
+    assert guesses.dtype == torch.uint8
+    assert same is target
+    for _ in range(2):
+        expected.update(scores, target)
+        found = rule.table(guesses, target)
+        assert isinstance(found, Confusion)
+        counting.update(guesses, target, found)
+    assert counting.takes_tables
+    assert takes_labels(metric)
+    for name, state in expected.metric_state.items():
+        assert torch.equal(state, counting.metric.metric_state[name])
+    assert torch.equal(expected.compute(), counting.metric.compute())
+
+
+def test_where_class_numbers_would_not_do():
+    assert not takes_labels(MulticlassAccuracy(4, top_k=2))
+    assert not takes_labels(MulticlassAUROC(4, thresholds=10))
+    assert not takes_labels(BinaryAccuracy())
+    assert counter(MulticlassAccuracy(4, ignore_index=2)) is None
+    assert takes_labels(MulticlassAccuracy(4, ignore_index=2)), "its own update takes them"
+    guesses, target = torch.zeros(1 << 16).byte(), torch.zeros(1 << 16).long()
+    assert confusion(guesses, target, 4) is not None
+    assert confusion(guesses, target + 255, 4) is None
+    assert confusion(guesses + 4, target, 4) is None
+    assert confusion(guesses.float(), target, 4) is None
+    small = torch.randn(8, 4), torch.randint(4, (8,))
+    assert _guessed(*small) == small
 
 
 def test_no_table_where_it_would_not_do():

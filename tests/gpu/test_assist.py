@@ -12,6 +12,7 @@ from torchmetrics.classification import (
     BinaryF1Score,
     BinaryJaccardIndex,
     MulticlassAccuracy,
+    MulticlassJaccardIndex,
 )
 
 from fulltilt import CPUAssistedTraining, HybridPrecisionTrainer
@@ -101,6 +102,22 @@ def test_metrics_beside_a_gpu_are_those_of_the_cpu_in_the_loop():
         del outputs, masks  # the allocator may give their memory to the next step
     beside_values = beside.compute()
     assert beside_values == {name: float(metric.compute()) for name, metric in expected.items()}
+    beside.close()
+
+
+def test_class_numbers_are_found_on_the_gpu_as_on_the_cpu():
+    """bf16 scores of four classes: many are the same, and the first of them is taken on both."""
+    metrics = {"accuracy": MulticlassAccuracy(4), "iou": MulticlassJaccardIndex(4)}
+    expected = {name: metric.clone() for name, metric in metrics.items()}
+    beside = MetricsBeside(metrics, torch.device("cuda"), prefix="", workers=2)
+    draw = torch.Generator("cuda").manual_seed(0)
+    for _ in range(12):
+        scores = torch.randn(4, 4, 256, 256, generator=draw, device="cuda").mul(2).round().bfloat16()
+        labels = torch.randint(4, (4, 256, 256), generator=draw, device="cuda")
+        beside.add(scores.to(memory_format=torch.channels_last), labels)
+        for metric in expected.values():
+            metric.update(scores.cpu(), labels.cpu())
+    assert beside.compute() == {name: float(metric.compute()) for name, metric in expected.items()}
     beside.close()
 
 

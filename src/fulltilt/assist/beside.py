@@ -26,6 +26,7 @@ from fulltilt.assist.assisted import workers_for
 from fulltilt.assist.balance import metrics_on_device
 from fulltilt.assist.handover import Handover
 from fulltilt.assist.lanes import Lane, Pair, Parcel, add_counts, counts_only, unfit
+from fulltilt.assist.tables import LEAST_SCORES, takes_labels
 from fulltilt.errors import InputError
 from fulltilt.machine.decision import Decision
 
@@ -71,6 +72,8 @@ class MetricsBeside:
         """Metrics on the device; those that count have a copy in the lane, too."""
         self.decision: Decision[frozenset[str]] | None = None
         """Which are computed on the device, and why; None until that was looked at."""
+        self._classes_do = all(takes_labels(metric) for metric in own.values())
+        """The class with the highest score is all that is looked at: scores need not leave the device."""
         self._handover = Handover()
         self._gathered: list[Pair] = []
         self._bytes = 0
@@ -182,6 +185,8 @@ class MetricsBeside:
         if together is None:
             batches, _, ready = self._handover.take(list(gathered))
             return Parcel(batches=batches, ready=ready, without=frozenset(self._there))
+        if self._classes_do and self._device.type == "cuda" and self._most > 1:  # the first time, scores are looked at
+            together = _guessed(*together)
         (outputs, target), _, ready = self._handover.take(together)
         sizes = [len(each) for _, each in gathered]
         batches = list(zip(outputs.split(sizes), target.split(sizes), strict=True))
@@ -276,6 +281,17 @@ def _together(gathered: Sequence[Pair]) -> Pair | None:
     with torch.no_grad():
         outputs, targets = (torch.cat(list(side)) for side in sides)
     return outputs, targets
+
+
+def _guessed(outputs: Tensor, target: Tensor) -> Pair:
+    """Class numbers for scores of large batches: an eighth or less to copy, and the CPU need not look for the highest.
+
+    Both devices take the first of several that are highest.
+    """
+    scores = outputs.is_floating_point() and outputs.dim() == target.dim() + 1 and outputs.shape[1] <= 256
+    if not scores or target.numel() < LEAST_SCORES or outputs.shape[2:] != target.shape[1:]:
+        return outputs, target
+    return outputs.detach().argmax(1).to(torch.uint8), target
 
 
 def _may_join(gathered: Sequence[Pair]) -> bool:

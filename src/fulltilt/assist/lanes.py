@@ -19,7 +19,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from fulltilt.assist.assisted import CPUAssistedTraining
-from fulltilt.assist.tables import Counting, Rule, table
+from fulltilt.assist.tables import Counting, Rule
 from fulltilt.assist.tasks import TaskFuture
 from fulltilt.errors import InputError
 
@@ -159,17 +159,19 @@ class Lane:
 def _count(due: dict[str, Counting], outputs: Any, target: Any, spent: dict[str, float]) -> None:
     """One batch for all metrics; the time of a table is shared by those that count from it."""
     clock = time.perf_counter
+    takers = [counting.rule for counting in due.values() if counting.takes_tables and counting.rule is not None]
     began = clock()
-    takers = sum(counting.takes_tables for counting in due.values())
-    found = table(outputs, target) if takers else None
-    shared = (clock() - began) / max(takers, 1)
+    tables = {rule.classes: rule.table(outputs, target) for rule in {rule.classes: rule for rule in takers}.values()}
+    shared = (clock() - began) / max(len(takers), 1)
     for name, counting in due.items():
         began = clock()
+        takes = counting.takes_tables
+        found = tables.get(counting.rule.classes) if takes and counting.rule is not None else None
         try:
             counting.update(outputs, target, found)
         except (RuntimeError, TypeError, ValueError) as error:
             raise unfit(name, outputs, target, error) from error
-        spent[name] += clock() - began + shared * counting.takes_tables
+        spent[name] += clock() - began + shared * takes
 
 
 def _blend(before: float | None, now: float) -> float:

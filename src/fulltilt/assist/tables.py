@@ -1,9 +1,10 @@
-"""Binary metrics of half-precision scores, counted from a table of the scores instead of from every pixel.
+"""Metrics of masks, counted from a table instead of from every pixel by each.
 
 bf16 and fp16 have 65,536 values. How often each occurs, with either target, says all that accuracy, F1, IoU, Dice or a
 binned AUROC ever count: 8 million pixels are gone through once for all of them, and thresholds are compared with a few
 thousand values. The counts are whole numbers, so they are those of the metric's own update, to the last one; both are
-compared at first, and a metric keeps its own update where they should differ.
+compared at first, and a metric keeps its own update where they should differ. For several classes the table is that of
+guesses and targets.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torchmetrics import Metric
-from torchmetrics.classification import BinaryConfusionMatrix, BinaryPrecisionRecallCurve, BinaryStatScores
+from torchmetrics.classification import (
+    BinaryConfusionMatrix,
+    BinaryPrecisionRecallCurve,
+    BinaryStatScores,
+    MulticlassConfusionMatrix,
+    MulticlassStatScores,
+)
 
 LEAST_SCORES = 1 << 16
 """Fewer are counted as fast one by one."""
@@ -53,26 +60,56 @@ def table(outputs: Any, target: Any) -> Table | None:
     return Table(scores, counts[0, occur], counts[1, occur])
 
 
+class Confusion(NamedTuple):
+    """How often each class was guessed for each target."""
+
+    counts: Tensor
+    """[target, guess]"""
+
+
+def confusion(guesses: Any, target: Any, classes: int) -> Confusion | None:
+    """The same for class numbers; None where there are others than 0 to `classes` - 1, or scores."""
+    if not (isinstance(guesses, Tensor) and isinstance(target, Tensor)) or guesses.shape != target.shape:
+        return None
+    if guesses.is_floating_point() or target.is_floating_point() or guesses.numel() < LEAST_SCORES:
+        return None
+    for part in (guesses, target):
+        low, high = part.aminmax()
+        if part.device.type != "cpu" or int(low) < 0 or int(high) >= classes:
+            return None
+    which = target.flatten().to(torch.int32) * classes + guesses.flatten().to(torch.int32)
+    return Confusion(torch.bincount(which, minlength=classes**2).view(classes, classes))
+
+
+def takes_labels(metric: Metric) -> bool:
+    """Whether the class with the highest score is all that it looks at."""
+    return isinstance(metric, _BY_CLASS) and getattr(metric, "top_k", 1) == 1 and _kind(metric) is not None
+
+
 def _all_values(dtype: torch.dtype) -> Tensor:
     return torch.arange(_VALUES, dtype=torch.int32).to(torch.int16).view(dtype)
 
 
-Count = Callable[[Any, Table], None]
+Count = Callable[[Any, Any], None]
 """Adds a table's counts to a metric's states."""
 
 
 def counter(metric: Metric) -> Count | None:
     """How a metric counts from a table; None where it can't, or would rather not be meddled with."""
-    if getattr(metric, "ignore_index", None) in (0, 1):
-        return None
-    for kind, count in _KINDS.items():
-        plain = type(metric).update is kind.update  # somebody's own update stays his
-        if isinstance(metric, kind) and plain and _is_fit(metric):
-            return count
-    return None
+    kind = _kind(metric)
+    return _KINDS[kind] if kind is not None and _is_fit(metric) else None
+
+
+def _kind(metric: Metric) -> type[Metric] | None:
+    # Somebody's own update stays his.
+    return next((k for k in _KINDS if isinstance(metric, k) and type(metric).update is k.update), None)
 
 
 def _is_fit(metric: Any) -> bool:
+    classes = metric.num_classes if isinstance(metric, _BY_CLASS) else 2
+    ignored = getattr(metric, "ignore_index", None)
+    if (ignored is not None and 0 <= ignored < classes) or getattr(metric, "top_k", 1) != 1:
+        return False
     thresholds = getattr(metric, "thresholds", None)
     if isinstance(metric, BinaryPrecisionRecallCurve):
         own = getattr(metric, "normalization", "sigmoid") == "sigmoid"
@@ -117,7 +154,25 @@ def _curve(metric: Any, table: Table) -> None:
     metric.confmat += torch.stack((below, above), dim=-1).transpose(0, 1)
 
 
+def _class_stat_scores(metric: Any, table: Confusion) -> None:
+    counts = table.counts
+    right, total = counts.diag(), counts.sum()
+    if metric.average == "micro":
+        hits = right.sum()
+        metric._update_state(hits, total - hits, len(counts) * total - 2 * (total - hits) - hits, total - hits)
+    else:
+        wrongly, missed = counts.sum(0) - right, counts.sum(1) - right
+        metric._update_state(right, wrongly, total - (wrongly + missed + right), missed)
+
+
+def _class_confusion(metric: Any, table: Confusion) -> None:
+    metric.confmat += table.counts
+
+
+_BY_CLASS = (MulticlassStatScores, MulticlassConfusionMatrix)
 _KINDS: dict[type[Metric], Count] = {
+    MulticlassStatScores: _class_stat_scores,
+    MulticlassConfusionMatrix: _class_confusion,
     BinaryStatScores: _stat_scores,
     BinaryConfusionMatrix: _confusion,
     BinaryPrecisionRecallCurve: _curve,
@@ -130,6 +185,11 @@ class Rule:
     def __init__(self, metric: Metric) -> None:
         self._count = counter(metric)
         self._tried = False
+        self.classes: int | None = getattr(metric, "num_classes", None) if isinstance(metric, _BY_CLASS) else None
+        """Of a metric that counts from class numbers."""
+
+    def table(self, outputs: Any, target: Any) -> Table | Confusion | None:
+        return table(outputs, target) if self.classes is None else confusion(outputs, target, self.classes)
 
     @property
     def takes_tables(self) -> bool:
@@ -139,7 +199,7 @@ class Rule:
         """How to count; None where it was seen to differ from the metric's own update."""
         if self._count is not None and not self._tried:
             scores, labels = outputs.flatten()[:_TRIED], target.flatten()[:_TRIED]
-            part = table(scores, labels)
+            part = self.table(scores, labels)
             if part is not None:
                 self._tried = True
                 if not _agree(metric, self._count, scores, labels, part):
@@ -147,7 +207,7 @@ class Rule:
         return self._count
 
 
-def _agree(metric: Metric, count: Count, scores: Tensor, labels: Tensor, part: Table) -> bool:
+def _agree(metric: Metric, count: Count, scores: Tensor, labels: Tensor, part: Any) -> bool:
     plain, counted = metric.clone(), metric.clone()
     for each in (plain, counted):
         each.reset()
@@ -162,15 +222,15 @@ class Counting:
     """A metric that adds up whole numbers, updated from tables where that gives the same."""
 
     def __init__(self, metric: Metric, rule: Rule | None) -> None:
-        self.metric, self._rule = metric, rule
+        self.metric, self.rule = metric, rule
 
     @property
     def takes_tables(self) -> bool:
-        return self._rule is not None and self._rule.takes_tables
+        return self.rule is not None and self.rule.takes_tables
 
-    def update(self, outputs: Any, target: Any, found: Table | None) -> None:
+    def update(self, outputs: Any, target: Any, found: Table | Confusion | None) -> None:
         """With the table, if there is one and this metric can."""
-        count = None if found is None or self._rule is None else self._rule.found(self.metric, outputs, target)
+        count = None if found is None or self.rule is None else self.rule.found(self.metric, outputs, target)
         if found is None or count is None:
             self.metric.update(outputs, target)
             return
