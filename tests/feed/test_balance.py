@@ -259,3 +259,20 @@ def test_a_start_that_was_slow_for_other_reasons_is_looked_at_again():
     draw = random.Random(0)
     run(balance, machine, draw, 15)
     assert quality(balance, machine) >= 0.97
+
+
+def test_a_restless_machine_is_searched_ever_more_rarely():
+    """Rates that jump by a tenth, and a loop that waits or does not, whatever is set."""
+    machine = Machine(cores=8, limit=1000, decode=0.010, cost=5e-4, engines=5000, contention=0.0, noise=0.10)
+    balance = controller(machine)
+    draw = random.Random(0)
+    settled(balance, machine, draw)
+    for _ in range(1000):  # three quarters of an hour
+        seen = machine.measured(balance.workers, balance.share or 0.0, draw)
+        balance.observe(replace(seen, wait_share=draw.uniform(0, 0.25)))
+    early = balance.reopened
+    assert early <= 10
+    for _ in range(1000):
+        seen = machine.measured(balance.workers, balance.share or 0.0, draw)
+        balance.observe(replace(seen, wait_share=draw.uniform(0, 0.25)))
+    assert balance.reopened - early <= 5

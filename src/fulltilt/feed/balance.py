@@ -5,7 +5,8 @@
                                                                   └─────┴─ now and then, ever more rarely ─► the share
 
 First the share, for that decides how much is left to the decoders. What was chosen is left alone until it is clearly
-worse, or the cores clearly faster, than when it was chosen: two measurements in a row, or one that leaves no doubt.
+worse, or the cores clearly faster, than when it was chosen: two measurements in a row, or one that leaves no doubt;
+after a search that led back to where it began, twice as many.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ NO_DOUBT = 0.25
 """One measurement will do when the loop waits for so much more."""
 SLOWER, FASTER = 0.8, 1.3
 """Decoders that would do less, or more, than so much of what they did then: others took cores, or gave them back."""
-TWICE = 2
+UNCHANGED = 0.03
+"""A rate this close to what it was: whatever else has changed does no harm."""
+TWICE, MOST_PATIENCE = 2, 16
+"""Measurements in a row that show a change before it is believed; twice as many after a search that led back."""
+BACK = 0.07
+"""A share this close to the one before is the same."""
 WORTH_GROWING = 1.2
 """Decoders are added where there may be so many times as many: the last core of sixteen is better the trainer's."""
 LOOK_AGAIN = 40
@@ -71,6 +77,9 @@ class Balance:
         self._most = most_workers
         self._base: Seen | None = None
         self._bad = self._better = 0
+        self._patience = TWICE
+        self._left: tuple[int, float] | None = None
+        """What was given up for the last search."""
         self._windows, self._look_again = 0, LOOK_AGAIN
         self._grown: tuple[int, float] | None = None
         """Decoders before the last that were added, and what they gave."""
@@ -135,30 +144,42 @@ class Balance:
                 return
         if base is None or grown is not None:
             self._base, self._bad, self._better, self._windows = seen, 0, 0, 0
+            self._judge_search()
             expected = 0.0 if self.share_tuner is None else self.share_tuner.expected_rate
             if grown is None and seen.rate < expected * (1 - FALLEN) and seen.wait_share > WAITING + WAITS_MORE:
-                self._bad = TWICE - 1  # it has changed since it was tried: another such measurement will do
+                self._bad = self._patience - 1  # it has changed since it was tried: another such measurement will do
                 self._base = replace(seen, rate=expected, wait_share=0.0)
             return
         self._windows += 1
         decoders = _ratio(seen.decoder_rate, base.decoder_rate)
         waits = seen.wait_share - base.wait_share
         fell = seen.rate < base.rate * (1 - FALLEN) and (seen.wait_share > WAITING or decoders < SLOWER)
-        self._bad = self._bad + 1 if fell or waits > WAITS_MORE else 0
+        differs = abs(seen.rate - base.rate) > UNCHANGED * base.rate
+        self._bad = self._bad + 1 if fell or (differs and waits > WAITS_MORE) else 0
         rose = base.wait_share > WAITING and seen.rate > base.rate * (1 + FALLEN)
         self._better = self._better + 1 if self.share and (rose or decoders > FASTER) else 0
-        if self._bad >= TWICE or waits > NO_DOUBT:
+        if self._bad >= self._patience or (waits > NO_DOUBT and self._patience == TWICE):
             self._reopen(seen, f"{seen.rate:,.0f}/s waiting {seen.wait_share:.0%}, it was {base.rate:,.0f}/s")
-        elif self._better >= TWICE:
+        elif self._better >= self._patience:
             self._reopen(seen, "the cores have more to give than when this was chosen")
         elif self.share and seen.decoder_rate is None and self._windows >= self._look_again:
             self._look_again *= 2
             self._reopen(seen, "a smaller share is tried again")
 
+    def _judge_search(self) -> None:
+        """A search that led back to where it began was for nothing: the next has to be asked for more urgently."""
+        if self._left is None:
+            return
+        workers, share = self._left
+        back = self.workers == workers and abs((self.share or 0.0) - share) < BACK
+        self._patience = min(2 * self._patience, MOST_PATIENCE) if back else TWICE
+        self._left = None
+
     def _reopen(self, seen: Seen, why: str) -> None:
         """First more decoders, which cost the GPU nothing; if the loop waits all the same, the share."""
         self.why = why
         self.reopened += 1
+        self._left = self.workers, self.share or 0.0
         if self._may_grow(seen):
             self._grown = self.workers, seen.rate
             self._grow(seen)
