@@ -162,6 +162,58 @@ def assist(
         write_whole(json_file, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
 
 
+@bench.command()
+def scripts(
+    *,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where photographs are kept.", show_default="shared memory")
+    ] = None,
+    script_folder: Annotated[Path, typer.Option("--scripts", help="Where the scripts are.")] = Path(
+        "benchmarks/scripts"
+    ),
+    only: Annotated[str, typer.Option(help="Scripts to run.")] = "resnet50_plain,unet_plain",
+    count: Annotated[int, typer.Option(help="Photographs to make for each.")] = 2048,
+    steps: Annotated[int, typer.Option(help="Steps of the full run.")] = 400,
+    level: Annotated[str, typer.Option(help="As fulltilt run's.")] = "numeric",
+    max_seconds: Annotated[float, typer.Option(help="As fulltilt run's.")] = 150.0,
+    extra: Annotated[str, typer.Option(help="Arguments for the scripts, such as '--batch-size 16'.")] = "",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+) -> None:
+    """Ordinary training scripts by themselves and under fulltilt run."""
+    import json
+    import shlex
+    import tempfile
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from fulltilt.bench.scripts import measure, to_json
+    from fulltilt.machine.files import check_writable, write_whole
+
+    if json_file is not None:
+        check_writable(json_file, option="--json")
+    shared = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
+    found = measure(
+        folder or shared / "fulltilt-bench-scripts",
+        scripts=script_folder,
+        only=[name.strip() for name in only.split(",")],
+        count=count,
+        steps=steps,
+        level=level,
+        max_seconds=max_seconds,
+        extra=shlex.split(extra),
+        say=_say,
+    )
+    table = Table("script", "before", "after", "limit", "times", "wanted", title="Images per second")
+    for one in found:
+        limit = "–" if one.limit is None else f"{one.limit:,.0f}"
+        wanted = f"≥ {one.target:g}{'' if one.met else '  missed'}"
+        table.add_row(one.script, f"{one.before:,.0f}", f"{one.after:,.0f}", limit, f"{one.speed_up:.2f}", wanted)
+    Console().print(table)
+    if json_file is not None:
+        write_whole(json_file, json.dumps(to_json(found), indent=2, ensure_ascii=False) + "\n")
+
+
 def _say(text: str) -> None:
     print(f"fulltilt: {text}", file=sys.stderr, flush=True)
 

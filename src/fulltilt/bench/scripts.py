@@ -1,0 +1,170 @@
+"""Ordinary scripts under `fulltilt run`: how fast they are by themselves, with the plan, and at its limit.
+
+A script's own last line (`… images per second`) is what counts for before and after; the limit is the plan's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fulltilt.errors import FulltiltError, InputError
+
+SCRIPTS = ("resnet50_plain", "unet_plain")
+TARGETS = {"resnet50_plain": 3.0, "unet_plain": 2.5}
+"""How many times faster they are to become on the GPU host, at level numeric."""
+_CLASSES = 8
+_RATE = re.compile(r"([\d.]+) images per second")
+_PHOTO_SIZE = {"resnet50_plain": (500, 375), "unet_plain": (512, 512)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptFigures:
+    script: str
+    before: float
+    """Images per second, by the script's own clock, without us."""
+    after: float
+    """The same, with the plan."""
+    limit: float | None
+    """The step's, with the plan, its batches on the device."""
+    speed_up: float
+    target: float
+    verified: str
+    settings: dict[str, Any]
+    tuning_seconds: float
+    verdict: str = ""
+    trials: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def met(self) -> bool:
+        return self.speed_up >= self.target
+
+
+def measure(
+    folder: Path,
+    *,
+    scripts: Path,
+    only: Sequence[str] = SCRIPTS,
+    count: int = 2048,
+    steps: int = 400,
+    level: str = "numeric",
+    max_seconds: float = 150.0,
+    extra: Sequence[str] = (),
+    say: Callable[[str], None] = lambda _: None,
+) -> list[ScriptFigures]:
+    """Make the data (kept in `folder` for a next time), then each script by itself and under `fulltilt run`."""
+    found = []
+    for name in only:
+        if name not in SCRIPTS:
+            raise InputError(f"--only: there is no script {name!r}; allowed: {', '.join(SCRIPTS)}")
+        script = scripts / f"{name}.py"
+        if not script.exists():
+            raise InputError(f"there is no {script}; name the folder that has benchmarks/scripts with --scripts")
+        say(f"making {count} photographs for {name}")
+        data = make_data(folder / name, name, count)
+        found.append(_one(script, data, steps=steps, level=level, max_seconds=max_seconds, extra=extra, say=say))
+    return found
+
+
+def _one(
+    script: Path,
+    data: Path,
+    *,
+    steps: int,
+    level: str,
+    max_seconds: float,
+    extra: Sequence[str],
+    say: Callable[[str], None],
+) -> ScriptFigures:
+    say(f"{script.stem} by itself")
+    before = _rate([sys.executable, str(script), str(data), "--steps", str(max(40, steps // 3)), *extra])
+    with tempfile.TemporaryDirectory(prefix="fulltilt-") as scratch:
+        result = Path(scratch) / "run.json"
+        ours = ["--level", level, "--max-seconds", str(max_seconds), "--plan", str(Path(scratch) / "plan.toml")]
+        command = [sys.executable, "-m", "fulltilt", "run", *ours, "--json", str(result)]
+        say(f"{script.stem} under fulltilt run")
+        began = time.monotonic()
+        after = _rate([*command, str(script), str(data), "--steps", str(steps), *extra])
+        seconds = time.monotonic() - began
+        told = json.loads(result.read_text())
+    plan = told["plan"]
+    if plan is None:
+        raise FulltiltError(f"{script.stem} could not be tuned; run `fulltilt run` on it to see why")
+    return ScriptFigures(
+        script=script.stem,
+        before=before,
+        after=after,
+        limit=plan["limit"],
+        speed_up=after / before,
+        target=TARGETS[script.stem],
+        verified=plan["verified"],
+        settings=plan["settings"],
+        tuning_seconds=round(seconds, 1),
+        verdict=told["diagnosis"]["verdict"],
+        trials=told["trials"],
+    )
+
+
+def _rate(command: list[str]) -> float:
+    """The rate that a script prints at its end; our own lines pass through to stderr."""
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    printed = _RATE.findall(ended.stdout)
+    if ended.returncode or not printed:
+        last = (ended.stdout.strip().splitlines() or ["no output"])[-1]
+        raise FulltiltError(f"`{' '.join(command)}` ended with status {ended.returncode} ({last})")
+    return float(printed[-1])
+
+
+def make_data(folder: Path, script: str, count: int) -> Path:
+    """What the script reads: class folders, or images with masks; made once."""
+    done = folder / "made"
+    if done.exists() and done.read_text() == str(count):
+        return folder / "data"
+    each = -(-count // _CLASSES)
+    jobs = [(str(folder / "data"), script, number, each) for number in range(_CLASSES)]
+    with ProcessPoolExecutor() as pool:
+        list(pool.map(_make_part, jobs))
+    done.write_text(str(count))
+    return folder / "data"
+
+
+def _make_part(job: tuple[str, str, int, int]) -> None:
+    from fulltilt.bench.photos import make_photos
+
+    data, script, number, count = Path(job[0]), *job[1:]
+    size = _PHOTO_SIZE[script]
+    if script == "resnet50_plain":
+        make_photos(data / f"class-{number}", count, size=size, seed=number)
+        return
+    from PIL import Image
+
+    made = make_photos(data / f"part-{number}", count, size=size, seed=number, vary=0.0)
+    for kind in ("images", "masks"):
+        (data / kind).mkdir(parents=True, exist_ok=True)
+    for path in made:
+        name = f"{number}-{path.stem}"
+        with Image.open(path) as image:
+            bright = image.convert("L").reduce(8).resize(size).point(lambda light: 255 * (light > 128))
+        bright.save(data / "masks" / f"{name}.png")
+        path.rename(data / "images" / f"{name}.jpg")
+    (data / f"part-{number}").rmdir()
+
+
+def to_json(found: Sequence[ScriptFigures]) -> dict[str, Any]:
+    from fulltilt.machine.cores import read_cores
+    from fulltilt.machine.gpus import read_gpus
+
+    gpus = [gpu.name for gpu in read_gpus().gpus]
+    return {
+        "machine": {"gpus": gpus, "cores": read_cores().usable},
+        "scripts": [{**asdict(one), "met": one.met} for one in found],
+    }

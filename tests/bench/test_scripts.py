@@ -1,0 +1,49 @@
+"""The benchmark of ordinary scripts: its data and its figures; the scripts themselves need a GPU host."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fulltilt.bench.scripts import SCRIPTS, ScriptFigures, make_data, measure, to_json
+from fulltilt.errors import InputError
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "scripts"
+
+
+def test_data_is_made_once_and_as_the_scripts_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fulltilt.bench.scripts._PHOTO_SIZE", {"resnet50_plain": (64, 48), "unet_plain": (64, 64)})
+    folders = make_data(tmp_path / "a", "resnet50_plain", 16)
+    assert len(list(folders.glob("class-*/*.jpg"))) == 16
+    before = {path: path.stat().st_mtime_ns for path in folders.rglob("*.jpg")}
+    make_data(tmp_path / "a", "resnet50_plain", 16)
+    assert before == {path: path.stat().st_mtime_ns for path in folders.rglob("*.jpg")}
+    pairs = make_data(tmp_path / "b", "unet_plain", 8)
+    names = sorted(path.stem for path in (pairs / "images").glob("*.jpg"))
+    assert names == sorted(path.stem for path in (pairs / "masks").glob("*.png"))
+    with Image.open(pairs / "masks" / f"{names[0]}.png") as mask:
+        assert mask.size == (64, 64)
+        assert set(mask.getdata()) <= {0, 255}
+
+
+def test_the_scripts_know_nothing_of_us() -> None:
+    for name in SCRIPTS:
+        text = (FOLDER / f"{name}.py").read_text()
+        ast.parse(text)
+        assert "fulltilt" not in text
+        assert "images per second" in text
+
+
+def test_figures_and_bad_input(tmp_path: Path) -> None:
+    one = ScriptFigures(
+        script="resnet50_plain", before=672, after=2100, limit=2500, speed_up=3.125, target=3.0, verified="x",
+        settings={}, tuning_seconds=1.0,
+    )  # fmt: skip
+    assert to_json([one])["scripts"][0]["met"] is True
+    with pytest.raises(InputError, match="there is no script 'x'"):
+        measure(tmp_path, scripts=FOLDER, only=["x"])
+    with pytest.raises(InputError, match="benchmarks/scripts"):
+        measure(tmp_path, scripts=tmp_path)
