@@ -276,6 +276,7 @@ def test_where_class_numbers_would_not_do():
     assert confusion(guesses, target + 255, 4) is None
     assert confusion(guesses + 4, target, 4) is None
     assert confusion(guesses.float(), target, 4) is None
+    assert confusion(guesses, target.bool(), 4) is None
     small = torch.randn(8, 4), torch.randint(4, (8,))
     assert _guessed(*small) == small
 

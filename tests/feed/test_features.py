@@ -104,11 +104,15 @@ def test_rows_are_used_again_and_a_changed_file_s_is_made_anew(photos):
         assert it._features.computed == 0, "a part of the files finds its rows, too"
 
 
-def test_a_file_that_is_no_table_is_made_anew(photos, caplog):
+@pytest.mark.parametrize("what", ["nonsense", "another array"])
+def test_a_file_that_is_no_table_is_made_anew(photos, caplog, what):
     with open_feed(ImageFiles(photos)) as it:
         list(it)
         file = it._features.file
-    file.write_bytes(b"nonsense")
+    if what == "nonsense":
+        file.write_bytes(b"nonsense")
+    else:
+        np.save(file, np.zeros(3))
     with open_feed(ImageFiles(photos)) as it:
         assert sum(len(features) for _, features in it) == COUNT
         assert it._features.computed == COUNT

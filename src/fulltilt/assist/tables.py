@@ -73,6 +73,8 @@ def confusion(guesses: Any, target: Any, classes: int) -> Confusion | None:
         return None
     if guesses.is_floating_point() or target.is_floating_point() or guesses.numel() < LEAST_SCORES:
         return None
+    if torch.bool in (guesses.dtype, target.dtype):
+        return None
     for part in (guesses, target):
         low, high = part.aminmax()
         if part.device.type != "cpu" or int(low) < 0 or int(high) >= classes:

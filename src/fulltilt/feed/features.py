@@ -38,7 +38,8 @@ Extract = Callable[[torch.Tensor], Any]
 Rows = npt.NDArray[np.float32]
 
 _VERSION = b"1"
-_FORMAT_ERRORS = (OSError, ValueError, EOFError, KeyError)
+_FORMAT_ERRORS = (OSError, ValueError, EOFError, KeyError, IndexError)
+"""What a file that is no table, or another kind of array, makes numpy raise."""
 
 
 class FeatureTable:
