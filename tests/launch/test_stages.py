@@ -53,8 +53,9 @@ def test_stages_within_stages_count_once(tmp_path: Path) -> None:
     def outer() -> None:
         Timed(stages, "inner", inner)()
 
-    with stages.fetching("0", 4):
-        Timed(stages, "outer", outer)()
+    stages.begin("0", 4)
+    Timed(stages, "outer", outer)()
+    stages.end()
     Timed(stages, "outer", outer)()  # outside of a fetch: not counted
     spent = stages.tallies["0"].spent
     assert set(spent) == {"item", "outer", "inner"}

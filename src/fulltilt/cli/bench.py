@@ -214,6 +214,28 @@ def scripts(
         write_whole(json_file, json.dumps(to_json(found), indent=2, ensure_ascii=False) + "\n")
 
 
+@bench.command()
+def observe(
+    *,
+    quick: Annotated[bool, typer.Option(help="A smoke run: few and short blocks.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+) -> None:
+    """What `fulltilt diagnose` costs a script while it watches: steps of 1, 10 and 100 ms with and without."""
+    import json
+
+    from fulltilt.machine.files import check_writable, write_whole
+
+    if json_file is not None:
+        check_writable(json_file, option="--json")
+
+    from fulltilt.bench.observe import measure, show
+
+    found = measure(quick=quick, say=_say)
+    show(found)
+    if json_file is not None:
+        write_whole(json_file, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
+
+
 def _say(text: str) -> None:
     print(f"fulltilt: {text}", file=sys.stderr, flush=True)
 

@@ -26,6 +26,9 @@ def tensors(batch: Any, depth: int = 0) -> Iterator[Any]:
 
 def samples(batch: Any) -> int:
     """The first tensor's first dimension; 0 where there is none."""
+    first = batch[0] if type(batch) in (list, tuple) and batch else batch  # nearly all of them
+    if hasattr(first, "element_size") and first.dim():
+        return int(first.shape[0])
     for tensor in tensors(batch):
         if tensor.dim():
             return int(tensor.shape[0])

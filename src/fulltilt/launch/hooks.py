@@ -12,7 +12,7 @@ from threading import get_ident
 from typing import Any
 
 from fulltilt.launch.imports import after_import
-from fulltilt.launch.patching import put
+from fulltilt.launch.patching import put, register
 from fulltilt.launch.watch import Watch
 from fulltilt.measure.timeline import BACKWARD, CHECKPOINT, EVAL, FORWARD, LOGGING, OPTIMIZER, OTHER
 
@@ -50,10 +50,11 @@ def _modules(watch: Watch) -> None:
         try:
             return called(self, *args, **kwargs)
         finally:
-            timeline.leave()
             watch.inside = 0
-            if trains:
-                timeline.rebase(FORWARD)  # loss functions follow, up to the backward
+            if not trains:
+                timeline.leave()
+            else:
+                timeline.leave_for(FORWARD)  # loss functions follow, up to the backward
                 if watch.input_samples is None or id(self) not in watch.trained:
                     _note_model(watch, self, args, kwargs)
 
@@ -104,9 +105,10 @@ def _backward(watch: Watch) -> None:
             try:
                 return function(*args, **kwargs)
             finally:
-                timeline.leave()
                 if is_step:
-                    timeline.rebase(OPTIMIZER)  # clipping and the like follow, up to the optimizer's step
+                    timeline.leave_for(OPTIMIZER)  # clipping and the like follow, up to the optimizer's step
+                else:
+                    timeline.leave()
 
         return marked
 
@@ -141,13 +143,12 @@ def _optimizers(watch: Watch, ended: Callable[[], None]) -> None:
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
         if not compiling() and get_ident() == watch.thread:
             watch.step_of(optimizer)
-            watch.timeline.leave()
-            watch.timeline.rebase(OTHER)
+            watch.timeline.leave_for(OTHER)
             if optimizer is watch.optimizer:
                 ended()
 
-    register_optimizer_step_pre_hook(before)
-    register_optimizer_step_post_hook(after)
+    register(lambda: register_optimizer_step_pre_hook(before))
+    register(lambda: register_optimizer_step_post_hook(after))
     put(Optimizer, "zero_grad", phased(watch, Optimizer.zero_grad, OPTIMIZER))
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         put(torch.nn.utils, name, phased(watch, getattr(torch.nn.utils, name), OPTIMIZER))

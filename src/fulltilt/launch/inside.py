@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
@@ -35,8 +36,8 @@ class Process:
         self.is_command = os.environ.get(jobs.LAUNCHER) == str(os.getppid())
         self.told = 0
 
-    def hook(self, torch: ModuleType) -> None:  # noqa: ARG002
-        """Right after `import torch`."""
+    def hook(self, torch: ModuleType, *, ended: Callable[[], Any] | None = None) -> None:  # noqa: ARG002
+        """Right after `import torch`. `ended` is called at each step's end, instead of what may leave the script."""
         from fulltilt.launch import hooks, loaders, transfers, workers
 
         _seed(self.job)
@@ -48,7 +49,7 @@ class Process:
             return
         loaders.install(self.watch, self.stages)
         workers.install(self.watch, self.stages, tie_draws=(self.job.seed or 0) if self.job.tie_draws else None)
-        hooks.install(self.watch, self.step_ended)
+        hooks.install(self.watch, ended or self.step_ended)
         transfers.install(self.watch)
         if self.job.mode == "replay":
             from fulltilt.launch.replay import Replay

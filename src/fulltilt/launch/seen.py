@@ -59,8 +59,8 @@ def observation(watch: Watch) -> Observation:
             for (at, kind), (count, spent) in watch.syncs.items()
         ),
         copies=tuple(
-            Copy(place=place(at), count=count, seconds=spent / 1e9, bytes=size, pinned=pinned, non_blocking=free)
-            for (at, pinned, free), (count, spent, size) in watch.copies.items()
+            Copy(place=place(at), count=count, seconds=spent / 1e9, bytes=size, pinned=bool(pinned), non_blocking=free)
+            for (at, free), (count, spent, size, pinned) in watch.copies.items()
         ),
         training=training(watch),
         rank=rank,

@@ -11,7 +11,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import get_ident
@@ -53,6 +52,7 @@ class Stages:
         self.tallies: dict[str, Tally] = {}
         self.queues: dict[int, str] = {}
         """A loader's queue of batches, by its id -> the loader: how its pinning thread is known."""
+        self.in_worker = False
         self.thread = 0
         """The thread that fetches now; 0 outside of a fetch."""
         self._tally = Tally()
@@ -63,22 +63,17 @@ class Stages:
     def tally(self, loader: str) -> Tally:
         return self.tallies.setdefault(loader, Tally())
 
-    @contextmanager
-    def fetching(self, loader: str | None, count: int) -> Any:
-        """A batch of `count` samples is made in this thread."""
-        if loader is None or self.thread:
-            yield
-            return
+    def begin(self, loader: str, count: int) -> None:
+        """A batch of `count` samples is made in this thread, up to `end`."""
         self._tally = self.tally(loader)
         self._tally.samples += count
         self._stack = ["item"]
         self._wall, self._cpu = time.perf_counter_ns(), time.thread_time_ns()
         self.thread = get_ident()
-        try:
-            yield
-        finally:
-            self._count()
-            self.thread = 0
+
+    def end(self) -> None:
+        self._count()
+        self.thread = 0
 
     def enter(self, name: str) -> None:
         self._count()
@@ -94,6 +89,9 @@ class Stages:
         self._wall, self._cpu = wall, cpu
 
     def write_now_and_then(self) -> None:
+        """In a worker, which may be killed at any time; the training process writes when it is over."""
+        if not self.in_worker:
+            return
         now = time.monotonic()
         if now - self._written > WRITE_SECONDS:
             self._written = now

@@ -150,7 +150,10 @@ def _note_sync(watch: Watch, kind: str, spent_ns: int) -> None:
 
 
 def _note_copy(watch: Watch, tensor: Any, spent_ns: int, *, free: bool) -> None:
-    tally = watch.copies.setdefault((spot(3), tensor.is_pinned(), free), [0, 0, 0])
+    at = spot(3), free
+    tally = watch.copies.get(at)
+    if tally is None:  # the driver is asked whether the memory is pinned, once for each place
+        tally = watch.copies[at] = [0, 0, 0, tensor.is_pinned()]
     tally[0] += 1
     tally[1] += spent_ns
     tally[2] += tensor.numel() * tensor.element_size()

@@ -10,7 +10,7 @@ from typing import Any
 
 from fulltilt.launch.job import Job
 from fulltilt.launch.places import Spot
-from fulltilt.measure.stable import is_stable
+from fulltilt.measure.stable import LEAST_SECONDS, is_stable
 from fulltilt.measure.timeline import Record, Timeline
 
 MOST_RECORDS = 20_000
@@ -68,7 +68,8 @@ class Watch:
         self.loaders: dict[int, LoaderSeen] = {}
         self.last_loader: LoaderSeen | None = None
         self.syncs: dict[tuple[Spot | None, str], list[int]] = {}
-        self.copies: dict[tuple[Spot | None, bool, bool], list[int]] = {}
+        self.copies: dict[tuple[Spot | None, bool], list[int]] = {}
+        """By place and whether they were asked not to block: count, time, bytes, whether from pinned memory."""
         self.trained: set[int] = set()
         """Outermost modules that were called with gradients."""
         self.model: Any = None
@@ -93,6 +94,8 @@ class Watch:
         """The kept batches, in that mode."""
         self.floor = 0
         """Steps before this one don't count: batches were still being kept."""
+        self.group: tuple[int, int] | None = None
+        """Rank and world, asked for at the first step's end: by then a group is there, if there is one."""
         self.stop_at: int | None = None
         self.ended: str | None = None
         self.written = False
@@ -163,7 +166,9 @@ class Watch:
             return None
         if self.stop_at is None:
             why = self._why(steps)
-            rank, world = rank_and_world()
+            if self.group is None:
+                self.group = rank_and_world()
+            rank, world = self.group
             if world == 1:
                 return why
             self._agree(why, steps, rank)
@@ -178,10 +183,10 @@ class Watch:
         # From the first step's end: the one that compiles, and imports what it needs, may take longer than all others.
         if steps > 1 and timeline.clock() - self.records[1].began_ns > job.max_seconds * 1e9:
             return "time"
+        if steps % CHECK_EVERY or timeline.clock() - self.records[0].began_ns < LEAST_SECONDS * 1e9:
+            return None
         past_buffer = self.records[self.buffered :]
-        if steps % CHECK_EVERY == 0 and is_stable([record.step_ns / 1e9 for record in past_buffer]):
-            return "stable"
-        return None
+        return "stable" if is_stable([record.step_ns / 1e9 for record in past_buffer]) else None
 
     def _agree(self, why: str | None, steps: int, rank: int) -> None:
         agreed = os.path.join(self.job.out, "stop")

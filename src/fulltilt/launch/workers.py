@@ -65,11 +65,15 @@ def _fetchers(fetch: Any, stages: Stages, tie_draws: int | None) -> None:
 def _fetching(stages: Stages, fetched: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fetched)
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
-        count = len(possibly_batched_index) if self.auto_collation else 1
-        with stages.fetching(self._fulltilt_loader, count):
-            batch = fetched(self, possibly_batched_index)
-        stages.write_now_and_then()
-        return batch
+        loader = getattr(self, "_fulltilt_loader", None)
+        if loader is None or stages.thread:
+            return fetched(self, possibly_batched_index)
+        stages.begin(loader, len(possibly_batched_index) if self.auto_collation else 1)
+        try:
+            return fetched(self, possibly_batched_index)
+        finally:
+            stages.end()
+            stages.write_now_and_then()
 
     return fetch
 
@@ -82,6 +86,7 @@ def _worker_loop(watch: Watch, stages: Stages) -> None:
     @functools.wraps(looped)
     def loop(*args: Any, **kwargs: Any) -> None:
         watch.thread = 0  # a worker trains nothing
+        stages.in_worker = True
         _handing_over(stages)
         try:
             looped(*args, **kwargs)

@@ -7,8 +7,10 @@ from typing import Any
 
 from fulltilt.measure.timeline import Record
 
-OUTSIDE_SHARE = 0.02
-"""A step with more than this beside it (an evaluation, say) has no figure of its own on the GPU's clock."""
+EVENTS = 640
+"""Made in advance: as many as a run of 200 steps needs."""
+READ_FROM = 200
+"""Steps that may be unread before any is: a run of that length reads its events when it is over."""
 
 Pair = tuple[Any, Any]
 
@@ -25,21 +27,27 @@ class GpuClock:
 
         self._cuda: Any = torch.cuda
         self._device = device
-        self._free: list[Any] = []
+        self._raw_stream: Any = torch._C._cuda_getCurrentRawStream
+        self._index = device.index if device.index is not None else self._cuda.current_device()
+        self._stream = self._cuda.current_stream(device)
+        self._known = self._raw_stream(self._index)
+        self._capturing: Any = torch._C._cuda_isCurrentStreamCapturing
         self._last: Any = None
         self._wait: Any = None
         self._waits: list[Pair] = []
         self._pending: deque[tuple[Record, Any, Any, list[Pair]]] = deque()
+        self._free: list[Any] = []
+        self._free = [self._mark() for _ in range(EVENTS)]  # an event is made by the driver when it is first recorded
 
     def capturing(self) -> bool:
         """A graph is being captured: nothing may be put into the stream."""
-        return bool(self._cuda.is_current_stream_capturing())
+        return bool(self._capturing())
 
     def wait_began(self) -> None:
-        self._wait = None if self.capturing() else self._mark()
+        self._wait = None if self._capturing() else self._mark()
 
     def wait_ended(self) -> None:
-        if self._wait is not None and not self.capturing():
+        if self._wait is not None and not self._capturing():
             self._waits.append((self._wait, self._mark()))
         self._wait = None
 
@@ -50,19 +58,19 @@ class GpuClock:
         self._waits = []
 
     def step_ended(self, record: Record) -> None:
-        if self.capturing():
+        """A step with something beside it (an evaluation, say) has no figure of its own on the GPU's clock."""
+        if self._capturing():
             self._last = None
             self.drop_waits()
             return
         end = self._mark()
-        beside = sum(record.outside_ns)
-        if self._last is not None and beside <= OUTSIDE_SHARE * record.step_ns:
+        if self._last is not None and not record.beside:
             self._pending.append((record, self._last, end, self._waits))
             self._waits = []
         else:
             self.drop_waits()
         self._last = end
-        while self._pending and self._pending[0][2].query():
+        while len(self._pending) > READ_FROM and self._pending[0][2].query():
             self._settle()
 
     def finish(self) -> None:
@@ -81,5 +89,8 @@ class GpuClock:
 
     def _mark(self) -> Any:
         event = self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
-        event.record(self._cuda.current_stream(self._device))
+        raw = self._raw_stream(self._index)
+        if raw != self._known:  # asking for the pointer is cheap, making a stream's object is not
+            self._stream, self._known = self._cuda.current_stream(self._device), raw
+        event.record(self._stream)
         return event

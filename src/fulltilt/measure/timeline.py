@@ -25,24 +25,58 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 OUTSIDE = (EVAL, CHECKPOINT, EPOCH_START)
 """What is no part of a step."""
 
+Span = tuple[list[int], bool, bool]
+"""Time by phase, whether there was a backward in it, whether it was evaluation."""
+
 
 class Record:
     """One step while it is being watched; the figures that come late (the GPU's, the loss) are filled in later."""
 
-    __slots__ = ("began_ns", "gpu_seconds", "losses", "outside_ns", "phases_ns", "samples", "starved_seconds")
+    __slots__ = ("_step_ns", "began_ns", "beside", "gpu_seconds", "losses", "samples", "spans", "starved_seconds")
 
-    def __init__(self, *, began_ns: int, phases_ns: list[int], outside_ns: list[int]) -> None:
+    def __init__(self, *, began_ns: int, spans: list[Span], beside: bool) -> None:
         self.began_ns = began_ns
-        self.phases_ns = phases_ns
-        self.outside_ns = outside_ns
+        self.spans = spans
+        self.beside = beside
+        """Some of its time lies outside of the step."""
         self.samples: int | None = None
         self.losses: list[Any] = []
         self.gpu_seconds: float | None = None
         self.starved_seconds: float | None = None
+        self._step_ns: int | None = None
+
+    @property
+    def phases_ns(self) -> list[int]:
+        """Of the step."""
+        found = [0] * len(PHASES)
+        for spent, trained, evaluation in self.spans:
+            if evaluation:
+                continue
+            for phase, one in enumerate(spent):
+                if phase not in OUTSIDE:
+                    found[phase] += one
+            if trained:  # a teacher's forward, say
+                found[FORWARD] += spent[EVAL]
+        return found
+
+    @property
+    def outside_ns(self) -> list[int]:
+        """Of what stood beside it."""
+        found = [0] * len(PHASES)
+        for spent, trained, evaluation in self.spans:
+            found[CHECKPOINT] += spent[CHECKPOINT]
+            if evaluation:
+                found[EVAL] += sum(spent) - spent[CHECKPOINT]
+            else:
+                found[EPOCH_START] += spent[EPOCH_START]
+                found[EVAL] += 0 if trained else spent[EVAL]
+        return found
 
     @property
     def step_ns(self) -> int:
-        return sum(self.phases_ns)
+        if self._step_ns is None:
+            self._step_ns = sum(self.phases_ns)
+        return self._step_ns
 
 
 class Timeline:
@@ -66,8 +100,8 @@ class Timeline:
         self._step_began_ns = self.began_ns
         self._stack: list[int] = []
         self._span = [0] * len(PHASES)
-        self._step = [0] * len(PHASES)
-        self._outside = [0] * len(PHASES)
+        self._spans: list[Span] = []
+        self._beside = False
 
     def enter(self, phase: int) -> None:
         now = self.clock()
@@ -83,6 +117,11 @@ class Timeline:
         before = self._stack.pop() if self._stack else OTHER
         self.current = before if self._stack else self.base
 
+    def leave_for(self, base: int) -> None:
+        """Leave a phase; what follows, outside of all phases, counts as `base`."""
+        self.base = base
+        self.leave()
+
     def charge(self, phase: int, began_ns: int) -> int:
         """Count the time since `began_ns` for `phase`; nothing was entered or left in between. Gives its length."""
         now = self.clock()
@@ -93,6 +132,8 @@ class Timeline:
 
     def rebase(self, base: int) -> None:
         """Time outside of all phases counts as `base` from now on."""
+        if base == self.base:
+            return
         if not self._stack:
             now = self.clock()
             self._span[self.current] += now - self._since
@@ -115,38 +156,30 @@ class Timeline:
 
     def step(self) -> Record:
         """The optimizer has made its step: it ends here."""
-        self.rebase(OTHER)
         self.trained = True
-        self._close_span()
-        self.evaluating = False
-        record = Record(began_ns=self._step_began_ns, phases_ns=self._step, outside_ns=self._outside)
-        self._step_began_ns = self._since
-        self._step = [0] * len(PHASES)
-        self._outside = [0] * len(PHASES)
-        return record
+        return self.rest()
 
     def rest(self) -> Record:
         """What lies behind the last step: no step, but part of the time."""
         self.rebase(OTHER)
         self._close_span()
-        return Record(began_ns=self._step_began_ns, phases_ns=self._step, outside_ns=self._outside)
+        record = Record(began_ns=self._step_began_ns, spans=self._spans, beside=self._beside)
+        self._step_began_ns = self._since
+        self._spans = []
+        self._beside = False
+        return record
 
     def _close_span(self) -> None:
+        """Only what must be known now is worked out now: the rest is left to whoever reads the record."""
         now = self.clock()
         span = self._span
         span[self.current] += now - self._since  # a phase may go on: an optimizer's, in whose hook we are
         self._since = now
-        evaluation = not self.trained and (self.evaluated or (self.ended and self.evaluating))
-        if evaluation:
-            self._outside[CHECKPOINT] += span[CHECKPOINT]
-            self._outside[EVAL] += sum(span) - span[CHECKPOINT]
-        else:
-            if self.trained:  # a teacher's forward, say
-                span[FORWARD] += span[EVAL]
-                span[EVAL] = 0
-            for phase, spent in enumerate(span):
-                (self._outside if phase in OUTSIDE else self._step)[phase] += spent
+        trained = self.trained
+        evaluation = not trained and (self.evaluated or (self.ended and self.evaluating))
+        self._spans.append((span, trained, evaluation))
+        if evaluation or span[CHECKPOINT] or span[EPOCH_START]:
+            self._beside = True
         self.evaluating = evaluation
         self.trained = self.evaluated = self.ended = False
-        for phase in range(len(span)):
-            span[phase] = 0
+        self._span = [0] * len(PHASES)

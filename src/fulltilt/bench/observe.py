@@ -1,0 +1,121 @@
+"""What watching a script costs it: the same loop with and without the hooks. Behind `fulltilt bench observe`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from statistics import median
+from typing import Any
+
+from fulltilt.bench.ground import machine_facts
+from fulltilt.errors import UnavailableError
+
+SHORT_MS = 2.0
+"""Steps up to here may cost MOST_MS more, longer ones MOST_SHARE of themselves."""
+MOST_MS = 0.05
+MOST_SHARE = 0.01
+PAIRS = 6
+QUICK_PAIRS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """One length of step."""
+
+    asked_ms: float
+    plain_ms: float
+    """A step without the hooks: the median over blocks."""
+    watched_ms: float
+    added_ms: float
+    """The median of the differences between neighbouring blocks."""
+    noise_ms: float
+    """Half of the middle half of those differences."""
+    blocks: int
+
+    @property
+    def share(self) -> float:
+        return self.added_ms / self.plain_ms
+
+    @property
+    def met(self) -> bool:
+        return self.added_ms <= MOST_MS if self.asked_ms <= SHORT_MS else self.share <= MOST_SHARE
+
+    @property
+    def allowed(self) -> str:
+        return f"≤ {MOST_MS} ms" if self.asked_ms <= SHORT_MS else f"≤ {MOST_SHARE:.0%}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserveBench:
+    machine: dict[str, Any]
+    date: str
+    device: str
+    costs: tuple[Cost, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        costs = [{**asdict(cost), "share": cost.share, "allowed": cost.allowed, "met": cost.met} for cost in self.costs]
+        rounded = [
+            {name: round(value, 5) if isinstance(value, float) else value for name, value in cost.items()}
+            for cost in costs
+        ]
+        return {"machine": self.machine, "date": self.date, "device": self.device, "costs": rounded}
+
+
+def measure(*, quick: bool, say: Callable[[str], None], device: str | None = None) -> ObserveBench:
+    """In a process of its own, since hooks are put into torch."""
+    device = device or _device()
+    say(f"steps of 1, 10 and 100 ms on {device}, watched in every other block")
+    command = [sys.executable, "-m", "fulltilt.bench.observed", device, str(QUICK_PAIRS if quick else PAIRS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UnavailableError(f"the loop could not be run on {device}: {last}")
+    found = json.loads(done.stdout)
+    return ObserveBench(
+        machine=machine_facts({}),
+        date=datetime.now(UTC).date().isoformat(),
+        device=device,
+        costs=tuple(cost(float(asked), **blocks) for asked, blocks in found["steps"].items()),
+    )
+
+
+def cost(asked_ms: float, *, plain: Sequence[float], watched: Sequence[float]) -> Cost:
+    """From seconds per step of neighbouring blocks."""
+    added = sorted((after - before) * 1e3 for before, after in zip(plain, watched, strict=True))
+    quarter = len(added) // 4
+    return Cost(
+        asked_ms=asked_ms,
+        plain_ms=median(plain) * 1e3,
+        watched_ms=median(watched) * 1e3,
+        added_ms=median(added),
+        noise_ms=(added[-1 - quarter] - added[quarter]) / 2,
+        blocks=len(added),
+    )
+
+
+def show(found: ObserveBench) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("step", "plain", "watched", "added", "±", "share", "allowed", title=f"Watching, {found.device}")
+    for one in found.costs:
+        table.add_row(
+            f"{one.asked_ms:g} ms",
+            f"{one.plain_ms:.3f} ms",
+            f"{one.watched_ms:.3f} ms",
+            f"{one.added_ms:+.4f} ms",
+            f"{one.noise_ms:.4f} ms",
+            f"{one.share:+.2%}",
+            f"{one.allowed}{'' if one.met else '  missed'}",
+        )
+    Console().print(table)
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
