@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 
@@ -126,16 +127,39 @@ def test_parts_of_videos(tmp_path):
 
 
 class TestBad:
-    def test_a_damaged_video_is_named_or_left_out(self, folder, tmp_path):
+    def test_a_damaged_video_is_named(self, folder, tmp_path):
         bad = tmp_path / "bad.mp4"
         bad.write_bytes(b"no video" * 100)
         paths = [entry.path for entry in clips(folder).entries[:2]] + [str(bad)]
         with pytest.raises(DecodeError, match=r"bad\.mp4"):
             VideoClips(paths, length=2, size=(32, 48))[2]
-        source = VideoClips(paths, length=2, size=(32, 48), on_error="skip")
-        with feed(source, batch_size=3, num_workers=0) as it:
-            assert [len(images) for images in it] == [2]
-        assert source.skipped >= 1, "the next epoch has been begun"
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_left_out_is_counted_and_told_once(self, folder, tmp_path, monkeypatch, workers):
+        told = tmp_path / "log"
+        handler = logging.FileHandler(told)
+        monkeypatch.setattr(logging.getLogger("fulltilt.feed.clips"), "handlers", [handler])
+        bad = tmp_path / "bad.mp4"
+        bad.write_bytes(b"no video" * 100)
+        paths = [entry.path for entry in clips(folder).entries[:2]] + [str(bad)] * 2
+        source = VideoClips(paths, length=2, size=(32, 48), clips=2, on_error="skip")
+        with feed(source, batch_size=3, num_workers=workers) as it:
+            assert it.stats()["skipped"] == 0
+            for epoch in range(1, 4):
+                # The last batch has not one that is good: the loop does without it, and the epoch ends.
+                assert [len(images) for images in it] == [3, 1]
+                assert it.stats()["skipped"] == 4 * epoch
+        handler.close()
+        lines = told.read_text().splitlines()
+        assert len(lines) == 2, "once for each of the two rows, however many workers met it"
+        assert "bad.mp4: can't be opened as a video" in lines[0]
+
+    def test_not_one_good_clip(self, tmp_path):
+        bad = tmp_path / "bad.mp4"
+        bad.write_bytes(b"no video" * 100)
+        with feed(VideoClips([bad], length=2, size=(8, 8), on_error="skip"), batch_size=1, num_workers=0) as it:
+            assert list(it) == []
+            assert it.stats()["skipped"] == 1
 
     def test_what_is_not_there(self, tmp_path):
         with pytest.raises(InputError, match="no videos in"):
@@ -147,15 +171,19 @@ class TestBad:
             VideoClips(tmp_path / "s.csv", length=2, size=(8, 8))
 
 
-def test_open_files_stay_bounded_and_nothing_leaks(folder):
-    source = clips(folder, open_videos=2)
-    process = psutil.Process(os.getpid())
-    source.__getitems__([(0, number) for number in range(12)])
-    handles, memory = process.num_fds(), process.memory_info().rss
-    for epoch in range(60):
-        source.__getitems__([(epoch, number) for number in range(12)])
-    assert process.num_fds() <= handles
-    assert process.memory_info().rss - memory < 20e6
+def test_memory_and_handles_stay_flat_over_10000_clips(tmp_path):
+    """Five videos and room for two: most clips open one and close another."""
+    paths = [make(tmp_path / f"v{number}", count=6, size=(32, 32), gop=3) for number in range(5)]
+    source = VideoClips(paths, length=2, size=(16, 16), open_videos=2)
+    process, draw, seen = psutil.Process(os.getpid()), np.random.default_rng(0), []
+    for epoch in range(1000):  # in each, two videos of five
+        numbers = np.repeat(draw.permutation(5)[:2], 5)
+        assert len(source.__getitems__([(epoch, int(number)) for number in numbers])) == 10
+        if epoch in (399, 999):
+            seen.append((process.num_fds(), process.memory_info().rss))
+    (handles, memory), (handles_later, memory_later) = seen
+    assert handles_later <= handles
+    assert memory_later - memory < 10e6
     assert len(source._here.videos) == 2
 
 

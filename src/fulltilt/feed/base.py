@@ -9,7 +9,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import chain, count
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from torch import Tensor
 
@@ -17,6 +17,8 @@ from fulltilt.errors import InputError
 from fulltilt.feed.order import Indices, Order, Step
 
 Tensors = tuple[Tensor, ...]
+NOTHING: Final = object()
+"""In a batch's place: all of its samples were left out, and the loop goes on with the next."""
 
 
 class Feed(ABC):
@@ -119,9 +121,10 @@ class OrderedFeed(Feed):
             if step.last:
                 self._epoch, self._position, self._follows = self._epoch + 1, 0, True
                 self._ended(step.epoch)
-            self._clock.gave(len(step.indices))
-            self.indices = step.indices
-            yield batch
+            if batch is not NOTHING:
+                self._clock.gave(len(step.indices))
+                self.indices = step.indices
+                yield batch
             if step.last:
                 self._paused()
                 return

@@ -8,8 +8,10 @@ are converted; everything wider is made on the device.
 from __future__ import annotations
 
 import csv
+import logging
 import os
 import threading
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,8 +24,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fulltilt.decode.video import Video, open_video
-from fulltilt.decode.video.index import FrameIndex
+from fulltilt.decode.video.reader import Known
 from fulltilt.errors import DecodeError, InputError
+
+log = logging.getLogger(__name__)
 
 SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".ts", ".m4v", ".mpg", ".mpeg")
 _PATH_COLUMNS = ("path", "video", "file", "filename")
@@ -90,7 +94,8 @@ class VideoClips:
             clips: clips per video; each is taken from its own part of it, all parts of one length.
             jitter: draw where a clip begins in its part, anew in every epoch; otherwise its middle is taken.
             temporal: rows of a CSV are segments of their videos, and clips come with a label for every frame.
-            on_error: "skip" leaves out clips that can't be decoded; `skipped` counts them in this process.
+            on_error: "skip" leaves out clips that can't be decoded and logs why, once for each file; the feed's
+                `stats()["skipped"]` counts them.
             threads: of each decoder.
             open_videos: decoders that each worker keeps open.
         """
@@ -105,7 +110,8 @@ class VideoClips:
         self.entries, self.classes = _entries(source, labels, classes, temporal=temporal)
         if not self.entries:
             raise InputError(f"no videos in {source!r}; looked for {', '.join(SUFFIXES)}")
-        self.skipped = 0
+        self._told = torch.zeros(len(self.entries), dtype=torch.bool).share_memory_()
+        """Whether an entry's problem has been logged: all workers look at the same."""
         self._here = threading.local()
 
     def __len__(self) -> int:
@@ -125,21 +131,26 @@ class VideoClips:
         for entry, places in sorted(by_entry.items()):
             try:
                 made = self._clips(self.entries[entry], [pairs[place] for place in places])
-            except (DecodeError, InputError, OSError):
+            except (DecodeError, InputError, OSError) as error:
                 self._forget(self.entries[entry].path)
                 if self.on_error == "raise":
                     raise
-                self.skipped += len(places)
+                self._tell(entry, error)
                 continue
             for place, sample in zip(places, made, strict=True):
                 found[place] = sample
         return found
 
+    @property
+    def leaves_out(self) -> bool:
+        """Batches may have fewer clips than were asked for, or be None where there is not one."""
+        return self.on_error == "skip"
+
     def collate(self, samples: list[Any]) -> Any:
-        """Stacked; clips that were left out are not there."""
+        """Stacked; clips that were left out are not there, and a batch without any is None."""
         there = [sample for sample in samples if sample is not None]
         if not there:
-            raise DecodeError(f"not one of {len(samples)} clips of a batch could be decoded")
+            return None
         if isinstance(there[0], Tensor):
             return torch.stack(there)
         return tuple(torch.stack([torch.as_tensor(sample[part]) for sample in there]) for part in range(2))
@@ -173,24 +184,29 @@ class VideoClips:
         return clip if entry.label is None else (clip, torch.tensor(entry.label))
 
     def _video(self, path: str) -> Video:
-        """Open, and kept open; each thread has its own. Indices of files once known stay."""
+        """Open, and kept open; each thread has its own. What is known of a file stays."""
         kept: OrderedDict[str, Video] | None = getattr(self._here, "videos", None)
         if kept is None:
             kept = self._here.videos = OrderedDict()
-            self._here.indices = {}
+            self._here.known = {}
         if path in kept:
             kept.move_to_end(path)
             return kept[path]
         while len(kept) >= self._open_videos:
             kept.popitem(last=False)[1].close()
-        indices: dict[str, tuple[tuple[int, int], FrameIndex]] = self._here.indices
+        before: dict[str, tuple[tuple[int, int], Known]] = self._here.known
         status = os.stat(path) if os.path.exists(path) else None
         stamp = (0, 0) if status is None else (status.st_size, status.st_mtime_ns)
-        known = indices.get(path)
-        video = open_video(path, threads=self._threads, index=known[1] if known and known[0] == stamp else None)
-        indices[path] = (stamp, video.index)
+        at, known = before.get(path, (None, None))
+        video = open_video(path, threads=self._threads, known=known if at == stamp else None)
+        before[path] = (stamp, video.known)
         kept[path] = video
         return video
+
+    def _tell(self, entry: int, error: BaseException) -> None:
+        if not self._told[entry]:
+            self._told[entry] = True
+            log.warning("left out: %s", error)
 
     def _forget(self, path: str) -> None:
         kept: OrderedDict[str, Video] | None = getattr(self._here, "videos", None)
@@ -217,13 +233,14 @@ def _range(entry: Entry, video: Video) -> tuple[int, int]:
     last = len(video) - 1
     if entry.start is None and entry.end is None:
         return 0, last
-    times = np.array([_seconds(video, frame) for frame in range(len(video))])
-    inside = np.flatnonzero(
-        (times >= (entry.start or 0.0)) & (times < (entry.end if entry.end is not None else np.inf))
-    )
-    if not len(inside):
-        raise InputError(f"{entry.path}: no frame from {entry.start} to {entry.end} s; it ends at {times[-1]:.2f} s")
-    return int(inside[0]), int(inside[-1])
+    frames = range(len(video))
+    first = bisect_left(frames, entry.start or 0.0, key=lambda frame: _seconds(video, frame))
+    if entry.end is not None:
+        last = bisect_left(frames, entry.end, key=lambda frame: _seconds(video, frame)) - 1
+    if first > last:
+        ends = _seconds(video, len(video) - 1)
+        raise InputError(f"{entry.path}: no frame from {entry.start} to {entry.end} s; the last is at {ends:.2f} s")
+    return first, last
 
 
 def _seconds(video: Video, frame: int) -> float:

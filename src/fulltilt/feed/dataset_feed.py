@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fulltilt.errors import InputError
-from fulltilt.feed.base import OrderedFeed, when_forgotten
+from fulltilt.feed.base import NOTHING, OrderedFeed, when_forgotten
 from fulltilt.feed.crew import Crew
 from fulltilt.feed.hosting import Hosting
 from fulltilt.feed.leg import Work
@@ -17,7 +17,7 @@ from fulltilt.feed.legs import Legs
 from fulltilt.feed.mover import Mover
 from fulltilt.feed.order import Order, Step
 from fulltilt.feed.shelf import Request, batch_seed
-from fulltilt.feed.structure import Augmenter
+from fulltilt.feed.structure import Augmenter, samples_in
 from fulltilt.machine.decision import Decision
 
 
@@ -39,6 +39,8 @@ class DatasetFeed(OrderedFeed):
         super().__init__(order)
         chosen = hosting.value
         self._keyed = bool(getattr(dataset, "takes_epoch", False))
+        self._leaves_out = bool(getattr(dataset, "leaves_out", False))
+        self._skipped = 0
         work = Work(
             dataset=dataset,
             collate=collate,
@@ -78,6 +80,8 @@ class DatasetFeed(OrderedFeed):
     def stats(self) -> dict[str, Any]:
         """Rates seen from the loop, the workers and how busy they are, and what holds the loop up."""
         figures = super().stats()
+        if self._leaves_out:
+            figures["skipped"] = self._skipped
         return {**figures, **self._crew.figures(figures.get("wait_share"))}
 
     def close(self) -> None:
@@ -101,6 +105,10 @@ class DatasetFeed(OrderedFeed):
         self._clock.waited(waited)
         step = self._given.popleft()
         self._crew.saw(len(step.indices), waited)
+        if self._leaves_out:
+            self._skipped += len(step.indices) - samples_in(batch)
+            if batch is None:
+                return step, NOTHING
         return step, self._augment(batch, step.epoch, torch.from_numpy(step.indices))
 
 

@@ -1,6 +1,7 @@
 """Videos: exactly the frames that were asked for, decoding only what they need.
 
 index     which packet shows which frame, and from which key frame it can be reached: pure
+entry     whether decoding can really begin at a packet flagged as a key frame: pure
 container the file: its packets, and pictures from a place in it on (FFmpeg, through PyAV)
 reader    `open_video`: frames by their numbers, in any order
 """

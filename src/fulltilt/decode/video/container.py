@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fulltilt.decode.video.index import FrameIndex, index_of
+from fulltilt.decode.video.entry import h264_entry, packed
+from fulltilt.decode.video.index import FrameIndex, PacketFacts, index_of
 from fulltilt.errors import DecodeError, InputError, UnavailableError
 
 if TYPE_CHECKING:
@@ -24,8 +25,13 @@ def pyav() -> Any:
         import av
     except ImportError as error:
         raise UnavailableError(f"videos need PyAV ({error}): pip install 'fulltilt[video]'") from error
-    av.logging.set_level(av.logging.PANIC)  # damage is reported by us, once, with the file's name
+    # Its log stays off, as it is: a decoder's thread that logs waits for the interpreter lock, and whoever closes the
+    # file holds it while waiting for the thread.
     return av
+
+
+_PICTURE_ONLY = 0x400
+"""A stream that is one attached picture, as music files have them (AV_DISPOSITION_ATTACHED_PIC)."""
 
 
 class Container:
@@ -49,7 +55,10 @@ class Container:
             others = ", ".join(sorted({stream.type for stream in file.streams})) or "nothing"
             file.close()
             raise DecodeError(f"{self.path}: has no video stream, only {others}", problem="unsupported")
-        stream = file.streams.video[0]
+        stream = next((stream for stream in file.streams.video if not stream.disposition & _PICTURE_ONLY), None)
+        if stream is None:
+            file.close()
+            raise DecodeError(f"{self.path}: has no video stream, only a cover picture", problem="unsupported")
         if stream.codec_context is None:
             file.close()
             raise DecodeError(f"{self.path}: no decoder for its video", problem="unsupported")
@@ -67,29 +76,38 @@ class Container:
     def index(self) -> FrameIndex:
         """Read from the packets, without decoding; the file stands at its beginning again afterwards."""
         av = self._av
-        packets: list[tuple[int | None, bool]] = []
+        context = self.stream.codec_context
+        extradata, h264, mpeg4 = context.extradata, context.name == "h264", context.name == "mpeg4"
+        packets: list[PacketFacts] = []
+        timed = True
         try:
-            packets.extend(  # what was read before an error counts
-                (packet.pts, packet.is_keyframe)
-                for packet in self._file.demux(self.stream)
-                if packet.size and not packet.is_discard
-            )
+            for packet in self._file.demux(self.stream):  # what was read before an error counts
+                if not packet.size:
+                    continue
+                key = packet.is_keyframe and (not h264 or h264_entry(bytes(packet), extradata))
+                timed = timed and not (mpeg4 and packed(bytes(packet)))
+                packets.append(PacketFacts(packet.pts, packet.dts, key, not packet.is_discard))
         except (av.FFmpegError, OSError) as error:
             if not packets:
                 raise DecodeError(f"{self.path}: no packet can be read ({_said(error)})") from None
-        if not packets:
+        index = index_of(packets, timed=timed)
+        if index is None:
             raise DecodeError(f"{self.path}: has no frames", problem="empty")
         self.begin()
-        return index_of(packets)
+        return index
 
     def begin(self) -> None:
         """To the first frame. By opening it anew: not every format can be rewound."""
         self.close()
         self._file, self.stream = self._open()
 
-    def seek(self, time: int) -> None:
-        """To the last key frame at or before a time, going by the file's own index."""
-        self._file.seek(time, stream=self.stream, backward=True)
+    def seek(self, time: int) -> bool:
+        """To the last key frame at or before a time, going by the file's own index; False where it can't."""
+        try:
+            self._file.seek(time, stream=self.stream, backward=True)
+        except (self._av.FFmpegError, OSError):
+            return False
+        return True
 
     def pictures(self, skip: frozenset[int]) -> Iterator[VideoFrame]:
         """Decoded frames from here on, in the order in which they are shown.
@@ -104,10 +122,7 @@ class Container:
                 packet = next(packets)
             except StopIteration:
                 return
-            except (
-                av.FFmpegError,
-                OSError,
-            ):  # the rest of the file can't be read: what the decoder holds is still good
+            except (av.FFmpegError, OSError):  # the rest can't be read: what the decoder holds is still good
                 yield from self._decoded(None)
                 return
             if packet.is_disposable and packet.pts in skip:
@@ -120,6 +135,12 @@ class Container:
             return list(context.decode(packet) if packet is None or packet.size else context.decode(None))
         except (self._av.FFmpegError, EOFError):
             return []
+
+    def reformatter(self) -> Any:
+        """Converts pictures, with tables that are kept from one to the next; a picture's own makes them every time."""
+        from av.video.reformatter import VideoReformatter
+
+        return VideoReformatter()
 
     def close(self) -> None:
         self._file.close()

@@ -18,8 +18,8 @@ class FrameIndex:
     """Of one video. Times are in the stream's own units."""
 
     times: tuple[int, ...] | None
-    """When each frame is shown, ascending; None where the file does not say, or says one time twice: such a file can
-    only be decoded from its beginning, and frames are counted."""
+    """When each frame is shown, ascending; None where the file does not say, or its times can't be relied on: such a
+    file can only be decoded from its beginning, and frames are counted."""
     keys: tuple[int, ...]
     """Numbers of the frames that need no other, ascending; the first frame counts as one."""
     count: int
@@ -34,13 +34,38 @@ class FrameIndex:
         return self.count / len(self.keys)
 
 
-def index_of(packets: Iterable[tuple[int | None, bool]]) -> FrameIndex:
-    """From (time, is a key frame) of all packets that show a frame, in the file's order."""
+@dataclass(frozen=True, slots=True)
+class PacketFacts:
+    """What a packet says of itself."""
+
+    time: int | None
+    """When its frame is shown."""
+    decode_time: int | None
+    key: bool
+    """Decoding can begin here."""
+    shown: bool
+    """False where the file says that the frame is only there for others to refer to (edit lists)."""
+
+
+def index_of(packets: Iterable[PacketFacts], *, timed: bool = True) -> FrameIndex | None:
+    """From all packets in the file's order; None if nothing is shown.
+
+    What comes before the first key frame needs pictures that are not in the file, and is not counted. `timed` is False
+    where the packets' times are known not to be those of the frames.
+    """
     found = list(packets)
-    times = [time for time, _ in found if time is not None]
-    if len(times) < len(found) or len(set(times)) < len(times):
-        return FrameIndex(times=None, keys=(0,), count=len(found))
-    ordered = sorted((time, key) for time, key in found if time is not None)
+    first = next((at for at, packet in enumerate(found) if packet.key), 0)
+    since = found[first].time if found else None
+    found = [packet for packet in found[first:] if packet.time is None or since is None or packet.time >= since]
+    shown = [packet for packet in found if packet.shown]
+    if not shown:
+        return None
+    times = [packet.time for packet in shown if packet.time is not None]
+    clock = [packet.decode_time for packet in found if packet.decode_time is not None]
+    # Files that were joined end to end have times that occur twice, or a clock that is set back.
+    if not timed or len(times) < len(shown) or len(set(times)) < len(times) or clock != sorted(clock):
+        return FrameIndex(times=None, keys=(0,), count=len(shown))
+    ordered = sorted((packet.time, packet.key) for packet in shown if packet.time is not None)
     keys = {0, *(number for number, (_, key) in enumerate(ordered) if key)}
     return FrameIndex(times=tuple(time for time, _ in ordered), keys=tuple(sorted(keys)), count=len(ordered))
 

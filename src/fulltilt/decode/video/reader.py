@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,34 +23,48 @@ if TYPE_CHECKING:
 Pixels = NDArray[np.uint8]
 
 
-def open_video(path: str | PathLike[str], *, threads: int = 1, index: FrameIndex | None = None) -> Video:
-    """A video's frames by number. `threads` decode it; `index` saves reading the packets of a file that is known."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What has to be read and decoded to be known, for opening the same file again."""
+
+    index: FrameIndex
+    turn: int
+    """Quarter turns, counterclockwise, that make it upright: phones write them beside the pictures."""
+    height: int
+    width: int
+    """Of the first picture, as it is in the file."""
+
+
+def open_video(path: str | PathLike[str], *, threads: int = 1, known: Known | None = None) -> Video:
+    """A video's frames by number. `threads` decode it; `known`, a `Video.known` of the same file, opens it at once."""
     if threads < 1:
         raise InputError(f"threads: expected 1 or more, found {threads}")
-    return Video(Path(path), threads=threads, index=index)
+    return Video(Path(path), threads=threads, known=known)
 
 
 class Video:
     """An open video. Not for two threads at once: open one for each."""
 
-    def __init__(self, path: Path, *, threads: int, index: FrameIndex | None) -> None:
+    def __init__(self, path: Path, *, threads: int, known: Known | None) -> None:
         self.path = path
         self._container = Container(path, threads=threads)
         try:
-            self.index = index if index is not None else self._container.index()
-            self._turn = self._first_turn()
+            self.known = known if known is not None else self._read()
+            self.index, self._turn = self.known.index, self.known.turn
             stream = self._container.stream  # of the file as it is open now
             context = stream.codec_context
             self.codec: str = context.name
             self.rate: float | None = float(stream.average_rate) if stream.average_rate else None
             """Frames per second, on average."""
-            height, width = context.height, context.width
-            self.height, self.width = (width, height) if self._turn % 2 else (height, width)
+            sides = (self.known.height, self.known.width)
+            self.height, self.width = reversed(sides) if self._turn % 2 else sides
             """As it is meant to be seen."""
             self._seconds = float(stream.time_base) if stream.time_base else None
         except BaseException:
             self._container.close()
             raise
+        self._numbers = {time: number for number, time in enumerate(self.index.times or ())}
+        self._reformatter: Any = self._container.reformatter()
         self._position: int | None = None
         self._pictures: Iterator[tuple[int, VideoFrame]] = iter(())
 
@@ -80,7 +95,10 @@ class Video:
     def frames(
         self, indices: Sequence[int], *, size: tuple[int, int] | None = None, out: Pixels | None = None
     ) -> Pixels:
-        """N×H×W×3 uint8, frame `indices[n]` at n, upright; scaled to `size` (height, width), into `out` if given."""
+        """N×H×W×3 uint8, frame `indices[n]` at n, upright; scaled to `size` (height, width), into `out` if given.
+
+        Where the resolution changes within the file, `size` is needed, and everything is scaled to it.
+        """
         height, width = size if size is not None else (self.height, self.width)
         numbers = self._checked(indices)
         shape = (len(numbers), height, width, 3)
@@ -94,6 +112,8 @@ class Video:
         for run in runs_of(self.index, numbers, self._position):
             for number, picture in self._run(run):
                 first, *others = places[number]
+                if size is None:
+                    self._check_size(number, picture)
                 self._convert(picture, out[first])
                 for other in others:
                     out[other] = out[first]
@@ -115,6 +135,15 @@ class Video:
             if not 0 <= number < len(self):
                 raise InputError(f"{self.path}: no frame {number}; it has frames 0 to {len(self) - 1}")
         return numbers
+
+    def _check_size(self, number: int, picture: VideoFrame) -> None:
+        known = self.known
+        if (picture.height, picture.width) != (known.height, known.width):
+            self._position = None
+            raise DecodeError(
+                f"{self.path}: frame {number} is {picture.width}×{picture.height}, the first one "
+                f"{known.width}×{known.height}; ask for all in one size (size=)"
+            )
 
     def _run(self, run: Run) -> Iterator[tuple[int, VideoFrame]]:
         """The wanted frames of one pass. If one does not come, the decoder's place is forgotten and the frame named."""
@@ -142,7 +171,8 @@ class Video:
         if times is not None:
             skip = frozenset(times[start : run.frames[-1] + 1]).difference(times[frame] for frame in run.frames)
         while times is not None and start > 0:
-            self._container.seek(times[start])
+            if not self._container.seek(times[start]):
+                break
             pictures = self._numbered(skip, times[start])
             first = next(pictures, None)
             if first is not None and first[0] <= run.frames[0]:
@@ -158,7 +188,7 @@ class Video:
         if times is None:
             yield from enumerate(self._container.pictures(skip))
             return
-        numbers = {time: number for number, time in enumerate(times)}
+        numbers = self._numbers
         for picture in self._container.pictures(skip):
             time = picture.pts
             if time is None or time not in numbers or picture.is_corrupt or (since is not None and time < since):
@@ -170,17 +200,19 @@ class Video:
         height, width = out.shape[:2]
         if self._turn % 2:
             height, width = width, height
-        scaled = picture.reformat(width=width, height=height, format="rgb24", interpolation="BILINEAR")
+        scaled = self._reformatter.reformat(
+            picture, width=width, height=height, format="rgb24", interpolation="BILINEAR"
+        )
         plane = scaled.planes[0]
         rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)[:height, : 3 * width]
         out[:] = np.rot90(rows.reshape(height, width, 3), self._turn)
 
-    def _first_turn(self) -> int:
-        """Quarter turns, counterclockwise, that make it upright: phones write them beside the pictures."""
+    def _read(self) -> Known:
+        index = self._container.index()
         for picture in self._container.pictures(frozenset()):
             turn = round(picture.rotation / 90) % 4
             self._container.begin()
-            return turn
+            return Known(index=index, turn=turn, height=picture.height, width=picture.width)
         raise DecodeError(f"{self.path}: not one frame can be decoded")
 
 

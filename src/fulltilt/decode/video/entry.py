@@ -1,0 +1,64 @@
+"""Whether decoding can really begin at a packet that is flagged as a key frame. Pure.
+
+Containers and parsers flag more than that. An H.264 stream that is refreshed part by part (intra refresh) flags the
+pictures at which a refresh begins, and is right only frames later; a plain I picture promises nothing about the ones
+after it, which may still refer to what came before. MPEG-4 in AVI may hold two pictures in a packet and an empty one
+after it, so that packets and pictures have different times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+_IDR, _SEI, _RECOVERY_POINT = 5, 6, 6
+_PICTURE = b"\x00\x00\x01\xb6"
+"""Begins a picture (VOP) of MPEG-4 part 2."""
+
+
+def h264_entry(packet: bytes, extradata: bytes | None) -> bool:
+    """An IDR picture, or a recovery point from which everything that is shown later is exact at once."""
+    for unit in _units(packet, extradata):
+        kind = unit[0] & 0x1F
+        if kind == _IDR:
+            return True
+        if kind == _SEI and _exact_recovery(unit[1:].replace(b"\x00\x00\x03", b"\x00\x00")):
+            return True
+    return False
+
+
+def packed(packet: bytes) -> bool:
+    """Two pictures of MPEG-4 part 2 in one packet."""
+    return packet.count(_PICTURE) > 1
+
+
+def _units(packet: bytes, extradata: bytes | None) -> Iterator[bytes]:
+    """NAL units, behind their lengths (mp4, mkv) or behind start codes (transport and raw streams)."""
+    if extradata and len(extradata) > 4 and extradata[0] == 1:
+        width, at = (extradata[4] & 3) + 1, 0
+        while at + width < len(packet):
+            length = int.from_bytes(packet[at : at + width])
+            if length:
+                yield packet[at + width : at + width + length]
+            at += width + length
+        return
+    yield from (unit for unit in packet.split(b"\x00\x00\x01")[1:] if unit)
+
+
+def _exact_recovery(messages: bytes) -> bool:
+    """A recovery point message: no frame to wait for, and an exact match."""
+    at = 0
+    while at + 2 <= len(messages) and messages[at] != 0x80:
+        kind, at = _number(messages, at)
+        size, at = _number(messages, at)
+        if kind == _RECOVERY_POINT and at < len(messages):
+            return messages[at] & 0xC0 == 0xC0  # 1: an Exp-Golomb zero, wait for none; 1: exact
+        at += size
+    return False
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """A value in steps of 255, and where the next one begins."""
+    value = 0
+    while at < len(data) and data[at] == 0xFF:
+        value, at = value + 255, at + 1
+    return (value + data[at], at + 1) if at < len(data) else (value, at)

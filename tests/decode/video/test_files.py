@@ -1,0 +1,228 @@
+"""Files as they come: cut in the middle, joined, packed, with several streams. Frames are those of a full decode."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import av
+import numpy as np
+import pytest
+from tests.decode.video.support import CODECS, make, picture, sequential
+
+from fulltilt.decode.video import open_video
+from fulltilt.errors import DecodeError
+
+REFRESH = {"x264-params": "intra-refresh=1:keyint=12:bframes=0"}
+
+
+def same(path, reference, *, threads=1):
+    """Every frame in a random order, and lists of them."""
+    draw = np.random.default_rng(0)
+    with open_video(path, threads=threads) as video:
+        assert len(video) == len(reference)
+        for number in draw.permutation(len(video)):
+            assert np.array_equal(video.frames([number])[0], reference[number]), number
+        for _ in range(10):
+            wanted = draw.integers(0, len(video), 5)
+            assert np.array_equal(video.frames(wanted), reference[wanted])
+        return video.index
+
+
+def test_a_transport_stream_from_the_middle_of_a_group(tmp_path):
+    """What comes before its first key frame can't be decoded, and is not counted."""
+    path = make(tmp_path / "v", "mpeg-ts", count=60, gop=20)
+    data = path.read_bytes()
+    path.write_bytes(data[len(data) // 188 // 4 * 188 :])
+    reference = sequential(path)
+    assert len(reference) == 40
+    assert same(path, reference).keys == (0, 20)
+
+
+def test_an_edit_list_that_begins_between_key_frames(tmp_path):
+    """The pictures before it are decoded, and not shown."""
+    source, path = make(tmp_path / "v", count=50, gop=15), tmp_path / "cut.mp4"
+    with av.open(str(source)) as file, av.open(str(path), "w") as out:
+        stream = file.streams.video[0]
+        copy = out.add_stream_from_template(stream)
+        for packet in file.demux(stream):
+            if packet.dts is not None:
+                back = int(Fraction(20, 25) / packet.time_base)
+                packet.stream, packet.pts, packet.dts = copy, packet.pts - back, packet.dts - back
+                out.mux(packet)
+    reference = sequential(path)
+    assert len(reference) == 30
+    assert np.array_equal(reference, sequential(source)[20:])
+    same(path, reference)
+
+
+def test_two_pictures_in_a_packet(tmp_path):
+    """MPEG-4 in AVI as DivX wrote it: a P and a B picture, and an empty packet later. Packets have others' times."""
+    source, path = make(tmp_path / "v", "mpeg4", count=40), tmp_path / "packed.avi"
+    start = b"\x00\x00\x01\xb6"
+    with av.open(str(source)) as file, av.open(str(path), "w") as out:
+        stream = out.add_stream_from_template(file.streams.video[0])
+        plain = [bytes(packet) for packet in file.demux(video=0) if packet.size]
+        kinds = [data[data.index(start) + 4] >> 6 for data in plain]  # 0: I, 1: P, 2: B
+        packets, at = [], 0
+        while at < len(plain):
+            end = at + 1
+            while end < len(plain) and kinds[end] == 2:
+                end += 1
+            group = plain[at:end]
+            if len(group) > 1:
+                group = [group[0] + group[1], *group[2:], start + b"\x51\x00"]
+            packets += [(data, kinds[at] == 0 and place == 0) for place, data in enumerate(group)]
+            at = end
+        head = packets[0][0].index(start)
+        packets[0] = (packets[0][0][:head] + b"\x00\x00\x01\xb2DivX503b1393p\x00" + packets[0][0][head:], True)
+        for number, (data, key) in enumerate(packets):
+            packet = av.Packet(data)
+            packet.stream, packet.time_base, packet.is_keyframe = stream, Fraction(1, 25), key
+            packet.pts = packet.dts = number
+            out.mux(packet)
+    reference = sequential(path)
+    assert np.array_equal(reference, sequential(source))
+    assert same(path, reference).times is None
+
+
+@pytest.mark.parametrize("container", ["ts", "mp4", "mkv"])
+def test_a_picture_that_is_refreshed_part_by_part(tmp_path, monkeypatch, container):
+    """Where a refresh begins is flagged as a key frame, and isn't one."""
+    monkeypatch.setitem(CODECS, "refresh", ("libx264", container, REFRESH))
+    path = make(tmp_path / "v", "refresh", count=60)
+    with av.open(str(path)) as file:
+        assert sum(packet.is_keyframe for packet in file.demux(video=0) if packet.size) > 3
+    assert same(path, sequential(path)).keys == (0,)
+
+
+def test_two_video_streams(tmp_path):
+    """The first is taken, though the other's packets lie between."""
+    path = tmp_path / "two.mkv"
+    with av.open(str(path), "w") as out:
+        streams = [out.add_stream("libx264", rate=25, options={"bf": "2"}) for _ in range(2)]
+        for stream, size in zip(streams, ((96, 64), (48, 32)), strict=True):
+            (stream.width, stream.height), stream.pix_fmt, stream.gop_size = size, "yuv420p", 10
+        for number in range(40):
+            for stream in streams:
+                pixels = picture(number, stream.width, stream.height)
+                out.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, "rgb24")))
+        for stream in streams:
+            out.mux(stream.encode(None))
+    assert same(path, sequential(path)).keys == (0, 10, 20, 30)
+
+
+def joined(folder, first, second):
+    """Raw streams behind one another."""
+    path = folder / "joined.h264"
+    with path.open("wb") as out:
+        for source in (first, second):
+            with av.open(str(source)) as file:
+                out.writelines(bytes(packet) for packet in file.demux(video=0))
+    return path
+
+
+@pytest.mark.parametrize("raw", [False, True], ids=["ts", "h264"])
+def test_the_resolution_changes(tmp_path, raw):
+    first = make(tmp_path / "a", "mpeg-ts", count=20, gop=10)
+    second = make(tmp_path / "b", "mpeg-ts", count=20, gop=10, size=(64, 48))
+    path = tmp_path / "joined.ts"
+    path.write_bytes(first.read_bytes() + second.read_bytes())
+    if raw:
+        path = joined(tmp_path, first, second)
+    with open_video(path) as video, open_video(second) as other:
+        assert (len(video), video.height, video.width) == (40, 64, 96)
+        assert np.array_equal(video.frames(range(20)), sequential(first))
+        with pytest.raises(DecodeError, match=r"frame 25 is 64×48, the first one 96×64; ask for all in one size"):
+            video.frames([25])
+        small = video.frames([3, 25], size=(32, 40))
+        assert np.array_equal(small[1], other.frames([5], size=(32, 40))[0])
+
+
+def test_a_clock_that_is_set_back(tmp_path):
+    """Two files joined, whose times lie between one another's: frames come in the file's order."""
+    first = make(tmp_path / "a", "mpeg-ts", count=20, gop=10)
+    second, path = make(tmp_path / "b", "mpeg-ts", count=30, gop=10), tmp_path / "joined.ts"
+    with av.open(str(second)) as file, av.open(str(tmp_path / "late.ts"), "w") as out:
+        copy = out.add_stream_from_template(file.streams.video[0])
+        for packet in file.demux(video=0):
+            if packet.dts is not None:
+                packet.stream, packet.pts, packet.dts = copy, packet.pts + 20_000, packet.dts + 20_000
+                out.mux(packet)
+    path.write_bytes(first.read_bytes() + (tmp_path / "late.ts").read_bytes())
+    reference = sequential(path)
+    assert np.array_equal(reference[20:], sequential(second))
+    assert same(path, reference).times is None
+
+
+class TestCoverPicture:
+    def test_before_the_video(self, tmp_path):
+        plain, path = tmp_path / "plain.mp4", tmp_path / "cover.mp4"
+        with_cover(plain, "libx264")
+        data = plain.read_bytes()
+        moov = data.index(b"moov") - 4  # the last box, so that nothing else moves
+        boxes, at = {}, moov + 8
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 4])
+            boxes[data[at + 4 : at + 8]] = data[at : at + size]
+            at += size
+        path.write_bytes(data[: moov + 8] + boxes[b"mvhd"] + boxes[b"udta"] + boxes[b"trak"])
+        with av.open(str(path)) as file:
+            assert [stream.codec_context.name for stream in file.streams.video] == ["png", "h264"]
+        with open_video(path) as video:
+            assert (video.codec, len(video), video.width) == ("h264", 20, 96)
+            assert np.array_equal(video.frames([7]), sequential(plain)[[7]])
+
+    def test_of_music(self, tmp_path):
+        path = tmp_path / "song.m4a"
+        with_cover(path, "aac")
+        with pytest.raises(DecodeError, match="has no video stream, only a cover picture") as found:
+            open_video(path)
+        assert found.value.problem == "unsupported"
+
+
+def with_cover(path, encoder):
+    with av.open(str(path), "w", format="mp4") as out:
+        cover = out.add_stream("png", rate=1)
+        cover.width, cover.height, cover.pix_fmt = 50, 40, "rgb24"
+        cover.disposition = av.stream.Disposition.attached_pic
+        if encoder == "aac":
+            stream = out.add_stream("aac", rate=44100)
+            frames = [av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")]
+            frames[0].rate = 44100
+        else:
+            stream = out.add_stream(encoder, rate=25)
+            stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
+            frames = [av.VideoFrame.from_ndarray(picture(number, 96, 64), "rgb24") for number in range(20)]
+        out.mux(cover.encode(av.VideoFrame.from_ndarray(picture(1, 50, 40), "rgb24")))
+        for frame in frames:
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_several_threads_of_a_decoder(tmp_path, codec):
+    """Closed and opened again while they run, too."""
+    path = make(tmp_path / "v", codec, count=60, gop=10)
+    same(path, sequential(path), threads=4)
+
+
+def test_an_hour_opens_at_once(tmp_path):
+    """90,000 packets are read; a frame anywhere costs a group of pictures, not a look at all times."""
+    import time
+
+    path = tmp_path / "long.mp4"
+    with av.open(str(path), "w") as out:
+        stream = out.add_stream("libx264", rate=25, options={"preset": "ultrafast", "bf": "2"})
+        stream.width, stream.height, stream.pix_fmt, stream.gop_size = 32, 32, "yuv420p", 50
+        frame = av.VideoFrame.from_ndarray(picture(3, 32, 32), "rgb24").reformat(format="yuv420p")
+        for number in range(90_000):
+            frame.pts = number
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    began = time.perf_counter()
+    with open_video(path) as video:
+        opened = time.perf_counter() - began
+        assert len(video) == 90_000
+        assert video.duration_seconds == pytest.approx(3600)
+        assert opened < 10, "about half a second on an idle machine"
+        assert video.frames([60_000]).shape == (1, 32, 32, 3)
