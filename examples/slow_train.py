@@ -78,19 +78,21 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--size", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("slow_train.pt"))
     args = parser.parse_args()
 
+    torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     random.seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     data = Photos(args.folder, Compose([Crop(args.size), Flip(), ToTensor()]))
     loader = DataLoader(data, batch_size=args.batch_size, shuffle=True, drop_last=True)
     model = nn.Sequential(
-        *(block(3, 8), block(8, 16), block(16, 32)),
+        *(block(3, 16), block(16, 32), block(32, 64)),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
-        nn.Linear(32, len(data.classes)),
+        nn.Linear(64, len(data.classes)),
     ).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     criterion = nn.CrossEntropyLoss()

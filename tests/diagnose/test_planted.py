@@ -189,6 +189,19 @@ def test_waiting_for_a_core_is_no_slow_disk(planted):
     assert planted(**plant, surroundings={"cpu_share": 0.4}).diagnose().findings[0].cause == "slow-disk"
 
 
+def test_on_a_cpu_a_replay_on_a_busier_machine_is_not_believed(planted):
+    on_cpu = {"training": {"device": "cpu", "threads": 1}, "surroundings": {"gpu": None, "gpu_share": None}}
+    plant = {"phases": {**STARVED, "copy": 0}, "loader": {"num_workers": 0}, "stages": {"item": 1.25}}
+    found = planted(**plant, **on_cpu, limit=90).diagnose()
+    assert found.limits.step == pytest.approx(32 / 0.0316, rel=0.01)
+    assert found.headroom == pytest.approx(40 / 71.6, rel=0.01)
+    assert found.findings[0].cause == "single-process"
+    # One on a machine less busy shows more than waits explain: what they do explain counts, and a note says so.
+    found = planted(**plant, **on_cpu, limit=10).diagnose()
+    assert found.headroom == pytest.approx(40 / 71.6, rel=0.01)
+    assert "less busy" in found.notes[0]
+
+
 def test_one_slow_rank(planted):
     usual = planted().observation(rank=0, world=2)
     late = planted(phases={"data wait": 12, "backward": 8.1}).observation(rank=1, world=2)

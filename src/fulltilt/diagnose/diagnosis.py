@@ -109,9 +109,13 @@ def _step_limit(observation: Observation, replay: Observation | None) -> float |
     """In what the observation counts: samples, or else steps."""
     if replay is None or len(replay.steps) < LIMITS.least_steps:
         return None
-    if observation.samples_per_second is not None and replay.samples_per_second is not None:
-        return replay.samples_per_second
-    return replay.steps_per_second if observation.samples_per_second is None else None
+    measured = replay.steps_per_second if observation.samples_per_second is None else replay.samples_per_second
+    seen = Figures(observation=observation, limits=Limits(step=None, loader=None))
+    if measured is None or seen.on_gpu or not seen.per_step:
+        return measured
+    # On a CPU the step's own work lies before us, waits left out. A replay that took longer met a busier machine.
+    own = seen.own - seen.phases.get("copy", 0.0)
+    return max(measured, seen.per_step / own) if own > 0 else measured
 
 
 def _loader_limit(loader: Observation | None) -> float | None:
