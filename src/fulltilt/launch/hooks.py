@@ -36,7 +36,8 @@ def _modules(watch: Watch) -> None:
     with_gradients = torch.is_grad_enabled
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        if compiling() or watch.inside or get_ident() != watch.thread:
+        # In this order: nearly all calls are of inner modules, and the compiler can't trace the last question.
+        if watch.inside or compiling() or get_ident() != watch.thread:
             return called(self, *args, **kwargs)
         timeline = watch.timeline
         trains = with_gradients()
@@ -45,12 +46,12 @@ def _modules(watch: Watch) -> None:
         else:
             phase = EVAL
             timeline.evaluated = True
-        watch.inside = 1
+        watch.inside = True
         timeline.enter(phase)
         try:
             return called(self, *args, **kwargs)
         finally:
-            watch.inside = 0
+            watch.inside = False
             if not trains:
                 timeline.leave()
             else:

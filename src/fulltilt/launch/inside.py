@@ -23,6 +23,9 @@ from fulltilt.launch.watch import Enough, Watch
 INSISTENCE = 3
 """How often the script may go on after it was told that watching is over; then the process ends."""
 
+GPU_STEPS = 20
+"""A model that is on no GPU after so many is on none."""
+
 _OURS = str(Path(__file__).parent) + os.sep
 
 
@@ -58,7 +61,7 @@ class Process:
 
     def step_ended(self) -> None:
         watch = self.watch
-        if watch.gpu is None:
+        if watch.gpu is None and watch.steps < GPU_STEPS:
             watch.gpu = _gpu_clock(watch)
         if self.job.mode == "loader" and watch.records:
             self.loader_alone()

@@ -43,7 +43,7 @@ def install(watch: Watch, stages: Stages) -> None:
             return Watched(watch, seen, watch.replay.epoch(seen), 0)
         timeline = watch.timeline
         timeline.enter(EPOCH_START)
-        inside, watch.inside = watch.inside, 1
+        inside, watch.inside = watch.inside, True
         os.environ[NUMBER] = str(seen.number)  # workers inherit it, forked or spawned
         start_ns = timeline.clock()
         if self.num_workers and not (self.persistent_workers and self._iterator is not None):
@@ -88,11 +88,11 @@ def timed_next(watch: Watch, mark: list[Any], following: Any) -> Any:
     watch.cut()
     timeline = watch.timeline
     timeline.enter(DATA_WAIT if start_ns is None else EPOCH_START)
-    began_ns = timeline.clock()
+    began_ns = 0 if start_ns is None else timeline.clock()
     gpu = watch.gpu
     if gpu is not None:
         gpu.wait_began()
-    inside, watch.inside = watch.inside, 1
+    inside, watch.inside = watch.inside, True
     try:
         if watch.replay is None:
             batch = following()

@@ -61,7 +61,7 @@ class Watch:
         self.timeline = Timeline()
         self.thread = threading.get_ident()
         """The thread whose time is counted; 0 watches nothing, as in a loader's worker."""
-        self.inside = 0
+        self.inside = False
         """Within an outermost module's call, or within a loader: modules called here are no forward."""
         self.records: list[Record] = []
         self.left_out = 0
@@ -129,12 +129,14 @@ class Watch:
         """An optimizer has made its step. Of several, the one that steps most often counts: one that has stepped
         twice while another has not takes its place, be that one rarer or done with."""
         self.stepped = True
-        self.counts[id(optimizer)] += 1
-        if self.optimizer is None or self.counts[id(optimizer)] > 1:
+        if optimizer is not self.optimizer:
+            self.counts[id(optimizer)] += 1
+            if self.optimizer is not None and self.counts[id(optimizer)] <= 1:
+                return
             self.optimizer = optimizer
-        if optimizer is self.optimizer:
+        if self.counts:
             self.counts.clear()
-            self.step_ended()
+        self.step_ended()
 
     def step_ended(self) -> None:
         record = self.timeline.step()
@@ -161,9 +163,9 @@ class Watch:
 
     def wants_to_stop(self) -> str | None:
         """Why watching is over, at the end of a step; all ranks stop at the same one."""
-        job, steps = self.job, self.steps
-        if job.full:
+        if self.job.full:
             return None
+        steps = self.steps
         if self.stop_at is None:
             why = self._why(steps)
             if self.group is None:
