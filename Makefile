@@ -1,25 +1,31 @@
-# make demo   set up, then look at this machine, watch it, train a small model, and replay a recording from an H200
+# make demo   set up, make photographs, take a slow training script, say why it is slow, make it faster, prove it
 # make test   set up, then run every test
 # make check  set up, then lint, format, types, import layers
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-RECORDINGS := tests/monitor/recordings
+DEMO := runs/demo
+SLOW := examples/slow_train.py $(DEMO)/photos --epochs 20 --out $(DEMO)/model.pt
 
 .PHONY: demo test check format clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
+	@rm -rf $(DEMO)/plan.toml $(DEMO)/report.html $(DEMO)/run.json && mkdir -p $(DEMO)
 	@printf '\n— This machine: fulltilt env\n\n'
 	@$(BIN)/fulltilt env
-	@printf '\n— Six seconds of it: fulltilt monitor --interval 0.5 --duration 6\n\n'
-	@$(BIN)/fulltilt monitor --interval 0.5 --duration 6
-	@printf '\n— A small model: fulltilt train examples/train.yaml training.output=runs/demo\n\n'
-	@rm -rf runs/demo
-	@$(BIN)/fulltilt train examples/train.yaml training.output=runs/demo
-	@printf '\n— An H200 that waits, recorded: fulltilt monitor --replay $(RECORDINGS)/starved.jsonl --html demo.html\n\n'
-	@$(BIN)/fulltilt monitor --replay $(RECORDINGS)/starved.jsonl --html demo.html
+	@printf '\n— Photographs, and an ordinary script that trains on them\n\n'
+	@$(BIN)/python examples/make_photos.py $(DEMO)/photos
+	@printf '\n— Why is it as fast as it is? fulltilt diagnose $(SLOW)\n\n'
+	@$(BIN)/fulltilt diagnose --max-seconds 15 $(SLOW) > $(DEMO)/diagnosis.txt
+	@sed '/^epoch/d' $(DEMO)/diagnosis.txt
+	@printf '\n— Make it faster, prove that it trains as before, run it: fulltilt run $(SLOW)\n\n'
+	@$(BIN)/fulltilt run --max-seconds 110 --plan $(DEMO)/plan.toml --html $(DEMO)/report.html \
+		--json $(DEMO)/run.json $(SLOW) > $(DEMO)/output.txt
+	@printf '\n— Before, after, limit\n\n'
+	@$(BIN)/python examples/before_after.py $(DEMO)/run.json
+	@printf '  report     $(DEMO)/report.html (open it in a browser)\n'
 
 test: $(STAMP)
 	$(BIN)/pytest -n auto

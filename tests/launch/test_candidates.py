@@ -56,6 +56,15 @@ def test_on_a_gpu_workers_follow_the_faster_step_up_to_the_cores() -> None:
     assert {"cudnn_benchmark", "loader.ahead", "loader.pin_memory"} <= names
 
 
+def test_on_a_cpu_threads_leave_the_workers_their_cores() -> None:
+    seen = observed()
+    assert seen.training is not None
+    seen = dataclasses.replace(seen, training=dataclasses.replace(seen.training, threads=4))
+    for level, wanted in (("numeric", [{"threads": 3}]), ("exact", [])):
+        found = candidates((finding({"loader.num_workers": 1}, 0.5),), seen, cores=4, level=level)  # type: ignore[arg-type]
+        assert [one.settings for one in found[1:]] == wanted
+
+
 def test_no_finding_that_can_be_mended_from_outside_no_candidate() -> None:
     assert candidates((finding({}, 3.0),), observed("cuda:0"), cores=8, level="semantic") == ()
 
@@ -75,6 +84,8 @@ def test_a_loop_that_waits_is_tried_with_workers_whatever_was_foretold() -> None
 
     found = candidates((), seen(0.6, 0), cores=4, level="exact")
     assert [one.settings for one in found] == [{"loader.num_workers": 4, "loader.persistent_workers": True}]
+    more = candidates((finding({"loader.num_workers": 1}, 0.1),), seen(0.6, 0), cores=4, level="exact")
+    assert [one.settings for one in more] == [{"loader.num_workers": 3}], "the cores, while training waits"
     assert candidates((), seen(0.6, 4), cores=4, level="exact") == ()
     assert candidates((), seen(0.01, 0), cores=4, level="exact") == ()
 

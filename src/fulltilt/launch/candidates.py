@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +78,8 @@ def candidates(
             taken |= settings
             found.append(Candidate(title=describe(settings), settings=settings, gain=_foretold(finding)))
     found += _workers(observation, taken, cores)
-    found += _riders(observation, taken, level) if found else []
+    taken |= {name: value for one in found for name, value in one.settings.items()}
+    found += _riders(observation, taken, level, cores) if found else []
     return tuple(_with_workers_for_all(candidate, found, observation, cores) for candidate in found)
 
 
@@ -115,10 +117,17 @@ def _workers(observation: Observation, taken: Mapping[str, Any], cores: int) -> 
     return [Candidate(title=describe(settings), settings=settings, gain=waits / (2 * (total - waits / 2)))]
 
 
-def _riders(observation: Observation, taken: Mapping[str, Any], level: Level) -> list[Candidate]:
+def _riders(observation: Observation, taken: Mapping[str, Any], level: Level, cores: int) -> list[Candidate]:
     training, loader = observation.training, training_loader(observation)
-    if training is None or not training.device.startswith("cuda"):
+    if training is None:
         return []
+    if training.device == "cpu":
+        # A team of threads waits for its slowest: one whose core a worker needs holds up all.
+        threads = max(1, cores - int(taken.get("loader.num_workers", 0)))
+        shares = "loader.num_workers" in taken and threads < training.threads and "threads" not in taken
+        settings = {"threads": threads}
+        rider = Candidate(title=describe(settings), settings=settings, gain=_RIDER)
+        return [rider] if shares and allowed("numeric", level) else []
     found: list[dict[str, Any]] = []
     if training.images and not training.cudnn_benchmark and allowed("numeric", level):
         found.append({"cudnn_benchmark": True})
@@ -135,19 +144,23 @@ def _riders(observation: Observation, taken: Mapping[str, Any], level: Level) ->
 def _with_workers_for_all(
     candidate: Candidate, found: Sequence[Candidate], observation: Observation, cores: int
 ) -> Candidate:
-    """A step that other candidates make faster wants its batches faster, too: workers in proportion, up to the cores.
+    """As many workers as all candidates together want.
 
-    Only where a GPU trains: on a CPU workers and training share the cores.
+    On a GPU, a step that others make faster wants its batches faster, too: workers in proportion, up to the cores. On a
+    CPU training needs cores itself, but none while it waits: workers may have the cores for as long as that.
     """
     training, loader = observation.training, training_loader(observation)
     workers = candidate.settings.get("loader.num_workers")
-    on_gpu = training is not None and training.device.startswith("cuda")
-    if not on_gpu or loader is None or not workers:
+    if training is None or loader is None or not workers or workers <= loader.num_workers:
         return candidate
-    faster = 1.0
-    for other in found:
-        if not any(name.startswith("loader.") for name in other.settings):
-            faster *= 1.0 + other.gain
-    count = max(int(workers), min(cores, round(workers * faster)))
-    settings = {**candidate.settings, "loader.num_workers": count}
+    if training.device.startswith("cuda"):
+        faster = 1.0
+        for other in found:
+            if not any(name.startswith("loader.") for name in other.settings):
+                faster *= 1.0 + other.gain
+        wanted = min(cores, round(workers * faster))
+    else:
+        waits, total = waited(observation)
+        wanted = math.ceil(cores * waits / total) if total > 0 else 0
+    settings = {**candidate.settings, "loader.num_workers": max(int(workers), wanted)}
     return Candidate(title=describe(settings), settings=settings, gain=candidate.gain)
