@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fulltilt.diagnose import Finding
 from fulltilt.diagnose.diagnosis import rank
+from fulltilt.diagnose.figures import Figures
 from fulltilt.diagnose.thresholds import CAUSES, LIMITS
 from fulltilt.measure.observation import Copy, Sync
 
@@ -101,10 +102,10 @@ def test_gains_stay_within_reason(planted, limit, **given):
             assert math.isfinite(finding.gain)
         if finding.gain is not None and finding.about == "feeding" and found.headroom is not None:
             # All that feeding can win: the step at its limit, and no start of an epoch between the steps.
-            outside = sum(given["outside"].values())
-            steps = sum(step.seconds for step in found.observation.steps)
-            best = steps * (1 - found.headroom) + outside - given["outside"].get("epoch start", 0)
-            assert best * (1 + finding.gain) <= (steps + outside) * 1.001
+            figures = Figures(observation=found.observation, limits=found.limits)
+            rest = figures.whole - figures.fed_step
+            best = figures.fed_step * (1 - found.headroom) + rest
+            assert best * (1 + finding.gain) <= figures.whole * 1.001
     gains = [finding.gain for finding in found.findings if finding.gain is not None]
     assert all(later <= earlier + LIMITS.least_gain for earlier, later in pairwise(gains))
     assert found.verdict.endswith(".")

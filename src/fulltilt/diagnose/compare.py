@@ -57,7 +57,7 @@ def _figures(one: Diagnosis | Observation) -> Figures:
 
 
 def _rate(figures: Figures, unit: str) -> float | None:
-    return figures.rate if figures.unit == unit else figures.observation.steps_per_second
+    return figures.rate if figures.unit == unit or not figures.fed_step else 1 / figures.fed_step
 
 
 def _row(name: str, values: tuple[float | None, float | None], unit: str) -> Row:

@@ -91,7 +91,7 @@ def _notes(figures: Figures, replay: Observation | None) -> Iterator[str]:
             yield f"the step's limit was not measured: with batches given again it made {len(replay.steps)} steps"
             yield from (f"… {note}" for note in replay.notes)
     elif figures.headroom is not None and figures.step:
-        apart = 1 - figures.limit / figures.step - figures.headroom
+        apart = 1 - figures.limit / figures.fed_step - figures.headroom
         if apart > LIMITS.no_headroom:
             yield (
                 f"the step's limit lies {words.percent(apart)} further off than the waits for data explain: the "

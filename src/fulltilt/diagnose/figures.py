@@ -63,10 +63,17 @@ class Figures:
 
     @cached_property
     def outside(self) -> dict[Phase, float]:
-        """Seconds between the steps, for each step."""
-        return (
-            {phase: seconds / self.steps for phase, seconds in self.observation.outside.items()} if self.steps else {}
-        )
+        """Seconds between the steps, for each step.
+
+        An epoch's start is shared out among all steps of an epoch, of which only a part may have been watched.
+        """
+        if not self.steps:
+            return {}
+        shared = {phase: seconds / self.steps for phase, seconds in self.observation.outside.items()}
+        loader = self.train_loader
+        if "epoch start" in shared and loader is not None and loader.start_seconds is not None:
+            shared["epoch start"] = loader.start_seconds / self.epoch_steps
+        return shared
 
     def cost(self, phase: Phase) -> float:
         """Seconds per step, within the steps and between them."""
@@ -83,14 +90,21 @@ class Figures:
 
     @cached_property
     def rate(self) -> float | None:
-        """Samples per second over the steps; steps per second where samples can't be counted."""
-        counted = self.observation.samples_per_second
-        return self.observation.steps_per_second if counted is None else counted
+        """Samples per second (steps, where samples can't be counted), the starts of epochs included."""
+        return self.per_step / self.fed_step if self.per_step is not None and self.fed_step else None
+
+    @cached_property
+    def fed_step(self) -> float:
+        """Seconds of a step with its share of an epoch's start; evaluation and checkpoints are left out."""
+        return self.step + self.outside.get("epoch start", 0.0)
 
     @cached_property
     def per_step(self) -> float | None:
         """Samples of a step; 1 where steps are what is counted."""
-        return None if self.rate is None or not self.step else self.rate * self.step
+        if not self.step:
+            return None
+        counted = self.observation.samples_per_second
+        return 1.0 if counted is None else counted * self.step
 
     @cached_property
     def limit(self) -> float | None:
@@ -183,10 +197,11 @@ class Figures:
         """
         if self.limit is None or not self.step:
             return None
-        found = max(1 - self.limit / self.step, 0.0)
+        found = max(1 - self.limit / self.fed_step, 0.0)
         if self.on_gpu or self.crowded:
             return found
-        return min(found, (self.wait + self.start + self.phases.get("copy", 0.0)) / self.step)
+        waits = self.wait + self.cost("epoch start") + self.phases.get("copy", 0.0)
+        return min(found, waits / self.fed_step)
 
     @cached_property
     def crowded(self) -> bool:

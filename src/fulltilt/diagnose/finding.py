@@ -95,6 +95,8 @@ class Outcome:
     samples_per_second: float | None
     settings: Mapping[str, Any]
     observation: Observation | None = None
+    before: float | None = None
+    """The script as it is, measured beside it; the diagnosis' own figure may stem from a machine that was less busy."""
     limit: float | None = None
     """The step's limit with the plan, where it was measured again."""
     verified: str = ""

@@ -48,7 +48,7 @@ def diagnosis_page(
         _rates_card(diagnosis, figures, after),
         _time_card(figures, after) if figures.steps else None,
         *cards,
-        trials_card(trials, before=figures.rate, unit=figures.unit) if trials else None,
+        trials_card(trials, unit=figures.unit) if trials else None,
         card(tag("h2", "It trains as before"), _verified(after), loss_chart(losses)) if losses is not None else None,
         _loader_card(loader) if loader is not None and loader.stages else None,
         machine_card(diagnosis.observation),
@@ -84,7 +84,8 @@ def _rates_card(diagnosis: Diagnosis, figures: Figures, after: Outcome | None) -
         word, tone = "no headroom", "good"
     else:
         word, tone = f"{words.percent(room)} headroom", "warn" if room < 0.3 else "bad"
-    rates: list[tuple[str, float | None, str]] = [("as it is", figures.rate, "blue")]
+    before = figures.rate if after is None or after.before is None else after.before
+    rates: list[tuple[str, float | None, str]] = [("as it is", before, "blue")]
     if after is not None:
         rates.append(("with the plan", after.samples_per_second, "green"))
     rates.append(("limit of its step", diagnosis.limits.step, "olive"))
@@ -109,7 +110,7 @@ def _rates_card(diagnosis: Diagnosis, figures: Figures, after: Outcome | None) -
         )
         for name, rate, colour in rates
     ]
-    mean = after.samples_per_second / figures.rate if after and after.samples_per_second and figures.rate else None
+    mean = after.samples_per_second / before if after and after.samples_per_second and before else None
     beside = (
         tag("div", tag("b", f"{mean:.2f}×"), tag("small", "with the plan"), class_="mean")
         if mean is not None
@@ -168,7 +169,7 @@ def _loader_card(loader: Loader) -> Markup:
         ]
     how = f"{loader.num_workers} workers" if loader.num_workers else "no workers"
     said = f"{loader.dataset}: time of one core for a sample, {how}." + (
-        " The part in orange was waited, for a disk say." if waits else ""
+        " The part in orange was waited, for a disk or for a core." if waits else ""
     )
     return card(
         tag("h2", "Inside the loader"),

@@ -51,14 +51,13 @@ def diff_block(diff: str) -> Markup:
     return tag("pre", join(*lines, separator="\n"))
 
 
-def trials_card(trials: Sequence[Trial], *, before: float | None, unit: str) -> Markup:
+def trials_card(trials: Sequence[Trial], *, unit: str) -> Markup:
     rows: list[list[Child]] = []
     for trial in trials:
         rate = trial.samples_per_second
-        change = f"{100 * (rate / before - 1):+.0f} %" if rate and before else "–"
         shown = words.rate(rate, unit) if rate is not None else "–"
         noise = f" ± {words.percent(trial.noise)}" if trial.noise is not None and rate is not None else ""
         mark = tag("span", "kept", class_="mark good") if trial.kept else tag("span", "not kept", class_="quiet")
-        rows.append([trial.title, bound(shown + noise), bound(change), mark, bound(trial.reason)])
-    head = ["Tried", "Rate", "Beside the script as it is", "", "Why"]
-    return card(tag("h2", "What was tried"), table(head, rows, numeric=frozenset({1, 2})), label="What was tried")
+        rows.append([trial.title, bound(shown + noise), mark, bound(trial.reason)])
+    head = ["Tried", "Rate", "", "Beside the script as it is"]
+    return card(tag("h2", "What was tried"), table(head, rows, numeric=frozenset({1})), label="What was tried")

@@ -12,6 +12,7 @@ from ..finding import Finding
 from ..thresholds import LIMITS
 
 _DEFAULT_PREFETCH = 2
+_MUCH_MORE = 1.5
 
 
 def loading(figures: Figures) -> list[Finding]:
@@ -30,7 +31,9 @@ def loading(figures: Figures) -> list[Finding]:
 
 def wanted_workers(figures: Figures) -> int:
     """As few as keep the step fed, as many as the cores allow; more where they wait for a disk and need no core."""
-    loader_cores = max(1, figures.cores - 1)
+    # A GPU's step needs a core to itself, to launch; a CPU's that has less to do than its loader shares its own.
+    shared = not figures.on_gpu and figures.work > _MUCH_MORE * figures.own
+    loader_cores = max(1, figures.cores - (0 if shared else 1))
     if figures.core_work > 0:
         loader_cores = min(ceil(loader_cores * figures.work / figures.core_work), 4 * figures.cores)
     target = LIMITS.worker_reserve * (figures.limit if figures.limit is not None else figures.own)
