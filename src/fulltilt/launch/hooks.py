@@ -13,7 +13,7 @@ from typing import Any
 
 from fulltilt.launch.imports import after_import
 from fulltilt.launch.patching import put, register
-from fulltilt.launch.watch import Watch
+from fulltilt.launch.watch import Watch, is_compiled
 from fulltilt.measure.timeline import BACKWARD, CHECKPOINT, EVAL, FORWARD, LOGGING, OPTIMIZER, OTHER
 
 
@@ -72,6 +72,7 @@ def _note_model(watch: Watch, module: Any, args: tuple[Any, ...], kwargs: dict[s
     known = 0 if watch.model is None else sum(parameter.numel() for parameter in watch.model.parameters())
     if watch.model is None or size > known:
         watch.model = module
+        watch.compiled = is_compiled(module)
         if given is not None:
             watch.input_shape, watch.input_last = tuple(given.shape), _channels_last(given)
         device = "cuda" if given is not None and given.is_cuda else "cpu"
@@ -124,10 +125,13 @@ def _loss(watch: Watch, tensors: Any) -> Any:
     loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
     if loss is None or loss.numel() != 1 or (watch.gpu is not None and watch.gpu.capturing()):
         return None
-    if watch.unscaled is not None and watch.unscaled[0] is loss:
-        loss = watch.unscaled[1]
-    watch.unscaled = None
-    return loss.detach().clone()  # a graph's output is overwritten by its next run
+    if watch.unscaled is not None:
+        if watch.unscaled[0] is loss:
+            loss = watch.unscaled[1]
+        watch.unscaled = None
+    loss = loss.detach()
+    # A graph's output is overwritten by its next run; ranks add up their losses in place.
+    return loss.clone() if watch.compiled or watch.group is None or watch.group[1] > 1 else loss
 
 
 def _optimizers(watch: Watch, ended: Callable[[], None]) -> None:

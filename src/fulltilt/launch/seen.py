@@ -10,7 +10,7 @@ from typing import Any
 from fulltilt.launch import stages
 from fulltilt.launch.places import place
 from fulltilt.launch.transforms import names
-from fulltilt.launch.watch import LoaderSeen, Watch, rank_and_world
+from fulltilt.launch.watch import LoaderSeen, Watch, is_compiled, rank_and_world
 from fulltilt.measure.observation import Copy, Loader, Observation, Phase, Step, Sync, Training
 from fulltilt.measure.stable import warm_up
 from fulltilt.measure.timeline import OTHER, PHASES, Record
@@ -145,7 +145,7 @@ def training(watch: Watch) -> Training | None:
         device=str(widest.device) if widest is not None else "cpu",
         images=bool(convolutions) and len(shape) == IMAGE_DIMENSIONS,
         channels_last=weights_last or (bool(convolutions) and watch.input_last and shape[1] > 1),
-        compiled=_compiled(model),
+        compiled=is_compiled(model),
         autocast=watch.autocast,
         tf32=bool(torch.backends.cuda.matmul.allow_tf32),
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
@@ -154,13 +154,6 @@ def training(watch: Watch) -> Training | None:
         foreach=_foreach(optimizer, parameters),
         accumulation=max(1, round(watch.backwards / watch.steps)) if watch.steps else 1,
         threads=torch.get_num_threads(),
-    )
-
-
-def _compiled(model: Any) -> bool:
-    return any(
-        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-        for module in model.modules()
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from fulltilt.measure.observation import Stage
 
 WRITE_SECONDS = 0.25
+ONE_OF = 4
 FIRST = ("read", "decode")
 LAST = ("item", "collate", "hand over", "pin")
 """Names that are ours; a transform keeps its own, and stands between them."""
@@ -59,13 +60,22 @@ class Stages:
         self._stack: list[str] = []
         self._wall = self._cpu = 0
         self._written = 0.0
+        self._turn = 0
 
     def tally(self, loader: str) -> Tally:
         return self.tallies.setdefault(loader, Tally())
 
+    def skips(self) -> bool:
+        """In the training process the timers run in the loop's own time: one batch of four is enough there."""
+        if self.in_worker:
+            return False
+        self._turn += 1
+        return self._turn % ONE_OF != 1
+
     def begin(self, loader: str, count: int) -> None:
         """A batch of `count` samples is made in this thread, up to `end`."""
-        self._tally = self.tally(loader)
+        tally = self.tallies.get(loader)
+        self._tally = self.tally(loader) if tally is None else tally
         self._tally.samples += count
         self._stack = ["item"]
         self._wall, self._cpu = time.perf_counter_ns(), time.thread_time_ns()
@@ -85,7 +95,12 @@ class Stages:
 
     def _count(self) -> None:
         wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
-        self._tally.add(self._stack[-1], wall - self._wall, cpu - self._cpu)
+        spent = self._tally.spent
+        known = spent.get(self._stack[-1])
+        if known is None:
+            known = spent[self._stack[-1]] = [0, 0]
+        known[0] += wall - self._wall
+        known[1] += cpu - self._cpu
         self._wall, self._cpu = wall, cpu
 
     def write_now_and_then(self) -> None:

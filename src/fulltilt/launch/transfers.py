@@ -20,7 +20,8 @@ PRINTING_METHODS = ("__repr__", "__format__")
 def install(watch: Watch) -> None:
     import torch
 
-    if not torch.backends.cuda.is_built():  # nothing is ever moved, and nothing waited for
+    built: Any = torch.backends.cuda.is_built
+    if not built():  # nothing is ever moved, and nothing waited for
         return
     tensor = torch.Tensor
     for name in ("to", "cuda", "cpu"):

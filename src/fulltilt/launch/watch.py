@@ -73,6 +73,7 @@ class Watch:
         self.trained: set[int] = set()
         """Outermost modules that were called with gradients."""
         self.model: Any = None
+        self.compiled = False
         self.input_shape: tuple[int, ...] = ()
         self.input_last = False
         """What goes into the model is in channels_last."""
@@ -165,7 +166,7 @@ class Watch:
         """Why watching is over, at the end of a step; all ranks stop at the same one."""
         if self.job.full:
             return None
-        steps = self.steps
+        steps = len(self.records) + self.left_out
         if self.stop_at is None:
             why = self._why(steps)
             if self.group is None:
@@ -213,3 +214,11 @@ def rank_and_world() -> tuple[int, int]:
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
+
+
+def is_compiled(model: Any) -> bool:
+    """It or a part of it, by `torch.compile(model)` or `model.compile()`."""
+    return any(
+        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )

@@ -66,7 +66,7 @@ def _fetching(stages: Stages, fetched: Callable[..., Any]) -> Callable[..., Any]
     @functools.wraps(fetched)
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
         loader = getattr(self, "_fulltilt_loader", None)
-        if loader is None or stages.thread:
+        if loader is None or stages.thread or stages.skips():
             return fetched(self, possibly_batched_index)
         stages.begin(loader, len(possibly_batched_index) if self.auto_collation else 1)
         try:

@@ -34,7 +34,7 @@ class Record:
 
     __slots__ = ("_step_ns", "began_ns", "beside", "gpu_seconds", "losses", "samples", "spans", "starved_seconds")
 
-    def __init__(self, *, began_ns: int, spans: list[Span], beside: bool) -> None:
+    def __init__(self, began_ns: int, spans: list[Span], beside: bool) -> None:
         self.began_ns = began_ns
         self.spans = spans
         self.beside = beside
@@ -119,8 +119,12 @@ class Timeline:
 
     def leave_for(self, base: int) -> None:
         """Leave a phase; what follows, outside of all phases, counts as `base`."""
+        now = self.clock()
+        self._span[self.current] += now - self._since
+        self._since = now
         self.base = base
-        self.leave()
+        before = self._stack.pop() if self._stack else OTHER
+        self.current = before if self._stack else base
 
     def charge(self, phase: int, began_ns: int) -> int:
         """Count the time since `began_ns` for `phase`; nothing was entered or left in between. Gives its length."""
@@ -145,7 +149,6 @@ class Timeline:
         """A loader is asked: the span ends."""
         if self._stack and self.current == OPTIMIZER:
             self.unwind()  # an optimizer's step that failed has left its phase on the stack
-        self.rebase(OTHER)
         self._close_span()
 
     def unwind(self) -> None:
@@ -161,9 +164,8 @@ class Timeline:
 
     def rest(self) -> Record:
         """What lies behind the last step: no step, but part of the time."""
-        self.rebase(OTHER)
         self._close_span()
-        record = Record(began_ns=self._step_began_ns, spans=self._spans, beside=self._beside)
+        record = Record(self._step_began_ns, self._spans, self._beside)
         self._step_began_ns = self._since
         self._spans = []
         self._beside = False
@@ -175,6 +177,9 @@ class Timeline:
         span = self._span
         span[self.current] += now - self._since  # a phase may go on: an optimizer's, in whose hook we are
         self._since = now
+        self.base = OTHER
+        if not self._stack:
+            self.current = OTHER
         trained = self.trained
         evaluation = not trained and (self.evaluated or (self.ended and self.evaluating))
         self._spans.append((span, trained, evaluation))
