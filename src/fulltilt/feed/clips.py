@@ -110,7 +110,7 @@ class VideoClips:
         self.entries, self.classes = _entries(source, labels, classes, temporal=temporal)
         if not self.entries:
             raise InputError(f"no videos in {source!r}; looked for {', '.join(SUFFIXES)}")
-        self._told = torch.zeros(len(self.entries), dtype=torch.bool).share_memory_()
+        self._told = torch.zeros(len(self.entries), dtype=torch.bool).share_memory_()  # type: ignore[no-untyped-call]
         """Whether an entry's problem has been logged: all workers look at the same."""
         self._here = threading.local()
 

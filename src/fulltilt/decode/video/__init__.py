@@ -4,6 +4,9 @@ index     which packet shows which frame, and from which key frame it can be rea
 entry     whether decoding can really begin at a packet flagged as a key frame: pure
 container the file: its packets, and pictures from a place in it on (FFmpeg, through PyAV)
 reader    `open_video`: frames by their numbers, in any order
+device    the same with frames on a GPU
+nvdec     its video engines (PyNvVideoCodec)
+colour    NV12 to RGB of any size, as the CPU's path gives it
 """
 
 from __future__ import annotations

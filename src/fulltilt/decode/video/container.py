@@ -109,6 +109,10 @@ class Container:
             return False
         return True
 
+    def packets(self) -> Iterator[Any]:
+        """Undecoded, from here on, in the file's order."""
+        yield from (packet for packet in self._file.demux(self.stream) if packet.size)
+
     def pictures(self, skip: frozenset[int]) -> Iterator[VideoFrame]:
         """Decoded frames from here on, in the order in which they are shown.
 

@@ -62,3 +62,19 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
     while at < len(data) and data[at] == 0xFF:
         value, at = value + 255, at + 1
     return (value + data[at], at + 1) if at < len(data) else (value, at)
+
+
+def parameter_sets(extradata: bytes) -> bytes:
+    """What an H.264 stream in mp4 or mkv keeps apart from its packets (avcC), behind start codes; else nothing."""
+    if len(extradata) < 7 or extradata[0] != 1:
+        return b""
+    found, at = [], 5
+    for mask in (0x1F, 0xFF):  # sequence sets, then picture sets
+        if at >= len(extradata):
+            break
+        count, at = extradata[at] & mask, at + 1
+        for _ in range(count):
+            length = int.from_bytes(extradata[at : at + 2])
+            found.append(b"\x00\x00\x00\x01" + extradata[at + 2 : at + 2 + length])
+            at += 2 + length
+    return b"".join(found)

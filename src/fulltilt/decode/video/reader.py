@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,14 @@ from fulltilt.errors import DecodeError, InputError
 if TYPE_CHECKING:
     from types import TracebackType
 
+    import torch
     from av.video.frame import VideoFrame
 
+    from fulltilt.decode.video.device import DeviceVideo
+
 Pixels = NDArray[np.uint8]
+_FULL = 2
+"""AVCOL_RANGE_JPEG."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +40,41 @@ class Known:
     """Of the first picture, as it is in the file."""
 
 
-def open_video(path: str | PathLike[str], *, threads: int = 1, known: Known | None = None) -> Video:
-    """A video's frames by number. `threads` decode it; `known`, a `Video.known` of the same file, opens it at once."""
+@overload
+def open_video(
+    path: str | PathLike[str], *, threads: int = 1, known: Known | None = None, device: None = None
+) -> Video: ...
+
+
+@overload
+def open_video(
+    path: str | PathLike[str], *, threads: int = 1, known: Known | None = None, device: str | torch.device
+) -> DeviceVideo: ...
+
+
+def open_video(
+    path: str | PathLike[str],
+    *,
+    threads: int = 1,
+    known: Known | None = None,
+    device: str | torch.device | None = None,
+) -> Video | DeviceVideo:
+    """A video's frames by number.
+
+    Args:
+        threads: decode it, on the CPU.
+        known: the `known` of an earlier `Video` of the same file: opens it at once.
+        device: give frames as tensors there. A GPU decodes what its engines can; `decision` says which, and why.
+    """
     if threads < 1:
         raise InputError(f"threads: expected 1 or more, found {threads}")
-    return Video(Path(path), threads=threads, known=known)
+    if device is None:
+        return Video(Path(path), threads=threads, known=known)
+    import torch
+
+    from fulltilt.decode.video.device import DeviceVideo
+
+    return DeviceVideo(Path(path), device=torch.device(device), threads=threads, known=known)
 
 
 class Video:
@@ -59,6 +94,8 @@ class Video:
             sides = (self.known.height, self.known.width)
             self.height, self.width = reversed(sides) if self._turn % 2 else sides
             """As it is meant to be seen."""
+            self.colours = (int(context.colorspace), int(context.color_range) == _FULL or context.pix_fmt == "yuvj420p")
+            """The number of its matrix (ITU-T H.273), and whether it has the full range."""
             self._seconds = float(stream.time_base) if stream.time_base else None
         except BaseException:
             self._container.close()
@@ -100,7 +137,7 @@ class Video:
         Where the resolution changes within the file, `size` is needed, and everything is scaled to it.
         """
         height, width = size if size is not None else (self.height, self.width)
-        numbers = self._checked(indices)
+        numbers = self.checked(indices)
         shape = (len(numbers), height, width, 3)
         if out is None:
             out = np.empty(shape, np.uint8)
@@ -129,7 +166,8 @@ class Video:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _checked(self, indices: Sequence[int]) -> list[int]:
+    def checked(self, indices: Sequence[int]) -> list[int]:
+        """Frames' numbers as plain integers; InputError for one that is not there."""
         numbers = [int(number) for number in indices]
         for number in numbers:
             if not 0 <= number < len(self):

@@ -1,0 +1,143 @@
+"""Frames by number on a GPU: decoded there where its engines can, otherwise by the CPU and copied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fulltilt.decode.video.colour import rgb_of
+from fulltilt.decode.video.index import runs_of
+from fulltilt.decode.video.nvdec import Engine
+from fulltilt.decode.video.reader import Known, Video
+from fulltilt.errors import DecodeError, InputError, UnavailableError
+from fulltilt.machine.decision import Decision
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_TOGETHER = 16
+"""Pictures whose colours are converted in one go: their sizes as floats are what it takes in memory."""
+
+
+class DeviceVideo:
+    """An open video whose frames are on a device. As `Video`, not for two threads at once."""
+
+    def __init__(self, path: Path, *, device: torch.device, threads: int, known: Known | None) -> None:
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise UnavailableError(f"{device}: torch sees no GPU; leave device out to decode on the CPU")
+        self.device = device
+        self._video = video = Video(path, threads=threads, known=known)
+        self.path, self.known, self.index = video.path, video.known, video.index
+        self.codec, self.rate, self.height, self.width = video.codec, video.rate, video.height, video.width
+        self._matrix, self._full_range = video.colours
+        self._engine: Engine | None = None
+        self._position: int | None = None
+        self.decision = self._begin()
+        """ "nvdec" or "cpu", and why."""
+
+    def _begin(self) -> Decision[str]:
+        if self.device.type != "cuda":
+            return Decision(value="cpu", reason=f"{self.device} has no video engines")
+        try:
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            self._engine = Engine(self.path, self.known, device=self.device, stream=self._stream)
+            self._on_device([0], (self.height, self.width))  # engines have limits of their own: sizes, profiles
+        except (UnavailableError, DecodeError) as error:
+            self._without_engine()
+            return Decision(value="cpu", reason=str(error))
+        return Decision(value="nvdec", reason=f"{self.codec} in 4:2:0 with 8 bits")
+
+    def __len__(self) -> int:
+        return len(self._video)
+
+    @property
+    def key_frames(self) -> tuple[int, ...]:
+        return self._video.key_frames
+
+    @property
+    def duration_seconds(self) -> float | None:
+        return self._video.duration_seconds
+
+    def time_of(self, frame: int) -> float | None:
+        return self._video.time_of(frame)
+
+    def frames(self, indices: Sequence[int], *, size: tuple[int, int] | None = None) -> Tensor:
+        """N×H×W×3 uint8 on the device, frame `indices[n]` at n, upright; scaled to `size` (height, width).
+
+        They can be used on the stream that is current here.
+        """
+        numbers = self._video.checked(indices)
+        target = size if size is not None else (self.height, self.width)
+        if self._engine is not None and numbers:
+            try:
+                return self._on_device(numbers, target)
+            except UnavailableError as error:  # it has failed once: from here on the CPU
+                self._without_engine()
+                self.decision = Decision(value="cpu", reason=str(error))
+            except DecodeError:  # the CPU's path may still have the frame, and names it if not
+                self._position = None
+        return torch.from_numpy(self._video.frames(numbers, size=size)).to(self.device)
+
+    def _on_device(self, numbers: Sequence[int], size: tuple[int, int]) -> Tensor:
+        engine = self._engine
+        if engine is None:
+            raise InputError(f"{self.path} is closed")
+        once = sorted(set(numbers))
+        known, turned = self.known, self.known.turn % 2
+        inside = (size[1], size[0]) if turned else size
+        current = torch.cuda.current_stream(self.device)
+        with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+            pixels = torch.empty((len(once), *inside, 3), dtype=torch.uint8, device=self.device)
+            planes = torch.empty((_TOGETHER, known.height * 3 // 2, known.width), dtype=torch.uint8, device=self.device)
+            done = waiting = 0
+            position, self._position = self._position, None  # unknown until the pass has ended well
+            last = -1
+            for run in runs_of(self.index, once, position):
+                for number, picture in engine.run(run):
+                    if picture.shape != planes.shape[1:]:
+                        found = "×".join(map(str, picture.shape))
+                        raise UnavailableError(f"{self.path}: frame {number} came from NVDEC as {found}")
+                    planes[waiting].copy_(picture)
+                    waiting, last = waiting + 1, number
+                    if waiting == _TOGETHER:
+                        self._convert(planes, pixels[done : done + waiting])
+                        done, waiting = done + waiting, 0
+            if waiting:
+                self._convert(planes[:waiting], pixels[done : done + waiting])
+            self._position = last + 1
+            if self.known.turn:
+                pixels = torch.rot90(pixels, self.known.turn, (1, 2)).contiguous()
+            if once != list(numbers):
+                places = {number: place for place, number in enumerate(once)}
+                order = torch.from_numpy(np.array([places[number] for number in numbers])).to(self.device)
+                pixels = pixels[order]
+        current.wait_stream(self._stream)
+        pixels.record_stream(current)
+        return pixels
+
+    def _convert(self, planes: Tensor, out: Tensor) -> None:
+        height, width = self.known.height, self.known.width
+        luma = planes[:, :height]
+        chroma = planes[:, height:].reshape(len(planes), height // 2, width // 2, 2)
+        size = (out.shape[1], out.shape[2])
+        out.copy_(rgb_of(luma, chroma, size, matrix=self._matrix, full_range=self._full_range))
+
+    def _without_engine(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+        self._engine, self._position = None, None
+
+    def close(self) -> None:
+        self._without_engine()
+        self._video.close()
+
+    def __enter__(self) -> DeviceVideo:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,213 @@
+"""Packets decoded by the GPU's video engines (NVDEC), through PyNvVideoCodec.
+
+    our index ─► packets from a key frame on (PyAV) ─► NVDEC ─► NV12 in device memory, with our frame numbers
+
+A packet carries its frame's number as its time, so that each picture is known in whatever order they come back. The
+decoder works on a stream of ours, and what reads its pictures runs on the same one: it reuses their memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fulltilt.decode.video.container import Container, pyav
+from fulltilt.decode.video.entry import parameter_sets
+from fulltilt.decode.video.index import Run
+from fulltilt.decode.video.reader import Known
+from fulltilt.errors import DecodeError, UnavailableError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_CODECS = {
+    "h264": "H264",
+    "hevc": "HEVC",
+    "vp8": "VP8",
+    "vp9": "VP9",
+    "libdav1d": "AV1",
+    "av1": "AV1",
+    "mpeg2video": "MPEG2",
+}
+"""FFmpeg's decoders, and the library's names."""
+_ANNEX_B = {"h264": "h264_mp4toannexb", "hevc": "hevc_mp4toannexb"}
+_FORMATS = ("yuv420p", "yuvj420p")
+_NOT_SHOWN = 1 << 40
+"""In a number's place: the packet shows no frame of the index."""
+
+
+@functools.cache
+def library() -> Any:
+    """PyNvVideoCodec, or why it is not there."""
+    try:
+        import PyNvVideoCodec  # type: ignore[import-not-found,unused-ignore]
+    except (ImportError, RuntimeError, OSError) as error:  # it looks for the driver when it is imported
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UnavailableError(f"NVDEC needs PyNvVideoCodec ({said}): pip install 'fulltilt[video]'") from error
+    return PyNvVideoCodec
+
+
+def reason_against(container: Container, known: Known) -> str | None:
+    """Why the engines are not given this file, or None."""
+    context = container.stream.codec_context
+    if context.name not in _CODECS:
+        return f"NVDEC is not used for {context.name}"
+    if context.pix_fmt not in _FORMATS:
+        return f"its pixels are {context.pix_fmt}; NVDEC is used for {', '.join(_FORMATS)}"
+    if known.height % 2 or known.width % 2:
+        return f"its size is odd ({known.width}×{known.height})"
+    if known.index.times is None:
+        return "its frames have no times that can be relied on"
+    return None
+
+
+class Engine:
+    """One decoder session for one file: pictures by their numbers, as luma and chroma in one tensor (H·3/2 × W)."""
+
+    def __init__(self, path: Path, known: Known, *, device: torch.device, stream: torch.cuda.Stream) -> None:
+        """UnavailableError, with the reason, where the library, the codec or the GPU's engines don't do it."""
+        self._library = library()
+        self._container = Container(path, threads=1)
+        reason = reason_against(self._container, known)
+        if reason is not None:
+            self.close()
+            raise UnavailableError(f"{path}: {reason}")
+        self.path, self._index, self._rows = path, known.index, known.height
+        times = known.index.times or ()
+        self._numbers = {time: number for number, time in enumerate(times)}
+        self._keys = frozenset(known.index.keys)
+        self._stream, self._device = stream, device
+        self._decoder: Any = None
+        self._pictures: Iterator[tuple[int, Tensor]] = iter(())
+
+    def _make(self) -> Any:
+        import torch
+
+        name = _CODECS[self._container.stream.codec_context.name]
+        with torch.cuda.device(self._device):
+            torch.cuda.current_stream().synchronize()  # the context is there from here on
+            return self._library.CreateDecoder(
+                gpuid=self._device.index or 0,
+                codec=getattr(self._library.cudaVideoCodec, name),
+                cudacontext=_current_context(),
+                cudastream=self._stream.cuda_stream,
+                usedevicememory=True,
+            )
+
+    def run(self, run: Run) -> Iterator[tuple[int, Tensor]]:
+        """The frames of one pass, each to be read on our stream before the next is asked for."""
+        if run.start >= 0:
+            self._pictures = self._from(run)
+        wanted = iter(run.frames)
+        target = next(wanted)
+        for number, picture in self._pictures:
+            if number == target:
+                yield number, picture
+                following = next(wanted, None)
+                if following is None:
+                    return
+                target = following
+            elif number > target:
+                break
+        raise DecodeError(f"{self.path}: frame {target} of {self._index.count} was not decoded by NVDEC")
+
+    def _from(self, run: Run) -> Iterator[tuple[int, Tensor]]:
+        if self._decoder is None:
+            self._decoder = self._call(self._make)
+        else:
+            self._decode(b"", 0)  # the end of what was before: pictures that it still held are dropped
+        first = self._place(run)
+        for number, picture in self._decoded(first):
+            if first <= number < self._index.count:  # what is shown before the key frame may need what was not decoded
+                yield number, picture
+
+    def _place(self, run: Run) -> int:
+        """The file at a key frame no later than the first frame wanted; that key frame's number."""
+        times, start = self._index.times, run.start
+        while times is not None and start > 0 and self._container.seek(times[start]):
+            first = next((number for number, _ in self._packets() if number in self._keys), None)
+            if first is not None and first <= run.frames[0]:
+                self._container.seek(times[start])  # the packet has been taken out
+                return first
+            start = self._index.key_before(start - 1)
+        self._container.begin()
+        return 0
+
+    def _packets(self) -> Iterator[tuple[int, Any]]:
+        """From here on, with their frames' numbers."""
+        av = pyav()
+        try:
+            for packet in self._container.packets():
+                yield self._numbers.get(packet.pts, _NOT_SHOWN), packet
+        except (av.FFmpegError, OSError):
+            return  # the rest of the file can't be read: what the decoder holds is still good
+
+    def _decoded(self, first: int) -> Iterator[tuple[int, Tensor]]:
+        context = self._container.stream.codec_context
+        filter_name, extradata = _ANNEX_B.get(context.name), context.extradata
+        convert = None
+        if filter_name is not None:
+            convert = pyav().BitStreamFilterContext(filter_name, self._container.stream)
+        head = parameter_sets(extradata) if context.name == "h264" and extradata else b""
+        begun = False
+        for number, packet in self._packets():
+            # At the file's beginning a key frame may be one that is not shown (edit lists).
+            begun = begun or number == first or (first == 0 and packet.is_keyframe)
+            if not begun:
+                continue
+            for part in [packet] if convert is None else convert.filter(packet):
+                yield from self._decode(head + bytes(part), number)
+                head = b""
+        yield from self._decode(b"", 0)
+
+    def _decode(self, data: bytes, number: int) -> list[tuple[int, Tensor]]:
+        """Pictures that come out when these bytes go in; no bytes are the end of the stream."""
+        import torch
+
+        packet = self._library.PacketData()
+        kept = ctypes.create_string_buffer(data, len(data)) if data else None
+        packet.bsl = len(data)
+        packet.bsl_data = ctypes.addressof(kept) if kept is not None else 0
+        packet.pts = number
+        frames = self._call(lambda: self._decoder.Decode(packet))
+        with torch.cuda.stream(self._stream):
+            return [(int(frame.getPTS()), _plane(frame)) for frame in frames]
+
+    def _call(self, what: Any) -> Any:
+        """The library's own errors, as ours."""
+        own = _own_errors(self._library)
+        try:
+            return what()
+        except own as error:
+            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise UnavailableError(f"{self.path}: NVDEC: {said[:200]}") from error
+
+    def close(self) -> None:
+        self._pictures, self._decoder = iter(()), None
+        self._container.close()
+
+
+def _plane(frame: Any) -> Tensor:
+    import torch
+
+    plane: Tensor = torch.utils.dlpack.from_dlpack(frame)
+    return plane.squeeze(-1) if plane.dim() == 3 else plane
+
+
+def _own_errors(library: Any) -> tuple[type[BaseException], ...]:
+    names = ("PyNvVCException", "PyNvVCExceptionUnsupported")
+    own = (found for name in names if isinstance(found := getattr(library, name, None), type))
+    return (RuntimeError, ValueError, TypeError, *own)
+
+
+def _current_context() -> int:
+    """The CUDA context that torch uses, as a number."""
+    context = ctypes.c_void_p()
+    driver = ctypes.CDLL("libcuda.so.1")
+    if driver.cuCtxGetCurrent(ctypes.byref(context)) or not context.value:
+        raise UnavailableError("CUDA has no current context")
+    return int(context.value)

@@ -1,0 +1,201 @@
+"""What is fed to the GPU's decoder and what is made of its pictures, with a decoder that FFmpeg plays.
+
+It takes what the real one takes (packets behind start codes, numbers as times), holds pictures back as it does, and
+forgets all parameter sets at the end of a stream.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+
+import av
+import numpy as np
+import pytest
+import torch
+from tests.decode.video.support import CODECS, make
+
+from fulltilt.decode.video import nvdec, open_video
+from fulltilt.decode.video.colour import rgb_of
+from fulltilt.decode.video.container import Container
+from fulltilt.decode.video.index import runs_of
+from fulltilt.errors import DecodeError, UnavailableError
+
+
+class Packet:
+    def __init__(self):
+        self.bsl = self.bsl_data = self.pts = 0
+
+
+class Frame:
+    def __init__(self, frame):
+        self._pts = frame.pts
+        nv12 = frame.reformat(format="nv12")
+        rows = [
+            np.frombuffer(bytes(plane), np.uint8).reshape(-1, plane.line_size)[:, : frame.width]
+            for plane in nv12.planes
+        ]
+        self._plane = torch.from_numpy(np.concatenate(rows))
+
+    def getPTS(self):  # noqa: N802  # as it is called there
+        return self._pts
+
+    def __dlpack__(self, **kwargs):
+        return self._plane.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self._plane.__dlpack_device__()
+
+
+class Decoder:
+    """`broken`: numbers at which it fails."""
+
+    def __init__(self, codec, broken=()):
+        self._codec, self._broken = codec, broken
+        self._context = av.CodecContext.create(codec, "r")
+        self.packets = 0
+
+    def Decode(self, packet):  # noqa: N802
+        if packet.pts in self._broken:
+            raise RuntimeError("HW decoder faced error")
+        self.packets += 1
+        if not packet.bsl:
+            frames = self._context.decode(None)
+            self._context = av.CodecContext.create(self._codec, "r")
+        else:
+            fed = av.Packet(ctypes.string_at(packet.bsl_data, packet.bsl))
+            fed.pts = fed.dts = packet.pts
+            frames = self._context.decode(fed)
+        return [Frame(frame) for frame in frames]
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """An engine for a file, and the frames of the CPU's path as luma and chroma."""
+    monkeypatch.setattr(nvdec, "library", lambda: SimpleNamespace(PacketData=Packet))
+    made = []
+
+    def get(path, **options):
+        with open_video(path) as video:
+            known = video.known
+        found = nvdec.Engine(path, known, device=torch.device("cpu"), stream=None)
+        codec = found._container.stream.codec_context.name
+        found.decoder = Decoder(codec, **options)
+        monkeypatch.setattr(found, "_make", lambda: found.decoder)
+        made.append(found)
+        return found, known
+
+    yield get
+    for one in made:
+        one.close()
+
+
+def planes(path):
+    with av.open(str(path)) as file:
+        return [Frame(frame)._plane for frame in file.decode(video=0)]
+
+
+@pytest.mark.parametrize("gop", [1, 12, 250])
+@pytest.mark.parametrize("codec", [name for name in CODECS if name != "mpeg4"])
+def test_frames_in_any_order(tmp_path, engine, codec, gop):
+    path = make(tmp_path / "v", codec, count=40, gop=gop)
+    found, known = engine(path)
+    reference, draw, position = planes(path), np.random.default_rng(0), None
+    for wanted in [[0], [39], [1, 2, 3], [4], *(sorted(set(draw.integers(0, 40, 5).tolist())) for _ in range(20))]:
+        given = {}
+        for run in runs_of(known.index, wanted, position):
+            given |= {number: plane.clone() for number, plane in found.run(run)}
+        position = wanted[-1] + 1
+        assert sorted(given) == wanted
+        for number, plane in given.items():
+            assert torch.equal(plane, reference[number]), number
+
+
+def test_from_the_nearest_key_frame(tmp_path, engine):
+    path = make(tmp_path / "v", "mpeg-ts", count=120, gop=10)
+    found, known = engine(path)
+    for run in runs_of(known.index, [75], None):
+        list(found.run(run))
+    assert found.decoder.packets <= 10 + 8
+
+
+def test_a_stream_from_the_middle_of_a_group(tmp_path, engine):
+    path = make(tmp_path / "v", "mpeg-ts", count=60, gop=20)
+    data = path.read_bytes()
+    path.write_bytes(data[len(data) // 188 // 4 * 188 :])
+    found, known = engine(path)
+    reference = planes(path)
+    for wanted in ([0, 5], [25], [3]):
+        for run in runs_of(known.index, wanted, None):
+            for number, plane in found.run(run):
+                assert torch.equal(plane, reference[number])
+
+
+def test_damage_is_named(tmp_path, engine):
+    path = make(tmp_path / "v", count=40)
+    found, known = engine(path, broken=(20,))
+    (run,) = runs_of(known.index, [20], None)
+    with pytest.raises(UnavailableError, match=r"v\.mp4: NVDEC: HW decoder faced error"):
+        list(found.run(run))
+
+
+def test_a_picture_that_does_not_come(tmp_path, engine, monkeypatch):
+    found, known = engine(make(tmp_path / "v", count=40))
+    inner = found.decoder.Decode
+    monkeypatch.setattr(
+        found.decoder, "Decode", lambda packet: [frame for frame in inner(packet) if frame.getPTS() != 7]
+    )
+    (run,) = runs_of(known.index, [5, 7, 9], None)
+    with pytest.raises(DecodeError, match="frame 7 of 40 was not decoded by NVDEC"):
+        list(found.run(run))
+
+
+@pytest.mark.parametrize(
+    ("codec", "options", "reason"),
+    [
+        ("mpeg4", {}, "NVDEC is not used for mpeg4"),
+        ("h264", {"pixels": "yuv420p10le"}, "its pixels are yuv420p10le"),
+        ("h264", {"pixels": "yuv444p", "size": (95, 63)}, "its pixels are yuv444p"),
+    ],
+)
+def test_what_the_engines_are_not_given(tmp_path, codec, options, reason):
+    path = make(tmp_path / "v", codec, **options)
+    container = Container(path, threads=1)
+    with open_video(path) as video:
+        assert reason in nvdec.reason_against(container, video.known)
+    container.close()
+
+
+def test_the_same_interface_where_there_are_no_engines(tmp_path):
+    path = make(tmp_path / "v")
+    with open_video(path, device="cpu") as there, open_video(path) as here:
+        assert there.decision.value == "cpu"
+        assert "no video engines" in there.decision.reason
+        assert (len(there), there.width, there.height, there.rate) == (len(here), here.width, here.height, here.rate)
+        assert there.key_frames == here.key_frames
+        assert there.duration_seconds == here.duration_seconds
+        pixels = there.frames([3, 30, 3], size=(20, 30))
+        assert isinstance(pixels, torch.Tensor)
+        assert np.array_equal(pixels.numpy(), here.frames([3, 30, 3], size=(20, 30)))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu_is_said(tmp_path):
+    with pytest.raises(UnavailableError, match="torch sees no GPU; leave device out"):
+        open_video(make(tmp_path / "v"), device="cuda:0")
+
+
+def test_pictures_become_what_the_cpu_gives(tmp_path, engine):
+    """Through NV12 and our own conversion: within the stated tolerance of the CPU's path."""
+    path = make(tmp_path / "v", size=(256, 192))
+    found, known = engine(path)
+    with open_video(path) as video:
+        (run,) = runs_of(known.index, [17], None)
+        ((_, plane),) = list(found.run(run))
+        chroma = plane[192:].reshape(1, 96, 128, 2)
+        matrix, full = video.colours
+        for size in ((192, 256), (112, 150)):
+            ours = rgb_of(plane[None, :192], chroma, size, matrix=matrix, full_range=full)
+            apart = np.abs(ours.numpy().astype(int) - video.frames([17], size=size))
+            assert apart.mean() <= 2
+            assert size != (192, 256) or apart.max() <= 3
