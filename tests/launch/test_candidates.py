@@ -101,6 +101,8 @@ def test_neighbours_go_up_first_where_the_loop_waits() -> None:
     assert counts(0.3, workers=64) == [48]
     assert counts(0.3, workers=1) == [2]
     assert neighbours({"tf32": True}, cores=8, waits=0.5) == ()
+    assert neighbours({"compile": True}, cores=8, waits=0.5) == ()
+    assert neighbours({"compile": True}, cores=8, waits=0.0) == ({"compile": "reduce-overhead"},)
 
 
 def test_every_setting_has_words_and_a_level() -> None:

@@ -89,15 +89,21 @@ def describe(settings: Mapping[str, Any]) -> str:
 
 
 def neighbours(settings: Mapping[str, Any], *, cores: int, waits: float | None) -> tuple[dict[str, Any], ...]:
-    """Other numbers of workers around the one that was found: more of them first where the loop still waits."""
+    """Other numbers of workers around the one that was found: more of them first where the loop still waits.
+
+    Where it does not, a compiled model may be bound by its launches: recorded as a graph it has one.
+    """
+    graphed: tuple[dict[str, Any], ...] = ()
+    if settings.get("compile") is True and waits is not None and waits <= _WAITS:
+        graphed = ({**settings, "compile": "reduce-overhead"},)
     now = settings.get("loader.num_workers")
     if not isinstance(now, int):
-        return ()
+        return graphed
     most = max(_MOST_WORKERS_PER_CORE * cores, now)
     above = next((count for count in _LADDER if now < count <= most), None)
     below = next((count for count in reversed(_LADDER) if 0 < count < now), None)
-    order = (above, below) if (waits or 0.0) > 0.05 else (below, above)
-    return tuple({**settings, "loader.num_workers": count} for count in order if count is not None)
+    order = (above, below) if (waits or 0.0) > _WAITS else (below, above)
+    return graphed + tuple({**settings, "loader.num_workers": count} for count in order if count is not None)
 
 
 def _foretold(finding: Finding) -> float:
