@@ -8,7 +8,7 @@ import pytest
 
 from fulltilt.diagnose import diagnose
 from fulltilt.launch.command import Command
-from fulltilt.launch.observe import observe
+from fulltilt.launch.observe import observe, observe_all
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -65,3 +65,14 @@ def test_a_script_with_no_fault_has_no_headroom_and_no_finding():
     found = diagnose(watch("no_fault"), replay=watch("no_fault", "replay"))
     assert found.verdict.startswith("No headroom"), (found.verdict, found.limits, told(found))
     assert found.findings == (), told(found)
+
+
+@pytest.mark.timeout(120)
+def test_a_slow_rank_is_the_first_finding():
+    command = Command(target=str(SCRIPTS / "slow_rank.py"), processes=2)
+    ranks = observe_all(command, max_steps=30, max_seconds=4.0, deadline_seconds=60.0)
+    assert [one.rank for one in ranks] == [0, 1]
+    found = diagnose(ranks[0], ranks=ranks)
+    assert found.findings[0].cause == "slow-rank", told(found)
+    assert "Rank 1" in found.findings[0].title
+    assert "data wait" in found.findings[0].evidence[1]

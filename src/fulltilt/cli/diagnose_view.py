@@ -45,7 +45,7 @@ def view(diagnosis: Diagnosis, *, width: int) -> RenderableType:
     parts: list[RenderableType] = [Text(""), _about(diagnosis), Text(""), *_rates(diagnosis, figures, width)]
     if figures.steps:
         parts += [Text(""), *_bar(figures, width)]
-    feeding = [finding for finding in diagnosis.findings if finding.about == "feeding"]
+    feeding = [finding for finding in diagnosis.findings if finding.about != "step"]
     step = [finding for finding in diagnosis.findings if finding.about == "step"]
     first_is_step = bool(diagnosis.findings) and diagnosis.findings[0].about == "step"
     sections = [("What holds it up", feeding), ("What would make the step itself faster", step)]

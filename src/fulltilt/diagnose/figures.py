@@ -198,7 +198,7 @@ class Figures:
         if self.limit is None or not self.step:
             return None
         found = max(1 - self.limit / self.fed_step, 0.0)
-        if self.on_gpu or self.crowded:
+        if self.on_gpu or self.crowded or self.observation.world > 1:  # ranks wait for each other within the step
             return found
         waits = self.wait + self.cost("epoch start") + self.phases.get("copy", 0.0)
         return min(found, waits / self.fed_step)

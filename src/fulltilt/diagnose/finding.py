@@ -12,8 +12,8 @@ Level = Literal["exact", "numeric", "semantic"]
 """Same order and maths; losses within the run-to-run band; another training (batch size, augmentation)."""
 
 
-About = Literal["feeding", "step"]
-"""What keeps the script below its step's limit, or what would raise that limit itself."""
+About = Literal["feeding", "between", "step"]
+"""What keeps the script below its step's limit; what takes time from the steps; what would raise the limit itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,7 +88,7 @@ class Thresholds:
     """bf16 instead of TF32 on tensor cores, the step's other work included."""
     precision_from_fp32_factor: float = 3.5
     """bf16 instead of float32 without TF32."""
-    channels_last_factor: float = 1.3
+    channels_last_factor: float = 1.4
     """Convolutions in half precision in the layout that tensor cores want."""
     channels_last_fp32_factor: float = 1.08
     """The same in TF32."""

@@ -33,7 +33,7 @@ def diagnosis_page(
     """One HTML document that needs nothing beside itself."""
     figures = Figures(observation=diagnosis.observation, limits=diagnosis.limits)
     command = " ".join(diagnosis.observation.command)
-    feeding = [finding for finding in diagnosis.findings if finding.about == "feeding"]
+    feeding = [finding for finding in diagnosis.findings if finding.about != "step"]
     step = [finding for finding in diagnosis.findings if finding.about == "step"]
     cards = [
         findings_card("What holds it up", feeding) if feeding else None,

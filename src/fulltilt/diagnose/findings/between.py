@@ -52,7 +52,7 @@ def _seldom(
             evidence=(f"{words.seconds(seconds)} for each step of {words.seconds(figures.step)}",),
             gain=figures.gain(step=figures.step - within, outside=outside),
             fix=fix(every),
-            about="step",
+            about="between",
             seconds=seconds,
         )
     ]

@@ -60,7 +60,7 @@ def _throttled(found: Surroundings) -> list[Finding]:
             evidence=(f"the driver says {found.throttled} for {found.gpu or 'the GPU'}",),
             gain=None,
             fix="Look after its cooling and power (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE)",
-            about="step",
+            about="between",
         )
     ]
 
@@ -78,7 +78,7 @@ def _shared(found: Surroundings) -> list[Finding]:
             ),
             gain=None,
             fix="End them, or train on another GPU (nvidia-smi names them; CUDA_VISIBLE_DEVICES=…)",
-            about="step",
+            about="between",
         )
     ]
 
@@ -106,7 +106,7 @@ def _growing(figures: Figures, found: Surroundings) -> list[Finding]:
             gain=None,
             fix="Sum up loss.item() or loss.detach(), not loss, which keeps its graph; keep a data set's lists as "
             "numpy or Arrow arrays, which workers share",
-            about="step",
+            about="between",
         )
     ]
 
@@ -136,7 +136,7 @@ def slow_rank(ranks: Sequence[Observation]) -> list[Finding]:
             ),
             gain=slow.gain(step=slow.step - late),
             fix="Look at that rank's GPU, its cores and its share of the data: all ranks need the same",
-            about="step",
+            about="between",
             seconds=late,
         )
     ]
