@@ -171,6 +171,19 @@ def test_fewer_workers_are_kept_where_they_do():
     assert chosen * 900 >= 3000 * 0.98
 
 
+@given(st.integers(4, 64), st.floats(300, 900), st.floats(0.3, 0.95))
+def test_workers_that_only_just_keep_up_are_not_enough(most, per_worker, load):
+    """A tenth less of what they can do, as on a warmer day, and training goes on at its rate."""
+    limit = load * most * per_worker
+
+    def busy(workers):
+        return min(workers, limit / per_worker)
+
+    chosen = run(Tuner(most - 1, most), lambda workers: workers * per_worker, limit, busy)
+    assert chosen == most or 0.93 * chosen * per_worker >= limit * (1 - MARGIN)
+    assert chosen * per_worker <= 1.45 * limit or chosen <= 3, "and no more than need be"
+
+
 def test_a_feed_that_binds_is_told():
     tuner = Tuner(4, 4)
     assert run(tuner, lambda workers: workers * 100, 5000) == 4

@@ -3,7 +3,7 @@
 `Tuner` is policy only: it hears what a number of workers gave and says which to try next. `Window` decides when a
 measurement is worth hearing. What counts is how fast training goes, not how fast loading could: more workers than it
 needs take cores from the thread that launches kernels, so the search goes down as well as up, and of numbers that do
-equally well the smallest is kept.
+equally well the smallest is kept that has a little to spare.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ WAITING = 0.02
 """A loop that waits for less than this share of its time is not held up by its feed."""
 MARGIN = 0.02
 """Rates closer than this are the same."""
+SLACK = 0.92
+"""Workers that keep up, but are on a core for more of their time than this, only just do: soon they may not."""
 TRIALS = 10
 FIRST_TRIALS = 3
 """Measurements of the first number at most: until two in a row agree, for training may be warming up."""
@@ -43,6 +45,12 @@ class Trial:
     """Share of the time that the loop waited for a batch."""
     cores_used: float | None = None
     """CPU time per second of all workers together."""
+
+    @property
+    def only_just(self) -> bool:
+        """The loop does not wait, and yet the workers have no time to spare."""
+        used = self.cores_used
+        return used is not None and self.wait_share <= WAITING and used > SLACK * self.workers
 
 
 class Tuner:
@@ -117,7 +125,9 @@ class Tuner:
 
     def _chosen(self) -> Trial:
         best = max(trial.rate for trial in self.trials)
-        return min((t for t in self.trials if t.rate >= best * (1.0 - MARGIN)), key=lambda trial: trial.workers)
+        equal = [trial for trial in self.trials if trial.rate >= best * (1.0 - MARGIN)]
+        largest = max(equal, key=lambda trial: trial.workers)
+        return min((t for t in equal if not t.only_just), key=lambda trial: trial.workers, default=largest)
 
     def _following(self, chosen: Trial) -> int | None:
         """Upward while the loop waits, then downward; the gaps to what was tried on either side are halved."""
@@ -127,7 +137,7 @@ class Tuner:
                 return number
         below = max((number for number in tried if number < chosen.workers), default=None)
         above = min((number for number in tried if number > chosen.workers), default=None)
-        if chosen.wait_share > WAITING:
+        if chosen.wait_share > WAITING or chosen.only_just:
             if above is None and chosen.workers < (ceiling := self._ceiling(chosen)):
                 return min(_upward(chosen), ceiling)
             if above is not None and (middle := _between(chosen.workers, above)) is not None:
@@ -145,7 +155,7 @@ class Tuner:
 
     def _decide(self, chosen: Trial) -> Decision[int]:
         others = ", ".join(f"{t.workers}: {t.rate:,.0f}/s waiting {t.wait_share:.0%}" for t in self.trials)
-        why = "the smallest number that trains as fast as any"
+        why = "the smallest number that trains as fast as any, with a little to spare"
         if self._candidate is not None and chosen is not self._candidate:
             why = f"{self._candidate.workers} was no faster when the first number was measured again"
         if chosen.wait_share > WAITING:
