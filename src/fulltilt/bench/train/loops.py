@@ -53,7 +53,9 @@ def loop(*, checkpoint_every: int | None = None, from_memory: bool = False) -> S
         def burst(seconds: float) -> float:
             epochs.until = time.perf_counter() + seconds
             epochs.spans = []
-            trainer.fit()
+            stopped_by = trainer.fit().stopped_by
+            if stopped_by is not None:  # the benchmark itself was asked to end
+                raise SystemExit(128 + stopped_by)
             return sum(epochs.spans) / len(epochs.spans) / len(source)
 
         def close() -> None:

@@ -80,7 +80,7 @@ def measure(
     """Everything that this machine can run; `say` hears what comes next, `keep` what there is after each workload."""
     began = time.monotonic()
     gpu = torch.cuda.is_available()
-    rounds, seconds = (3, 0.5) if gpu and quick else (7, 1.0) if gpu else (3, 0.02) if quick else (5, 0.2)
+    rounds, seconds = (3, 0.5) if gpu and quick else (5, 1.0) if gpu else (3, 0.02) if quick else (5, 0.2)
     made = workloads(gpu=gpu)
     titles: dict[str, str] = {}
     cases: list[Case] = []

@@ -109,7 +109,7 @@ def _resnet() -> Workload:
         make_model=lambda: resnet50()[0],
         batch=_images((256, 3, 224, 224), (256,), CLASSES, "cuda"),
         classes=CLASSES,
-        epoch_steps=100,
+        epoch_steps=50,
         by_hand=_LARGE,
     )
 
@@ -138,7 +138,7 @@ def _unet(gpu: bool) -> Callable[[], Workload]:
             make_model=lambda: UNet(base),
             batch=_images((count, 3, side, side), (count, side, side), 4, device),
             classes=4,
-            epoch_steps=80 if gpu else 4,
+            epoch_steps=50 if gpu else 4,
             by_hand=_LARGE if gpu else _PLAIN,
         )
 
