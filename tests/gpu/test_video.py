@@ -1,7 +1,7 @@
 """Frames from the GPU's video engines against the CPU's path, on a real GPU.
 
-Stated tolerance, of 255: in a video's own size every sample within 3; scaled, 2 on average and 99.9 % within 6 on smooth
-pictures (the two scale alike, swscale's tables are coarser).
+Stated tolerance, of 255: in a video's own size every sample within 3; scaled, 2 on average, and 99.9 % within 6 on
+smooth pictures (the two scale alike, swscale's tables are coarser).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def test_decoders_side_by_side(tmp_path):
                 for _ in range(20):
                     wanted = draw.integers(0, 40, 6)
                     close(video.frames(wanted), expected[wanted])
-        except BaseException as error:  # noqa: BLE001  # told by the test
+        except BaseException as error:  # told by the test
             problems.append(error)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]

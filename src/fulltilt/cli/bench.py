@@ -236,6 +236,38 @@ def observe(
         write_whole(json_file, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
 
 
+@bench.command()
+def video(
+    *,
+    only: Annotated[
+        str, typer.Option(help="Parts to run; the others stay as they are in the --json file.")
+    ] = "cpu,nvdec,both,clips",
+    folder: Annotated[Path | None, typer.Option(help="Where videos are put meanwhile.")] = None,
+    quick: Annotated[bool, typer.Option(help="A smoke run: a short time for each.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+) -> None:
+    """Frames a second of the CPU, of NVDEC and of both together; random clips against DataLoaders."""
+    import json
+
+    from fulltilt.machine.files import check_writable, write_whole
+
+    if json_file is not None:
+        check_writable(json_file, option="--json")
+    if folder is not None and not folder.is_dir():
+        raise InputError(f"--folder: {folder} is not a folder")
+
+    from fulltilt.bench.ground import joined
+    from fulltilt.bench.video.figures import PARTS
+    from fulltilt.bench.video.run import measure, parts_of
+    from fulltilt.bench.video.table import show
+
+    found = measure(quick=quick, only=parts_of(only), folder=folder, say=_say)
+    show(found)
+    if json_file is not None:
+        result = joined(json_file, found.to_json(), by="part", order=PARTS)
+        write_whole(json_file, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+
+
 def _say(text: str) -> None:
     print(f"fulltilt: {text}", file=sys.stderr, flush=True)
 

@@ -1,0 +1,9 @@
+"""How fast frames and clips come. Behind `fulltilt bench video`.
+
+material.py  videos to decode, made here
+rates.py     frames per second of decoders side by side: the CPU's, the GPU's, both at once
+clips.py     random clips through the feed, against DataLoaders whose items open and decode videos themselves
+figures.py   results, targets, JSON: no effects
+table.py     what is shown at the end
+run.py       all of it, in order
+"""

@@ -1,0 +1,99 @@
+"""Random clips as batches on the device: through the feed, and by DataLoaders as people write them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import interpolate
+from torch.utils.data import DataLoader, Dataset
+
+from fulltilt.decode.video.container import pyav
+from fulltilt.feed import VideoClips, feed
+
+LENGTH = 16
+
+
+class PerItem(Dataset[torch.Tensor]):
+    """A clip for each item: open, jump, decode, take the frames. `scaled`: by swscale, otherwise by torch later."""
+
+    def __init__(self, paths: list[Path], *, count: int, frames: int, size: tuple[int, int], scaled: bool) -> None:
+        self._paths, self._count, self._frames, self._size, self._scaled = paths, count, frames, size, scaled
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        draw = np.random.default_rng(number)
+        start = int(draw.integers(0, max(1, self._frames - LENGTH + 1)))
+        found: list[torch.Tensor] = []
+        with pyav().open(str(self._paths[number % len(self._paths)])) as file:
+            stream = file.streams.video[0]
+            file.seek(round(start / stream.average_rate / stream.time_base), stream=stream)
+            for frame in file.decode(stream):
+                if round(frame.time * stream.average_rate) < start:
+                    continue
+                found.append(self._pixels(frame))
+                if len(found) == min(LENGTH, self._frames):
+                    break
+        return torch.stack(found)
+
+    def _pixels(self, frame: Any) -> torch.Tensor:
+        height, width = self._size
+        if self._scaled:
+            return torch.from_numpy(frame.reformat(width=width, height=height, format="rgb24").to_ndarray())
+        whole = torch.from_numpy(frame.to_ndarray(format="rgb24")).permute(2, 0, 1)[None]
+        return interpolate(whole, self._size, mode="bilinear", antialias=True)[0].permute(1, 2, 0)
+
+
+def feed_rate(
+    paths: list[Path], *, size: int, batch: int, workers: int, device: str, seconds: float
+) -> tuple[float, dict[str, Any]]:
+    """Clips per second through the feed, and how it was done."""
+    source = VideoClips(paths, length=LENGTH, size=(size, size), clips=batch)
+    with feed(source, batch_size=batch, shuffle=True, num_workers=workers, device=device) as batches:
+
+        def endless() -> Iterable[Any]:
+            while True:
+                yield from batches
+
+        rate = _rate(endless(), device, seconds, warm=2 * workers)
+        hosting = batches.hosting.value  # type: ignore[attr-defined]
+        return rate, {"workers": workers, "worker_kind": hosting.kind}
+
+
+def loader_rate(
+    paths: list[Path], *, frames: int, size: int, batch: int, workers: int, device: str, seconds: float, scaled: bool
+) -> float:
+    """Clips per second of a DataLoader whose items do all of it."""
+    dataset = PerItem(paths, count=10_000_000, frames=frames, size=(size, size), scaled=scaled)
+    loader = DataLoader(
+        dataset, batch_size=batch, shuffle=False, num_workers=workers, pin_memory=device != "cpu", prefetch_factor=2
+    )
+    return _rate((clips.to(device, non_blocking=True) for clips in loader), device, seconds, warm=2 * workers)
+
+
+def _rate(batches: Iterable[Any], device: str, seconds: float, *, warm: int) -> float:
+    """Clips per second, once as many batches have come as were made ahead while workers started."""
+    given, began = 0, 0.0
+    for number, clips in enumerate(batches):
+        if number < warm:
+            continue
+        if number == warm:
+            _finish(device)
+            began = time.perf_counter()
+            continue
+        given += len(clips)
+        if time.perf_counter() - began >= seconds:
+            break
+    _finish(device)
+    return given / (time.perf_counter() - began)
+
+
+def _finish(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize()

@@ -1,0 +1,190 @@
+"""All of the benchmark in order, so that nothing else runs while something is measured."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import cycle, islice
+from pathlib import Path
+
+import torch
+
+from fulltilt.bench.ground import machine_facts, said
+from fulltilt.bench.video.clips import feed_rate, loader_rate
+from fulltilt.bench.video.figures import (
+    BOTH_AT_LEAST,
+    CPU_AT_LEAST,
+    NVDEC_AT_LEAST,
+    PARTS,
+    TIMES_LOADER,
+    Case,
+    VideoBench,
+)
+from fulltilt.bench.video.material import Material, make_videos
+from fulltilt.bench.video.rates import Crew, beside
+from fulltilt.errors import FulltiltError, InputError
+from fulltilt.machine.cores import read_cores
+
+Say = Callable[[str], None]
+NO_GPU = "The targets need an NVIDIA GPU and a machine like it: small videos were decoded on the CPU."
+_ENGINES = 14
+"""Decoders that keep seven engines busy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How large everything is."""
+
+    material: Material
+    device: str
+    decoders: int
+    engines: int
+    size: int
+    """Height and width of clips."""
+    batch: int
+    seconds: float
+    targets: bool
+
+
+def setting(*, gpu: bool, cores: int, quick: bool) -> Setting:
+    """By what there is; targets only for what they were set for."""
+    material = (
+        Material(width=1280, height=720, frames=320, files=16)
+        if gpu
+        else Material(width=256, height=144, frames=64, files=2)
+    )
+    return Setting(
+        material=material,
+        device="cuda:0" if gpu else "cpu",
+        decoders=max(1, min(16, cores)),
+        engines=_ENGINES,
+        size=224 if gpu else 64,
+        batch=8 if gpu else 4,
+        seconds=(2.0 if quick else 5.0) if gpu else (0.2 if quick else 2.0),
+        targets=gpu,
+    )
+
+
+def parts_of(text: str) -> tuple[str, ...]:
+    """`cpu,clips` as parts, in the order in which they are run."""
+    wanted = {name.strip() for name in text.split(",") if name.strip()}
+    unknown = sorted(wanted - set(PARTS))
+    if unknown or not wanted:
+        raise InputError(f"--only: found {', '.join(unknown) or 'nothing'}; allowed: {', '.join(PARTS)}")
+    return tuple(name for name in PARTS if name in wanted)
+
+
+def measure(*, quick: bool, only: Sequence[str], folder: Path | None = None, say: Say) -> VideoBench:
+    """Everything that this machine can run; `say` hears what comes next."""
+    began = time.monotonic()
+    gpu = torch.cuda.is_available()
+    chosen = setting(gpu=gpu, cores=read_cores().usable, quick=quick)
+    run = {"cpu": _cpu, "nvdec": _nvdec, "both": _both, "clips": _clips}
+    cases: list[Case] = []
+    with tempfile.TemporaryDirectory(prefix="fulltilt-video-", dir=folder) as home:
+        say(f"{chosen.material.title}: is made")
+        paths = make_videos(Path(home), chosen.material)
+        for part in PARTS:
+            if part in only:
+                cases += run[part](chosen, paths, say)
+    return VideoBench(
+        machine=machine_facts({"av": "av", "PyNvVideoCodec": "PyNvVideoCodec"}),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        video=chosen.material.title,
+        cases=tuple(cases),
+        seconds=time.monotonic() - began,
+        problem=None if gpu else NO_GPU,
+    )
+
+
+def _spread(paths: Sequence[Path], count: int) -> list[Path]:
+    return list(islice(cycle(paths), count))
+
+
+def _cpu(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
+    say(f"cpu: {chosen.decoders} decoders")
+    crew = Crew(_spread(paths, chosen.decoders), device=None)
+    try:
+        rate = crew.count(chosen.seconds).per_second
+    finally:
+        crew.close()
+    title = f"CPU, {chosen.decoders} decoders"
+    return [
+        Case(part="cpu", key="cpu", title=title, per_second=rate, at_least=CPU_AT_LEAST if chosen.targets else None)
+    ]
+
+
+def _nvdec(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
+    say(f"nvdec: {chosen.engines} decoders")
+    title, least = f"NVDEC, {chosen.engines} decoders, RGB on the device", NVDEC_AT_LEAST if chosen.targets else None
+    try:
+        crew = Crew(_spread(paths, chosen.engines), device=chosen.device)
+        try:
+            rate = crew.count(chosen.seconds).per_second
+        finally:
+            crew.close()
+    except FulltiltError as error:
+        return [Case(part="nvdec", key="nvdec", title=title, at_least=least, problem=said(error))]
+    return [Case(part="nvdec", key="nvdec", title=title, per_second=rate, at_least=least)]
+
+
+def _both(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
+    # Feeding the engines takes cores too.
+    decoders = max(1, chosen.decoders - 2)
+    say(f"both: {decoders} decoders of the CPU, {chosen.engines} of the GPU")
+    title = f"CPU ({decoders}) and NVDEC ({chosen.engines}) together"
+    least = BOTH_AT_LEAST if chosen.targets else None
+    try:
+        crew = Crew(_spread(paths, chosen.engines), device=chosen.device)
+        try:
+            there, here = beside(_spread(paths, decoders), crew, chosen.seconds)
+        finally:
+            crew.close()
+    except FulltiltError as error:
+        return [Case(part="both", key="both", title=title, at_least=least, problem=said(error))]
+    notes = {
+        "cpu_frames_per_second": round(there.per_second),
+        "nvdec_frames_per_second": round(here.per_second),
+    }
+    rate = there.per_second + here.per_second
+    return [Case(part="both", key="both", title=title, per_second=rate, at_least=least, notes=notes)]
+
+
+def _clips(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
+    """In turns with nothing: a DataLoader's workers and ours would take each other's cores."""
+    workers = chosen.decoders
+    cases = []
+    peers = {"loader": ("scaled by torch", False), "loader_scaled": ("scaled by swscale", True)}
+    for key, (how, scaled) in peers.items():
+        say(f"clips: DataLoader, {how}")
+        rate = loader_rate(
+            paths,
+            frames=chosen.material.frames,
+            size=chosen.size,
+            batch=chosen.batch,
+            workers=workers,
+            device=chosen.device,
+            seconds=chosen.seconds,
+            scaled=scaled,
+        )
+        title = f"DataLoader, PyAV per item, {how}, {workers} workers"
+        cases.append(Case(part="clips", key=key, title=title, per_second=rate, unit="clips"))
+    say("clips: feed")
+    rate, notes = feed_rate(
+        paths, size=chosen.size, batch=chosen.batch, workers=workers, device=chosen.device, seconds=chosen.seconds
+    )
+    best = max(case.per_second or 0.0 for case in cases)
+    ours = Case(
+        part="clips",
+        key="feed",
+        title=f"feed(VideoClips), {workers} workers",
+        per_second=rate,
+        unit="clips",
+        times=rate / best,
+        at_least=TIMES_LOADER if chosen.targets else None,
+        notes=notes,
+    )
+    return [*cases, ours]

@@ -1,0 +1,36 @@
+"""The result as a table, and a line for every target."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from fulltilt.bench.video.figures import VideoBench
+
+
+def show(found: VideoBench, console: Console | None = None) -> None:
+    console = console or Console()
+    if not console.is_terminal:
+        console.width = 110  # a pipe or a file has no width of its own
+    table = Table(title=found.video, box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    table.add_column("")
+    table.add_column("per second", justify="right", no_wrap=True)
+    table.add_column("times", justify="right", no_wrap=True)
+    for case in found.cases:
+        if case.per_second is not None:
+            times = "" if case.times is None else f"{case.times:.2f}"
+            table.add_row(case.title, f"{case.per_second:,.0f} {case.unit}", times)
+    console.print(table)
+    for text in lines(found):
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def lines(found: VideoBench) -> list[str]:
+    """What the table can't say."""
+    texts = [f"{case.title}: {case.problem}" for case in found.cases if case.problem]
+    answers = {True: "met", False: "missed", None: "not measured"}
+    texts += [f"{answers[met]}: {target}" for target, met in found.targets().items()]
+    if found.problem:
+        texts.append(found.problem)
+    return texts

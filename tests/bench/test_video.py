@@ -1,0 +1,138 @@
+"""The benchmark of videos: its logic from canned figures, and for real what runs without a GPU."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fulltilt.bench.video.clips import LENGTH, PerItem
+from fulltilt.bench.video.figures import Case, VideoBench
+from fulltilt.bench.video.material import GOP, Material, make_videos
+from fulltilt.bench.video.rates import Crew, beside
+from fulltilt.bench.video.run import parts_of, setting
+from fulltilt.bench.video.table import lines
+from fulltilt.cli.bench import bench
+from fulltilt.decode.video import open_video
+from fulltilt.errors import InputError, UnavailableError
+
+SMALL = Material(width=96, height=64, frames=64, files=2)
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    return make_videos(tmp_path_factory.mktemp("videos"), SMALL)
+
+
+def canned(cpu=3100.0, nvdec=2600.0, times=3.5):
+    return VideoBench(
+        machine={"gpus": ["NVIDIA H200"], "driver": None},
+        date="2026-11-15T12:00:00+00:00",
+        video="H.264",
+        cases=(
+            Case(part="cpu", key="cpu", title="CPU", per_second=cpu, at_least=3000.0),
+            Case(part="nvdec", key="nvdec", title="NVDEC", per_second=nvdec, at_least=2500.0, problem=None),
+            Case(part="clips", key="feed", title="feed", per_second=9.0, unit="clips", times=times, at_least=3.0),
+        ),
+        seconds=50.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("figures", "met"),
+    [
+        ({}, [True, True, True]),
+        ({"cpu": 2999.0}, [False, True, True]),
+        ({"nvdec": None}, [True, None, True]),
+        ({"times": 2.9}, [True, True, False]),
+    ],
+)
+def test_targets(figures, met):
+    found = canned(**figures)
+    assert list(found.targets().values()) == met
+    answers = {True: "met", False: "missed", None: "not measured"}
+    for text, answer in zip(lines(found), met, strict=True):
+        assert text.startswith(answers[answer] + ": ")
+
+
+def test_as_data():
+    cases = canned().to_json()["cases"]
+    assert cases[0]["frames_per_second"] == 3100
+    assert cases[2]["clips_per_second"] == 9
+    assert "problem" not in cases[1]
+
+
+def test_parts():
+    assert parts_of("clips, cpu") == ("cpu", "clips")
+    with pytest.raises(InputError, match="found gpu; allowed: cpu, nvdec, both, clips"):
+        parts_of("gpu")
+
+
+def test_targets_only_where_they_were_set_for():
+    there, here = setting(gpu=True, cores=16, quick=False), setting(gpu=False, cores=2, quick=True)
+    assert there.targets
+    assert (there.material.width, there.material.height, there.decoders, there.engines) == (1280, 720, 16, 14)
+    assert not here.targets
+
+
+def test_the_material(paths):
+    for path in paths:
+        with open_video(path) as video:
+            assert (len(video), video.width, video.height) == (64, 96, 64)
+            assert video.key_frames == (0, GOP)
+            frames = video.frames(range(64)).astype(int)
+            assert (np.abs(np.diff(frames, axis=0)).mean((1, 2, 3)) > 1).all(), "no frame is as the one before"
+
+
+def test_decoders_are_counted(paths):
+    crew = Crew([*paths, paths[0]], device=None)
+    found = crew.count(0.1)
+    crew.close()
+    assert found.frames >= 16
+    assert 0.1 <= found.seconds < 5
+
+
+def test_where_there_are_no_engines(paths):
+    with pytest.raises(UnavailableError, match="cpu has no video engines"):
+        Crew(paths, device="cpu")
+
+
+def test_two_crews_at_once(paths):
+    crew = Crew(paths, device=None)
+    there, here = beside(paths, crew, 0.2)
+    crew.close()
+    assert there.frames > 0
+    assert here.frames > 0
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_peer_gives_the_frames_that_it_should(paths, scaled):
+    """A peer that did less would be no peer."""
+    with open_video(paths[0]) as video:
+        for number in range(0, 10, 2):
+            clip = PerItem(paths, count=10, frames=64, size=(32, 48), scaled=scaled)[number].numpy()
+            start = int(np.random.default_rng(number).integers(0, 64 - LENGTH + 1))
+            ours = video.frames(range(start, start + LENGTH), size=(32, 48))
+            assert np.abs(clip.astype(int) - ours).mean() < 4
+            other = video.frames(range(start + 2, start + 2 + LENGTH)[: 64 - start - 2], size=(32, 48))
+            assert np.abs(clip[: len(other)].astype(int) - other).mean() > 4, "and not those beside them"
+
+
+def test_the_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "fulltilt.bench.video.run.setting",
+        lambda **_: setting(gpu=False, cores=1, quick=True),
+    )
+    file = tmp_path / "video.json"
+    result = CliRunner().invoke(bench, ["video", "--quick", "--json", str(file)])
+    assert result.exit_code == 0, result.output
+    cases = {case["key"]: case for case in json.loads(file.read_text())["cases"]}
+    assert list(cases) == ["cpu", "nvdec", "both", "loader", "loader_scaled", "feed"]
+    assert cases["cpu"]["frames_per_second"] > 0
+    assert cases["feed"]["clips_per_second"] > 0
+    assert "no video engines" in cases["nvdec"]["problem"]
+    again = CliRunner().invoke(bench, ["video", "--quick", "--only", "cpu", "--json", str(file)])
+    assert again.exit_code == 0, again.output
+    assert len(json.loads(file.read_text())["cases"]) == 6
