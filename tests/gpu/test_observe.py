@@ -98,6 +98,17 @@ def test_a_starved_gpu(script: Path) -> None:
     assert seen.surroundings.gpu is not None
 
 
+def test_kernels_of_a_step_are_counted(script: Path) -> None:
+    seen = watched(script, "0")
+    assert seen.training is not None
+    assert seen.training.launches is not None, seen.notes
+    assert 20 < seen.training.launches < 500
+    assert seen.training.kernel_seconds is not None
+    gpu = [step.gpu_seconds for step in seen.steps if step.gpu_seconds is not None]
+    assert 0 < seen.training.kernel_seconds < 1.5 * sum(gpu) / len(gpu)
+    assert seen.steps[-1].number == 59  # the step that was profiled is not among them
+
+
 def test_copies_and_waits_have_the_users_line(script: Path) -> None:
     seen = watched(script, "0", "reads")
     lines = {sync.place.text: sync for sync in seen.syncs if sync.place is not None}

@@ -38,6 +38,8 @@ class Process:
         self.stages = Stages(Path(job.out))
         self.is_command = os.environ.get(jobs.LAUNCHER) == str(os.getppid())
         self.told = 0
+        self.counter: Any = None
+        self.inherited: list[Any] = []
 
     def hook(self, torch: ModuleType, *, ended: Callable[[], Any] | None = None) -> None:  # noqa: ARG002
         """Right after `import torch`. `ended` is called at each step's end, instead of what may leave the script."""
@@ -65,9 +67,39 @@ class Process:
             watch.gpu = _gpu_clock(watch)
         if self.job.mode == "loader" and watch.records:
             self.loader_alone()
-        why = self.watch.wants_to_stop()
-        if why is not None:
+        if self.counter is not None:
+            self.kernels_counted()
+        why = watch.wants_to_stop()
+        if why is not None and not self.counts_kernels(why):
             self.enough(why)
+
+    def counts_kernels(self, why: str) -> bool:
+        """One more step, with its kernels counted: of the script as it is, alone on its GPU."""
+        watch = self.watch
+        if watch.gpu is None or self.job.mode != "as is" or self.job.settings or self.job.tie_draws:
+            return False
+        if watch.closed is not None or watch.group != (0, 1):
+            return False
+        from fulltilt.launch.launches import Counter
+
+        watch.ended, watch.closed = why, watch.steps
+        with watch.unseen():
+            watch.gpu.finish()  # what was launched before is not this step's
+        self.counter = Counter()
+        refused = self.counter.begin()
+        if refused is not None:
+            watch.notes.append(refused)
+            self.counter = None
+        return refused is None
+
+    def kernels_counted(self) -> NoReturn:
+        watch = self.watch
+        counter, self.counter = self.counter, None
+        with watch.unseen():
+            found = counter.end()
+        if not watch.records[-1].beside and found.count:
+            watch.launched = found
+        self.enough(watch.ended or "steps")
 
     def enough(self, why: str) -> NoReturn:
         """Write, and leave the script."""
@@ -86,9 +118,8 @@ class Process:
         if seen is None:
             self.watch.notes.append("the script trains without a DataLoader: there is no loader to measure alone")
         else:
-            thread, self.watch.thread = self.watch.thread, 0
-            seen.samples_per_second = samples_per_second(seen, seen.following, seen.begin)
-            self.watch.thread = thread
+            with self.watch.unseen():
+                seen.samples_per_second = samples_per_second(seen, seen.following, seen.begin)
         self.enough("steps")
 
     def write(self) -> None:
@@ -103,7 +134,8 @@ class Process:
         from fulltilt.measure.observation import write
 
         self.stages.write()
-        found = observation(watch)
+        with watch.unseen():  # losses are read, which waits for the GPU
+            found = observation(watch)
         write(found, Path(self.job.out) / f"rank-{found.rank}-{os.getpid()}.json")
 
     def leave(self, status: int) -> NoReturn:
@@ -112,6 +144,7 @@ class Process:
         _exit(status)
 
     def forked(self) -> None:
+        self.inherited.append(dict(vars(self.watch)))  # events and tensors of a GPU can't be let go of in a fork
         self.is_command = False
         self.told = 0
         self.watch.clear()

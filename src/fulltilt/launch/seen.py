@@ -28,7 +28,7 @@ def observation(watch: Watch) -> Observation:
     now_ns = timeline.clock()
     if watch.gpu is not None:
         watch.gpu.finish()
-    records = watch.records
+    records = watch.records[: watch.closed]
     buffered = min(watch.buffered, len(records) - LEAST_KEPT)
     warm = max(watch.floor, buffered, warm_up([record.step_ns / 1e9 for record in records]))
     kept = records[warm:]
@@ -153,6 +153,8 @@ def training(watch: Watch) -> Training | None:
         fused=bool(optimizer.defaults.get("fused")),
         foreach=_foreach(optimizer, parameters),
         accumulation=max(1, round(watch.backwards / watch.steps)) if watch.steps else 1,
+        launches=None if watch.launched is None else watch.launched.count,
+        kernel_seconds=None if watch.launched is None else watch.launched.kernel_seconds,
         threads=torch.get_num_threads(),
     )
 

@@ -6,6 +6,8 @@ import os
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fulltilt.launch.job import Job
@@ -97,9 +99,21 @@ class Watch:
         """Steps before this one don't count: batches were still being kept."""
         self.group: tuple[int, int] | None = None
         """Rank and world, asked for at the first step's end: by then a group is there, if there is one."""
+        self.closed: int | None = None
+        """Steps from this one on don't count: kernels are counted in them."""
+        self.launched: Any = None
         self.stop_at: int | None = None
         self.ended: str | None = None
         self.written = False
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """What we do ourselves is none of the script's doing."""
+        thread, self.thread = self.thread, 0
+        try:
+            yield
+        finally:
+            self.thread = thread
 
     # the loader's side
 

@@ -141,6 +141,8 @@ class Training:
     """Backwards for one step of the optimizer."""
     launches: int | None = None
     """Kernels launched by a step, where they could be counted."""
+    kernel_seconds: float | None = None
+    """Of the GPU, in a step's kernels alone, where they could be counted."""
     threads: int = 1
     """torch.get_num_threads() in the training process."""
 

@@ -1,0 +1,59 @@
+"""Counts the kernels of one step, by torch's profiler, once watching is over: it would slow down the steps it sees."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+LAUNCHING = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "hipLaunch", "hipExtModuleLaunch", "hipGraphLaunch")
+"""Beginnings of the runtime's calls that give the GPU something to do; a graph is one, however many kernels it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    count: int
+    kernel_seconds: float
+    """On the GPU, all kernels added up."""
+
+
+class Counter:
+    """From the end of one step to the end of the next."""
+
+    def __init__(self) -> None:
+        import torch
+
+        activities = torch.profiler.ProfilerActivity
+        self._profiler: Any = torch.profiler.profile(activities=[activities.CPU, activities.CUDA])
+
+    def begin(self) -> str | None:
+        """Why it can't, where it can't: the script profiles itself, or the driver does not allow it."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._profiler.start()
+        except (RuntimeError, AssertionError) as error:
+            return f"kernels were not counted: {error}"
+        return None
+
+    def end(self) -> Launched:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._profiler.stop()
+            return launched(self._profiler.events())
+
+
+def launched(events: Any) -> Launched:
+    """From the profiler's events: calls on the host's side, kernels on the device's."""
+    import torch
+
+    device = torch._C._autograd.DeviceType.CUDA
+    count, spent = 0, 0.0
+    for event in events:
+        name = str(event.name)
+        if event.device_type == device:
+            if not name.startswith(("Memcpy", "Memset")):
+                spent += event.time_range.elapsed_us()
+        elif name.startswith(LAUNCHING):
+            count += 1
+    return Launched(count=count, kernel_seconds=spent / 1e6)
