@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +94,32 @@ def test_a_script_that_fails_has_its_traceback_and_its_status(tmp_path):
     assert done.returncode == 1
     assert done.stderr.rstrip().endswith("KeyError: 'mine'")
     assert "fulltilt/" not in done.stderr.split("Traceback", 1)[1]
+
+
+@pytest.mark.timeout(100)
+def test_a_module_is_run_as_python_would_with_its_own_options(tmp_path):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "train.py").write_text("import sys\nprint(sys.argv[1:])\nraise SystemExit(5)\n")
+    done = run("diagnose", "-m", "pkg.train", "--html", "mine", "-h", cwd=tmp_path)
+    assert done.returncode == 5, done.stderr
+    assert done.stdout == "['--html', 'mine', '-h']\n"
+
+
+@pytest.mark.timeout(100)
+def test_ctrl_c_ends_the_script_and_leaves_nothing(tmp_path):
+    (tmp_path / "endless.py").write_text(
+        "import os, time\nopen('/dev/fd/1', 'w').write(f'{os.getpid()}\\n')\nwhile True:\n    time.sleep(0.1)\n"
+    )
+    command = [sys.executable, "-m", "fulltilt", "diagnose", "endless.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, stderr=subprocess.PIPE) as process:
+        child = int(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+        assert process.returncode != 0
+    assert "Traceback" not in said.replace("endless.py", "")
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["endless.py"]
 
 
 @pytest.mark.timeout(100)

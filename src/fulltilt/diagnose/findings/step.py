@@ -84,8 +84,9 @@ def _finding(
 def _small_batch(figures: Figures, training: Training) -> Finding:
     busy = figures.gpu_busy
     launching = _launching(figures)
-    least = max(busy or 0.0, figures.own / LIMITS.compiled_launch_factor)
-    own = min(least, figures.own)
+    optimizer = min(figures.phases.get("optimizer", 0.0), figures.own)  # which compiling the model leaves as it is
+    least = optimizer + (figures.own - optimizer) / LIMITS.compiled_launch_factor
+    own = min(max(busy or 0.0, least), figures.own)
     evidence = []
     if training.launches is not None:
         evidence.append(
