@@ -112,14 +112,14 @@ def test_a_script_that_is_killed() -> None:
 def test_a_script_that_forks_is_seen_once() -> None:
     seen = observe(small("forks", "30"))
     assert (seen.ended, seen.exit_status) == ("script", 0)
-    assert len(seen.steps) == 27
+    assert seen.steps[-1].number == 29
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_training_in_a_child(context: str) -> None:
     seen = observe(parse([str(SCRIPTS / "children.py"), context]))
     assert (seen.ended, seen.exit_status) == ("script", 0)
-    assert len(seen.steps) == 17
+    assert seen.steps[-1].number == 19
 
 
 def test_enough_leaves_the_script_even_where_it_catches_everything() -> None:

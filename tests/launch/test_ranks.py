@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
-from fulltilt.launch.command import parse
+from fulltilt.launch.command import Command, parse
 from fulltilt.launch.observe import observe_all
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "ranks.py")
@@ -19,3 +20,27 @@ def test_every_rank_is_seen_and_all_stop_at_the_same_step() -> None:
     assert sum(step.phases["other"] for step in slow) > 0.004 * len(slow)  # it sleeps
     fast = ranks[0].steps
     assert sum(step.phases["backward"] for step in fast) > 0.003 * len(fast)  # it waits for the other
+
+
+WATCHERS = """
+import os, sys
+from fulltilt.launch.command import Command, parse
+from fulltilt.launch.observe import observe_all
+for mode in ("as is", "replay"):
+    (seen,) = observe_all(parse(sys.argv[1:]), mode=mode, max_steps=20)
+    print(mode, seen.rank, seen.world, seen.exit_status, seen.ended, seen.steps[-1].number, flush=True)
+"""
+
+
+def test_under_torchrun_each_rank_watches_its_own_and_all_stop_together(tmp_path: Path) -> None:
+    watcher = tmp_path / "watch.py"
+    watcher.write_text(WATCHERS)
+    started = Command(target=str(watcher), arguments=(SCRIPT, "0"), processes=2)
+    done = subprocess.run(started.argv(), capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        "as is 0 2 0 steps 27",
+        "as is 1 2 0 steps 27",
+        "replay 0 2 0 steps 27",
+        "replay 1 2 0 steps 27",
+    ]

@@ -31,6 +31,8 @@ class Job:
     """Folder that takes what the script writes; None lets it write."""
     guarded: tuple[str, ...] = ()
     """Folders that are covered by it wherever they lie."""
+    agree_by_store: bool = False
+    """Ranks have folders of their own (each was started by a watcher of its own): they agree through torch's store."""
     watch: bool = True
     """False only applies the settings, and sees nothing."""
     command: tuple[str, ...] = ()

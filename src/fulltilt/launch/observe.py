@@ -5,6 +5,7 @@ observe(command) ─► job file ─► python train.py … (hooks inside) ─�
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import tempfile
@@ -26,6 +27,8 @@ GRACE_SECONDS = 10.0
 """How long processes may take to leave once rank 0 has said what it saw."""
 POLL_SECONDS = 0.05
 TAIL_LINES = 15
+
+_meetings = itertools.count(1)
 
 Progress = Callable[[float, int], None]
 """Called a few times per second with the seconds so far, and how many ranks have reported."""
@@ -74,6 +77,7 @@ def observe_all(
             tie_draws=tie_draws,
             shield=str(Path(scratch) / "shield") if shield else None,
             guarded=tuple(str(folder) for folder in guarded),
+            agree_by_store=by_torchrun(),
             command=command.words,
         )
         file = Path(scratch) / "job.json"
@@ -108,11 +112,29 @@ def environment(file: Path, *, shield: bool = False) -> dict[str, str]:
     paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
+        **_own_meeting_place(),
         jobs.VARIABLE: str(file),
         jobs.LAUNCHER: str(os.getpid()),
         "PYTHONPATH": os.pathsep.join(paths),
         **({"PYTHONDONTWRITEBYTECODE": "1"} if shield else {}),  # the interpreter itself writes beside its modules
     }
+
+
+def _own_meeting_place() -> dict[str, str]:
+    """Where torchrun has started us, once for each rank: our commands' ranks meet at a port of their own each time.
+
+    At torchrun's they would find what the run before has left there. All ranks observe the same runs in the same
+    order, so that they count alike.
+    """
+    if not by_torchrun() or "MASTER_PORT" not in os.environ:
+        return {}
+    port = int(os.environ["MASTER_PORT"]) + next(_meetings)
+    return {"MASTER_PORT": str(port if port < 65536 else port - 20000), "TORCHELASTIC_USE_AGENT_STORE": "False"}
+
+
+def by_torchrun() -> bool:
+    """Whether we ourselves are one of several ranks."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
 def _run(

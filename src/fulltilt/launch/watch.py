@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fulltilt.launch.agreement import agreement
 from fulltilt.launch.job import Job
 from fulltilt.launch.places import Spot
 from fulltilt.measure.stable import LEAST_SECONDS, is_stable
@@ -20,8 +21,10 @@ MOST_RECORDS = 20_000
 MOST_LOSSES = 2_000
 CHECK_EVERY = 10
 """Steps between two looks at whether the figures are stable."""
+LOOK_EVERY = 4
+"""Steps between two looks at what rank 0 has decided."""
 AGREED_STEPS = 8
-"""How many steps after rank 0's decision all ranks stop: more than they can be apart."""
+"""How many steps after rank 0's decision all ranks stop: more than they can be apart, and than they look away."""
 
 
 class Enough(SystemExit):
@@ -55,6 +58,7 @@ class Watch:
 
     def __init__(self, job: Job) -> None:
         self.job = job
+        self.agreement = agreement(job)
         self.notes: list[str] = []
         self.clear()
 
@@ -206,18 +210,15 @@ class Watch:
         return "stable" if is_stable([record.step_ns / 1e9 for record in past_buffer]) else None
 
     def _agree(self, why: str | None, steps: int, rank: int) -> None:
-        agreed = os.path.join(self.job.out, "stop")
-        if rank == 0:
-            if why is None:
-                return
+        """Rank 0 decides and says at which step; the others look for its word."""
+        if rank == 0 and why is not None:
             self.stop_at, self.ended = steps + AGREED_STEPS, why
-            with open(f"{agreed}.part", "w") as file:
-                file.write(f"{self.stop_at} {why}")
-            os.replace(f"{agreed}.part", agreed)
-        elif os.path.exists(agreed):
-            with open(agreed) as file:
-                at, self.ended = file.read().split()
-            self.stop_at = int(at)
+            self.agreement.say(f"{self.stop_at} {why}")
+        elif rank > 0 and steps % LOOK_EVERY == 0:
+            said = self.agreement.said()
+            if said is not None:
+                at, self.ended = said.split()
+                self.stop_at = int(at)
 
 
 def rank_and_world() -> tuple[int, int]:
