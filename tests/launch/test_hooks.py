@@ -197,3 +197,22 @@ stop.set()
     assert seen.training is not None
     assert seen.training.accumulation == 1
     assert all(sum(step.phases.values()) == pytest.approx(step.seconds) for step in seen.steps)
+
+
+def test_prints_and_log_lines_are_logging(tmp_path: Path) -> None:
+    code = """
+import logging, sys
+class Slow:
+    def write(self, text):
+        time.sleep(0.001)
+    def flush(self):
+        pass
+logging.basicConfig(stream=Slow(), level=logging.INFO)
+for step in range(12):
+    train(torch.randn(8, 4))
+    print(step, file=Slow())
+    logging.info("step %d", step)
+"""
+    seen = seen_of(code, tmp_path)
+    assert total(seen, "logging") > 0.002 * len(seen.steps)
+    assert total(seen, "other") < total(seen, "logging")

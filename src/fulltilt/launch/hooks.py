@@ -6,7 +6,9 @@ the compiler passes through untouched, and so does every thread but the one that
 
 from __future__ import annotations
 
+import builtins
 import functools
+import logging
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
@@ -200,11 +202,18 @@ def _saving(watch: Watch) -> None:
 
 
 def _logging(watch: Watch) -> None:
+    """Printing, Python's logging, progress bars, and the writers that keep figures."""
+    put(builtins, "print", phased(watch, builtins.print, LOGGING))
+    put(logging.StreamHandler, "emit", phased(watch, logging.StreamHandler.emit, LOGGING))
+
     def writer(module: Any) -> None:
         methods = tuple(name for name in vars(module.SummaryWriter) if name.startswith("add_"))
         _phase_names(watch, methods, LOGGING, module.SummaryWriter)
 
     after_import("torch.utils.tensorboard.writer", writer)
+    after_import("tqdm.std", lambda module: _phase_names(watch, ("display",), LOGGING, module.tqdm))
+    for module in ("wandb", "mlflow"):
+        after_import(module, functools.partial(_phase_names, watch, ("log", "log_metric", "log_metrics"), LOGGING))
 
 
 def _phase_names(watch: Watch, names: tuple[str, ...], phase: int, module: Any) -> None:
