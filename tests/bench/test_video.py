@@ -107,12 +107,13 @@ def test_two_crews_at_once(paths):
     assert here.frames > 0
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-def test_the_peer_gives_the_frames_that_it_should(paths, scaled):
+@pytest.mark.parametrize(("jumps", "scaled"), [(False, False), (True, False), (True, True)])
+def test_the_peer_gives_the_frames_that_it_should(paths, jumps, scaled):
     """A peer that did less would be no peer."""
     with open_video(paths[0]) as video:
         for number in range(0, 10, 2):
-            clip = PerItem(paths, count=10, frames=64, size=(32, 48), scaled=scaled)[number].numpy()
+            peer = PerItem(paths, count=10, frames=64, size=(32, 48), jumps=jumps, scaled=scaled)
+            clip = peer[number].numpy()
             start = int(np.random.default_rng(number).integers(0, 64 - LENGTH + 1))
             ours = video.frames(range(start, start + LENGTH), size=(32, 48))
             assert np.abs(clip.astype(int) - ours).mean() < 4
@@ -129,10 +130,10 @@ def test_the_command(tmp_path, monkeypatch):
     result = CliRunner().invoke(bench, ["video", "--quick", "--json", str(file)])
     assert result.exit_code == 0, result.output
     cases = {case["key"]: case for case in json.loads(file.read_text())["cases"]}
-    assert list(cases) == ["cpu", "nvdec", "both", "loader", "loader_scaled", "feed"]
+    assert list(cases) == ["cpu", "nvdec", "both", "loader", "loader_jumps", "loader_scaled", "feed"]
     assert cases["cpu"]["frames_per_second"] > 0
     assert cases["feed"]["clips_per_second"] > 0
     assert "no video engines" in cases["nvdec"]["problem"]
     again = CliRunner().invoke(bench, ["video", "--quick", "--only", "cpu", "--json", str(file)])
     assert again.exit_code == 0, again.output
-    assert len(json.loads(file.read_text())["cases"]) == 6
+    assert len(json.loads(file.read_text())["cases"]) == 7

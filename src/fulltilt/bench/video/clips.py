@@ -19,10 +19,17 @@ LENGTH = 16
 
 
 class PerItem(Dataset[torch.Tensor]):
-    """A clip for each item: open, jump, decode, take the frames. `scaled`: by swscale, otherwise by torch later."""
+    """A clip for each item: open, decode, take the frames.
 
-    def __init__(self, paths: list[Path], *, count: int, frames: int, size: tuple[int, int], scaled: bool) -> None:
-        self._paths, self._count, self._frames, self._size, self._scaled = paths, count, frames, size, scaled
+    `jumps`: to the key frame before it; otherwise from the beginning, as most code that one finds does. `scaled`: by
+    swscale, otherwise by torch later.
+    """
+
+    def __init__(
+        self, paths: list[Path], *, count: int, frames: int, size: tuple[int, int], jumps: bool, scaled: bool
+    ) -> None:
+        self._paths, self._count, self._frames, self._size = paths, count, frames, size
+        self._jumps, self._scaled = jumps, scaled
 
     def __len__(self) -> int:
         return self._count
@@ -33,7 +40,8 @@ class PerItem(Dataset[torch.Tensor]):
         found: list[torch.Tensor] = []
         with pyav().open(str(self._paths[number % len(self._paths)])) as file:
             stream = file.streams.video[0]
-            file.seek(round(start / stream.average_rate / stream.time_base), stream=stream)
+            if self._jumps:
+                file.seek(round(start / stream.average_rate / stream.time_base), stream=stream)
             for frame in file.decode(stream):
                 if round(frame.time * stream.average_rate) < start:
                     continue
@@ -67,10 +75,19 @@ def feed_rate(
 
 
 def loader_rate(
-    paths: list[Path], *, frames: int, size: int, batch: int, workers: int, device: str, seconds: float, scaled: bool
+    paths: list[Path],
+    *,
+    frames: int,
+    size: int,
+    batch: int,
+    workers: int,
+    device: str,
+    seconds: float,
+    jumps: bool,
+    scaled: bool,
 ) -> float:
     """Clips per second of a DataLoader whose items do all of it."""
-    dataset = PerItem(paths, count=10_000_000, frames=frames, size=(size, size), scaled=scaled)
+    dataset = PerItem(paths, count=10_000_000, frames=frames, size=(size, size), jumps=jumps, scaled=scaled)
     loader = DataLoader(
         dataset, batch_size=batch, shuffle=False, num_workers=workers, pin_memory=device != "cpu", prefetch_factor=2
     )

@@ -33,7 +33,7 @@ def make_videos(folder: Path, material: Material) -> list[Path]:
     width, height = material.width, material.height
     first = folder / "0.mp4"
     scene = _scene(width + 2 * material.frames, height + material.frames)
-    grain = np.random.default_rng(1).integers(-6, 7, (height + 64, width + 64), dtype=np.int16)
+    grain = np.random.default_rng(1).integers(-3, 4, (height + 64, width + 64), dtype=np.int16)
     with av.open(str(first), "w") as file:
         stream = file.add_stream("libx264", rate=30, options={"preset": "veryfast", "crf": "23", "bf": "2"})
         stream.width, stream.height, stream.pix_fmt, stream.gop_size = width, height, "yuv420p", GOP

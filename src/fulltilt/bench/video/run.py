@@ -33,6 +33,13 @@ NO_GPU = "The targets need an NVIDIA GPU and a machine like it: small videos wer
 _ENGINES = 14
 """Decoders that keep seven engines busy."""
 
+_PEERS = (
+    ("loader", "from the beginning", False, False),
+    ("loader_jumps", "from a key frame, scaled by torch", True, False),
+    ("loader_scaled", "from a key frame, scaled by swscale", True, True),
+)
+"""DataLoaders: key, how, whether they jump, whether swscale scales."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
@@ -154,11 +161,10 @@ def _both(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
 
 
 def _clips(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
-    """In turns with nothing: a DataLoader's workers and ours would take each other's cores."""
+    """One after another; the feed is compared with the fastest of the others."""
     workers = chosen.decoders
     cases = []
-    peers = {"loader": ("scaled by torch", False), "loader_scaled": ("scaled by swscale", True)}
-    for key, (how, scaled) in peers.items():
+    for key, how, jumps, scaled in _PEERS:
         say(f"clips: DataLoader, {how}")
         rate = loader_rate(
             paths,
@@ -168,6 +174,7 @@ def _clips(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
             workers=workers,
             device=chosen.device,
             seconds=chosen.seconds,
+            jumps=jumps,
             scaled=scaled,
         )
         title = f"DataLoader, PyAV per item, {how}, {workers} workers"
@@ -177,6 +184,7 @@ def _clips(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
         paths, size=chosen.size, batch=chosen.batch, workers=workers, device=chosen.device, seconds=chosen.seconds
     )
     best = max(case.per_second or 0.0 for case in cases)
+    against = {f"times_{case.key}": round(rate / case.per_second, 2) for case in cases if case.per_second}
     ours = Case(
         part="clips",
         key="feed",
@@ -185,6 +193,6 @@ def _clips(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
         unit="clips",
         times=rate / best,
         at_least=TIMES_LOADER if chosen.targets else None,
-        notes=notes,
+        notes={**notes, **against},
     )
     return [*cases, ours]

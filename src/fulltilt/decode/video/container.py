@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fulltilt.decode.video.entry import h264_entry, packed
+from fulltilt.decode.video.entry import h264_entry, h264_unneeded, packed
 from fulltilt.decode.video.index import FrameIndex, PacketFacts, index_of
 from fulltilt.errors import DecodeError, InputError, UnavailableError
 
@@ -129,9 +129,16 @@ class Container:
             except (av.FFmpegError, OSError):  # the rest can't be read: what the decoder holds is still good
                 yield from self._decoded(None)
                 return
-            if packet.is_disposable and packet.pts in skip:
+            if packet.pts in skip and self._unneeded(packet):
                 continue
             yield from self._decoded(packet)
+
+    def _unneeded(self, packet: Any) -> bool:
+        """Few files flag what no other frame needs; an H.264 picture says so itself."""
+        if packet.is_disposable:
+            return True
+        context = self.stream.codec_context
+        return context.name == "h264" and h264_unneeded(bytes(packet), context.extradata)
 
     def _decoded(self, packet: Any) -> list[VideoFrame]:
         try:

@@ -1,4 +1,4 @@
-"""Whether decoding can really begin at a packet that is flagged as a key frame. Pure.
+"""Whether decoding can really begin at a packet that is flagged as a key frame, and which it can do without. Pure.
 
 Containers and parsers flag more than that. An H.264 stream that is refreshed part by part (intra refresh) flags the
 pictures at which a refresh begins, and is right only frames later; a plain I picture promises nothing about the ones
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 _IDR, _SEI, _RECOVERY_POINT = 5, 6, 6
+_REFERENCE = 0x60
 _PICTURE = b"\x00\x00\x01\xb6"
 """Begins a picture (VOP) of MPEG-4 part 2."""
 
@@ -24,6 +25,12 @@ def h264_entry(packet: bytes, extradata: bytes | None) -> bool:
         if kind == _SEI and _exact_recovery(unit[1:].replace(b"\x00\x00\x03", b"\x00\x00")):
             return True
     return False
+
+
+def h264_unneeded(packet: bytes, extradata: bytes | None) -> bool:
+    """A picture that no other refers to: what shows other pictures can be decoded without it."""
+    slices = [unit[0] for unit in _units(packet, extradata) if 1 <= unit[0] & 0x1F <= _IDR]
+    return bool(slices) and not any(head & _REFERENCE for head in slices)
 
 
 def packed(packet: bytes) -> bool:
