@@ -176,6 +176,12 @@ def test_a_diagnosis_with_nothing_in_it_has_a_page():
     assert "No loss could be read." in said
 
 
+def test_a_recording_brings_the_monitors_charts(diagnosis, record):
+    said = words_of(diagnosis_page(diagnosis, recording=record("starved", seconds=30)))
+    assert "starved" in said
+    assert "Utilisation" in said
+
+
 def test_a_long_watch_stays_small(diagnosis):
     long = replace(diagnosis, observation=replace(diagnosis.observation, steps=steps(50_000)))
     page = diagnosis_page(long)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +15,10 @@ from fulltilt.errors import FulltiltError, InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fulltilt.cli.diagnose_recording import Recording
     from fulltilt.diagnose import Diagnosis
     from fulltilt.launch.command import Command
+    from fulltilt.machine.sample import Sample
     from fulltilt.measure.observation import Observation
 
 PASS_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False}
@@ -63,9 +66,14 @@ def diagnose(
     command = command_of(words or [], processes=nproc_per_node)
     if command is None:
         return
-    found = examine(command, full=full, max_steps=max_steps, max_seconds=max_seconds)
+    recording = None
+    if html is not None:
+        from fulltilt.cli.diagnose_recording import Recording
+
+        recording = Recording()
+    found = examine(command, full=full, max_steps=max_steps, max_seconds=max_seconds, recording=recording)
     _show(found)
-    _write(found, html=html, as_json=as_json)
+    _write(found, html=html, as_json=as_json, recording=() if recording is None else recording.samples)
 
 
 def command_of(words: Sequence[str], *, processes: int | None) -> Command | None:
@@ -91,7 +99,9 @@ def command_of(words: Sequence[str], *, processes: int | None) -> Command | None
     return parse(words, processes=processes)
 
 
-def examine(command: Command, *, full: bool, max_steps: int, max_seconds: float, **options: Any) -> Diagnosis:
+def examine(
+    command: Command, *, full: bool, max_steps: int, max_seconds: float, recording: Recording | None = None
+) -> Diagnosis:
     """Observe it as it is, measure its limits, diagnose. A script that fails ends us with its own exit status."""
     from fulltilt.diagnose import diagnose as made_of
     from fulltilt.launch.observe import observe_all
@@ -99,7 +109,8 @@ def examine(command: Command, *, full: bool, max_steps: int, max_seconds: float,
     name = Path(command.target).name
     span = "to its end" if full else f"for at most {max_steps} steps or {max_seconds:g} s"
     _say(f"watching {name} as it is, {span}")
-    ranks = observe_all(command, max_steps=max_steps, max_seconds=max_seconds, full=full, echo=True, **options)
+    with recording or nullcontext():
+        ranks = observe_all(command, max_steps=max_steps, max_seconds=max_seconds, full=full, echo=True)
     seen = ranks[0]
     leave_with(seen)
     if not seen.steps:
@@ -111,7 +122,7 @@ def examine(command: Command, *, full: bool, max_steps: int, max_seconds: float,
     replay = loader = None
     if any(item.role != "eval" for item in seen.loaders):
         limits: dict[str, Any] = {
-            **options, "max_steps": min(max_steps, _REPLAY_STEPS), "max_seconds": min(max_seconds, _LIMIT_SECONDS),
+            "max_steps": min(max_steps, _REPLAY_STEPS), "max_seconds": min(max_seconds, _LIMIT_SECONDS),
             "deadline_seconds": _START_SECONDS + 2 * seen.seconds,
         }  # fmt: skip
         replay = _quietly(command, "its step's limit", mode="replay", **limits)
@@ -161,7 +172,7 @@ def _show(found: Diagnosis) -> None:
         print(line.rstrip())
 
 
-def _write(found: Diagnosis, *, html: Path | None, as_json: Path | None) -> None:
+def _write(found: Diagnosis, *, html: Path | None, as_json: Path | None, recording: Sequence[Sample]) -> None:
     from fulltilt.machine.files import write_whole
 
     if as_json is not None:
@@ -174,7 +185,7 @@ def _write(found: Diagnosis, *, html: Path | None, as_json: Path | None) -> None
     if html is not None:
         from fulltilt.report import diagnosis_page
 
-        write_whole(html, diagnosis_page(found))
+        write_whole(html, diagnosis_page(found, recording=recording))
         _say(f"wrote {html}")
 
 
