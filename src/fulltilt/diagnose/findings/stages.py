@@ -131,10 +131,10 @@ def _decode(figures: Figures, loader: Loader, stage: Stage, share: float) -> Fin
 
 
 def _cacheable(figures: Figures, loader: Loader, share: float) -> list[Finding]:
-    """Where all cores together can't decode fast enough, the same files need not be decoded each epoch."""
+    """Where workers can't decode fast enough on all cores, the same files need not be decoded each epoch."""
     left = 1 - share * (1 - 1 / LIMITS.decode_factor)
     workers = max(wanted_workers(figures), loader.num_workers, 1)
-    if figures.limit is None:
+    if figures.limit is None or loader.num_workers == 0:  # workers first: they cost nothing
         return []
     fastest = figures.fed(figures.work * left / workers, own=figures.limit, core_work=figures.core_work * left)
     if fastest <= figures.limit * (1 + LIMITS.no_headroom):
