@@ -113,7 +113,7 @@ AS_IS = {"num_workers": 0}
 @pytest.mark.parametrize(
     "settings",
     [
-        {"loader.num_workers": 2},
+        {"loader.num_workers": 2, "loader.keep_memory": True},
         {"loader.num_workers": 3, "loader.prefetch_factor": 4, "loader.persistent_workers": True},
         {"loader.num_workers": 1, "loader.ahead": True},
         {"loader.pin_memory": True, "copy.non_blocking": True, "tf32": True, "cudnn_benchmark": True},

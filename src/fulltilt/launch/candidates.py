@@ -25,6 +25,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "loader.num_workers": lambda value: f"{value} worker{'' if value == 1 else 's'}",
     "loader.prefetch_factor": lambda value: f"{value} batches ahead per worker",
     "loader.persistent_workers": lambda value: "workers live on" if value else "workers end with the epoch",
+    "loader.keep_memory": lambda _: "workers keep memory",
     "loader.pin_memory": lambda value: "pinned batches" if value else "batches not pinned",
     "loader.ahead": lambda _: "batches on the device ahead",
     "loader.resident": lambda _: "tensors cut directly",
@@ -127,23 +128,22 @@ def _riders(observation: Observation, taken: Mapping[str, Any], level: Level, co
     training, loader = observation.training, training_loader(observation)
     if training is None:
         return []
+    workers = int(taken.get("loader.num_workers", 0 if loader is None else loader.num_workers))
+    found: list[dict[str, Any]] = []
+    if loader is not None and not loader.in_memory and workers:
+        found.append({"loader.keep_memory": True})
     if training.device == "cpu":
         # A team of threads waits for its slowest: one whose core a worker needs holds up all.
-        threads = max(1, cores - int(taken.get("loader.num_workers", 0)))
-        shares = "loader.num_workers" in taken and threads < training.threads and "threads" not in taken
-        settings = {"threads": threads}
-        rider = Candidate(title=describe(settings), settings=settings, gain=_RIDER)
-        return [rider] if shares and allowed("numeric", level) else []
-    found: list[dict[str, Any]] = []
-    if training.images and not training.cudnn_benchmark and allowed("numeric", level):
-        found.append({"cudnn_benchmark": True})
-    if loader is not None and not loader.in_memory and "loader.ahead" not in taken:
-        pinned: dict[str, Any] = {} if loader.pin_memory else {"loader.pin_memory": True}
-        found.append({"loader.ahead": True, **pinned})
+        threads = max(1, cores - workers)
+        found += [{"threads": threads}] if workers and threads < training.threads else []
+    else:
+        found += [{"cudnn_benchmark": True}] if training.images and not training.cudnn_benchmark else []
+        if loader is not None and not loader.in_memory:
+            found.append({"loader.ahead": True, **({} if loader.pin_memory else {"loader.pin_memory": True})})
     return [
         Candidate(title=describe(settings), settings=settings, gain=_RIDER)
         for settings in found
-        if not settings.keys() & taken.keys()
+        if not settings.keys() & taken.keys() and allowed(level_of(settings), level)
     ]
 
 

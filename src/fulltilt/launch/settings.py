@@ -29,6 +29,11 @@ SETTINGS: dict[str, Kind] = {
     "loader.persistent_workers": Kind(
         level="exact", says="workers live from epoch to epoch", by_hand="DataLoader(…, persistent_workers={value})"
     ),
+    "loader.keep_memory": Kind(
+        level="exact",
+        says="memory that samples were made in is kept for the next ones, not given back to the system",
+        by_hand="MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=268435456 python train.py",
+    ),
     "loader.pin_memory": Kind(
         level="exact", says="batches in pinned memory", by_hand="DataLoader(…, pin_memory={value})"
     ),
