@@ -41,14 +41,19 @@ def _training(seen: Observation) -> list[tuple[str, str]]:
         optimizer += f", a step for {training.accumulation} backwards"
     return [
         ("model", f"{training.model}, {training.parameters:,} parameters"),
-        ("computes", f"on {training.device}: {', '.join(how)}; {training.threads} threads"),
+        (
+            "computes",
+            f"on {training.device}: {', '.join(how)}; {training.threads} thread{'s' * (training.threads != 1)}",
+        ),
         ("optimizer", optimizer),
     ]
 
 
 def _loader(loader: Loader) -> tuple[str, str]:
     words_ = [f"batches of {loader.batch_size}" if loader.batch_size else "batches of its own making"]
-    words_.append(f"{loader.num_workers} workers" if loader.num_workers else "no workers")
+    words_.append(
+        f"{loader.num_workers} worker{'s' * (loader.num_workers > 1)}" if loader.num_workers else "no workers"
+    )
     words_ += [f"prefetch {loader.prefetch_factor}"] if loader.prefetch_factor else []
     words_ += ["persistent"] if loader.persistent_workers else []
     words_ += ["pinned"] if loader.pin_memory else []
