@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fulltilt.diagnose import diagnose
+from fulltilt.diagnose import Limits, diagnose
+from fulltilt.diagnose.figures import Figures
 from fulltilt.diagnose.thresholds import CAUSES
 from fulltilt.measure.observation import Copy, Place, Sync
 
@@ -180,6 +181,15 @@ def test_a_starved_script_gains_nothing_now_by_precision_but_its_limit_does(plan
     assert [finding.cause for finding in found.findings] == ["too-few-workers", "precision"]
     assert found.findings[1].gain == pytest.approx(0, abs=0.01)
     assert found.findings[1].limit_gain > 0.5
+
+
+def test_a_data_set_of_whole_batches_has_epochs_as_long_as_seen(planted):
+    # 30 batches of 32 samples each: as samples they would be an epoch of one step
+    loader = {"batch_size": None, "samples": 30, "num_workers": 0, "start_seconds": 0.01}
+    seen = planted(loader=loader, outside={"epoch start": 0.02}).observation()
+    figures = Figures(observation=seen, limits=Limits(step=None, loader=None))
+    assert figures.epoch_steps == pytest.approx(30)
+    assert figures.outside["epoch start"] == pytest.approx(0.02 / 60)
 
 
 def test_waiting_for_a_core_is_no_slow_disk(planted):

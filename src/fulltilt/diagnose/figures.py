@@ -223,9 +223,14 @@ class Figures:
     def epoch_steps(self) -> float:
         """Steps from one start of the loader to the next."""
         loader = self.train_loader
-        if loader is not None and loader.samples and self.per_step and self.unit == "samples":
-            return max(loader.samples / self.per_step, 1.0)
-        return self.steps / max(loader.starts if loader is not None else 1, 1)
+        if loader is None:
+            return float(max(self.steps, 1))
+        if loader.samples and loader.batch_size and self.per_step and self.unit == "samples":
+            return max(loader.samples / self.per_step / max(self.observation.world, 1), 1.0)
+        # A data set that gives whole batches, or one without a length: as many epochs as were seen to begin.
+        waited = self.observation.outside.get("epoch start", 0.0)
+        begun = waited / loader.start_seconds if loader.start_seconds else 0.0
+        return max(self.steps / max(begun, loader.starts, 1), 1.0)
 
     @cached_property
     def host(self) -> float:
