@@ -216,3 +216,38 @@ for step in range(12):
     seen = seen_of(code, tmp_path)
     assert total(seen, "logging") > 0.002 * len(seen.steps)
     assert total(seen, "other") < total(seen, "logging")
+
+
+def test_a_dataset_that_fails_when_it_is_looked_at_does_not_fail_the_script(tmp_path: Path) -> None:
+    code = """
+class Odd(torch.utils.data.Dataset):
+    def __init__(self):
+        self.kept = self
+        self.watched = False
+    def __getattr__(self, name):
+        raise AttributeError(name) if name.startswith("__") else KeyError(name)
+    def __len__(self):
+        if self.watched:
+            raise OSError("the file is closed")
+        return 40
+    def __getitem__(self, index):
+        return torch.randn(4)
+odd = Odd()
+for batch in DataLoader(odd, batch_size=4):
+    train(batch)
+odd.watched = True
+"""
+    seen = seen_of(code, tmp_path)
+    assert any("OSError: the file is closed" in note for note in seen.notes)
+
+
+def test_a_loader_can_still_be_sent_to_another_process(tmp_path: Path) -> None:
+    code = """
+import pickle
+loader = DataLoader(data, batch_size=8)
+for (batch,) in loader:
+    train(batch)
+for (batch,) in pickle.loads(pickle.dumps(loader)):
+    train(batch)
+"""
+    assert len(seen_of(code, tmp_path).loaders) == 2

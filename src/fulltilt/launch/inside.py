@@ -130,12 +130,16 @@ class Process:
         watch.written = True
         if "torch" not in sys.modules:
             return
-        from fulltilt.launch.seen import observation
+        from fulltilt.launch.seen import nothing_seen, observation
         from fulltilt.measure.observation import write
 
         self.stages.write()
         with watch.unseen():  # losses are read, which waits for the GPU
-            found = observation(watch)
+            try:
+                found = observation(watch)
+            except Exception as error:
+                # A GPU that has failed, a dataset that can't tell its length: the script must not fail for us.
+                found = nothing_seen(watch, f"what was seen could not be put together: {type(error).__name__}: {error}")
         write(found, Path(self.job.out) / f"rank-{found.rank}-{os.getpid()}.json")
 
     def leave(self, status: int) -> NoReturn:

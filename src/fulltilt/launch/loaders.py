@@ -30,7 +30,7 @@ def install(watch: Watch, stages: Stages) -> None:
     @functools.wraps(made)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         made(self, *args, **kwargs)
-        self.__dict__["_fulltilt_made"] = spot(2)
+        watch.made[self] = spot(2)
 
     @functools.wraps(began)
     def __iter__(self: Any) -> Any:  # noqa: N807
@@ -51,7 +51,7 @@ def install(watch: Watch, stages: Stages) -> None:
         try:
             iterator = began(self)
         finally:
-            del os.environ[NUMBER]
+            os.environ.pop(NUMBER, None)
             watch.inside = inside
             timeline.leave()
         spent_ns = timeline.clock() - start_ns
@@ -77,7 +77,7 @@ def loader_seen(watch: Watch, loader: Any) -> LoaderSeen:
     key = id(loader)
     seen = watch.loaders.get(key)
     if seen is None:
-        seen = watch.loaders[key] = LoaderSeen(len(watch.loaders), loader, getattr(loader, "_fulltilt_made", None))
+        seen = watch.loaders[key] = LoaderSeen(len(watch.loaders), loader, watch.made.get(loader))
     return seen
 
 

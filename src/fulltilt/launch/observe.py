@@ -28,6 +28,14 @@ GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.05
 TAIL_LINES = 15
 
+QUIET = {
+    "PYTHONDONTWRITEBYTECODE": "1",  # the interpreter itself writes beside the user's modules
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "disabled",
+    "NEPTUNE_MODE": "debug",
+    "CLEARML_OFFLINE_MODE": "1",
+}
+"""A trial leaves no trace, with services that keep figures neither."""
 _meetings = itertools.count(1)
 
 Progress = Callable[[float, int], None]
@@ -116,7 +124,7 @@ def environment(file: Path, *, shield: bool = False) -> dict[str, str]:
         jobs.VARIABLE: str(file),
         jobs.LAUNCHER: str(os.getpid()),
         "PYTHONPATH": os.pathsep.join(paths),
-        **({"PYTHONDONTWRITEBYTECODE": "1"} if shield else {}),  # the interpreter itself writes beside its modules
+        **(QUIET if shield else {}),
     }
 
 

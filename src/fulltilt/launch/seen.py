@@ -9,7 +9,7 @@ from typing import Any
 
 from fulltilt.launch import stages
 from fulltilt.launch.places import place
-from fulltilt.launch.transforms import names
+from fulltilt.launch.transforms import datasets, names
 from fulltilt.launch.watch import LoaderSeen, Watch, is_compiled, rank_and_world
 from fulltilt.measure.observation import Copy, Loader, Observation, Phase, Step, Sync, Training
 from fulltilt.measure.stable import warm_up
@@ -69,6 +69,21 @@ def observation(watch: Watch) -> Observation:
     )
 
 
+def nothing_seen(watch: Watch, why: str) -> Observation:
+    """Of a process that was watched in vain."""
+    rank, world = rank_and_world()
+    return Observation(
+        command=tuple(watch.job.command),
+        mode=watch.job.mode,  # type: ignore[arg-type]
+        applied=watch.job.settings,
+        ended=watch.ended or "script",  # type: ignore[arg-type]
+        seconds=(watch.timeline.clock() - watch.timeline.began_ns) / 1e9,
+        rank=rank,
+        world=world,
+        notes=(*watch.notes, why),
+    )
+
+
 def _first_losses(records: list[Record]) -> tuple[float, ...]:
     """Up to the first step that has none."""
     losses = takewhile(bool, (record.losses for record in records[:FIRST_LOSSES]))
@@ -98,9 +113,7 @@ def _loader(seen: LoaderSeen, out: Path) -> Loader:
         length: int | None = len(dataset)
     except (TypeError, NotImplementedError):  # an iterable one
         length = None
-    inner = dataset
-    while hasattr(inner, "dataset"):  # a Subset's
-        inner = inner.dataset
+    *_, inner = datasets(dataset)
     return Loader(
         role=seen.role,  # type: ignore[arg-type]
         place=place(seen.made),

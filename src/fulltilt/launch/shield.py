@@ -55,6 +55,8 @@ class Shield:
             (shutil, "rmtree", self._rmtree),
         ):
             self._put(owner, name, make)
+        for module in ("bz2", "lzma"):  # which keep the `open` that they found
+            after_import(module, lambda module: self._put(module, "_builtin_open", self._open))
         after_import("torch", self._torch)
         after_import("safetensors.torch", self._safetensors)
         after_import("cv2", lambda module: put(module, "imwrite", self._writer(module.imwrite, 0)))

@@ -33,8 +33,9 @@ class Part:
 def datasets(dataset: Any) -> Iterator[Any]:
     """The dataset and those it wraps: Subset, ConcatDataset and the like."""
     yield dataset
-    for inner in (getattr(dataset, "dataset", None), *(getattr(dataset, "datasets", None) or ())):
-        if inner is not None and inner is not dataset and hasattr(inner, "__getitem__"):
+    several = _own(dataset, "datasets")
+    for inner in (_own(dataset, "dataset"), *(several if isinstance(several, list | tuple) else ())):
+        if inner is not None and inner is not dataset and hasattr(type(inner), "__getitem__"):
             yield from datasets(inner)
 
 
@@ -46,25 +47,33 @@ def parts(dataset: Any) -> Iterator[Part]:
             yield from _parts(one, name, value, known, 0)
 
 
+def _own(value: Any, name: str) -> Any:
+    """An attribute of the object itself: no code of the user's runs for it, which might do anything."""
+    try:
+        return object.__getattribute__(value, "__dict__").get(name)
+    except AttributeError:  # without a __dict__
+        return None
+
+
 def names(dataset: Any) -> tuple[str, ...]:
     """Of the transforms that are recognised, in order."""
     return tuple(part.name for part in parts(dataset) if part.transform)
 
 
 def _parts(owner: Any, key: str | int, value: Any, known: set[int], depth: int) -> Iterator[Part]:
-    if depth > _DEEPEST or id(value) in known or isinstance(value, type) or hasattr(value, "element_size"):
+    if depth > _DEEPEST or id(value) in known or isinstance(value, type):
         return
-    members = getattr(value, "transforms", None)
+    members = _own(value, "transforms")
     is_transform = depth > 0 or (isinstance(key, str) and ("transform" in key or "aug" in key))
-    if members is not None and not callable(members) and hasattr(members, "__iter__"):
+    if isinstance(members, list | tuple):
         known.add(id(value))
-        for place, member in enumerate(list(members)):
+        for place, member in enumerate(members):
             yield from _parts(members, place, member, known, depth + 1)
-    elif isinstance(getattr(value, "transform", None), object) and hasattr(value, "target_transform"):
+    elif isinstance(getattr(value, "__dict__", None), dict) and "target_transform" in vars(value):
         known.add(id(value))  # torchvision's StandardTransform: what it holds
         for name in ("transform", "target_transform"):
-            yield from _parts(value, name, getattr(value, name), known, depth + 1)
-    elif callable(value) and not hasattr(value, "__getitem__"):
+            yield from _parts(value, name, vars(value).get(name), known, depth + 1)
+    elif callable(value) and not hasattr(type(value), "__getitem__"):
         known.add(id(value))
         name = getattr(value, "__name__", None) or type(value).__name__
         opens = key in _OPENS or name in _OPENS

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from fulltilt.launch.agreement import agreement
 from fulltilt.launch.job import Job
@@ -59,6 +60,8 @@ class Watch:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.agreement = agreement(job)
+        self.made: WeakKeyDictionary[Any, Spot | None] = WeakKeyDictionary()
+        """Where loaders were made. Nothing is kept in them: they may be sent to other processes."""
         self.notes: list[str] = []
         self.clear()
 
