@@ -130,7 +130,7 @@ def _riders(observation: Observation, taken: Mapping[str, Any], level: Level, co
         return []
     workers = int(taken.get("loader.num_workers", 0 if loader is None else loader.num_workers))
     found: list[dict[str, Any]] = []
-    if loader is not None and not loader.in_memory and workers:
+    if loader is not None and not loader.in_memory and 0 < workers <= loader.num_workers:
         found.append({"loader.keep_memory": True})
     if training.device == "cpu":
         # A team of threads waits for its slowest: one whose core a worker needs holds up all.
@@ -168,5 +168,5 @@ def _with_workers_for_all(
     else:
         waits, total = waited(observation)
         wanted = math.ceil(cores * waits / total) if total > 0 else 0
-    settings = {**candidate.settings, "loader.num_workers": max(int(workers), wanted)}
+    settings = {**candidate.settings, "loader.num_workers": max(int(workers), wanted), "loader.keep_memory": True}
     return Candidate(title=describe(settings), settings=settings, gain=candidate.gain)

@@ -37,6 +37,8 @@ _DRIFT = 0.10
 """Two trials of the same settings that lie further apart: the machine has changed."""
 _SURE = 2.0
 """Standard errors."""
+_SHARED = 0.3
+"""On a machine that has just changed, a trial that lost less than that is not lost yet."""
 _MOST_REPEATS = 2
 _MARGIN = 1.2
 
@@ -95,11 +97,12 @@ class _Search:
             self._note(title, settings, None, kept=False, reason=got)
             return False
         gain, error = self.against(settings, other)
-        if gain < LEAST_GAIN and self.has_time_for(1) and self.drifted(other):
+        drifts = gain < LEAST_GAIN and self.has_time_for(1) and self.drifted(other)
+        if drifts:
             gain, error = self.against(settings, other)
-        repeats = 0
+        repeats, least = 0, -_SHARED if drifts else -LEAST_GAIN
         # Not plain, one way or the other: both once more, by turns.
-        while abs(gain - LEAST_GAIN) < _SURE * error and gain > -LEAST_GAIN and repeats < _MOST_REPEATS:
+        while repeats < _MOST_REPEATS and gain > least and (drifts or abs(gain - LEAST_GAIN) < _SURE * error):
             if not self.has_time_for(2):
                 break
             self.measured(dict(other))
