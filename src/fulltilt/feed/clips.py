@@ -23,8 +23,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fulltilt.cache import Cache
+from fulltilt.cache.video import cached_frames
 from fulltilt.decode.video import Video, open_video
-from fulltilt.decode.video.reader import Known
 from fulltilt.errors import DecodeError, InputError
 
 log = logging.getLogger(__name__)
@@ -85,6 +86,7 @@ class VideoClips:
         on_error: Literal["raise", "skip"] = "raise",
         threads: int = 1,
         open_videos: int = 8,
+        cache: str | os.PathLike[str] | None = None,
     ) -> None:
         """
         Args:
@@ -98,6 +100,8 @@ class VideoClips:
                 `stats()["skipped"]` counts them.
             threads: of each decoder.
             open_videos: decoders that each worker keeps open.
+            cache: a folder that `fulltilt cache build --video` has filled: frames that it holds in the size that is
+                needed are copied from it, others are decoded.
         """
         for name, value in (("length", length), ("stride", stride), ("clips", clips), ("open_videos", open_videos)):
             if value < 1:
@@ -107,6 +111,9 @@ class VideoClips:
         self.length, self.size, self.stride, self.clips, self.jitter = length, size, stride, clips, jitter
         self.temporal, self.seed, self.on_error = temporal, seed, on_error
         self._threads, self._open_videos = threads, open_videos
+        self._cache_folder = None if cache is None else os.path.abspath(cache)
+        if self._cache_folder is not None:
+            Cache.open(self._cache_folder)  # says at once what is wrong with it
         self.entries, self.classes = _entries(source, labels, classes, temporal=temporal)
         if not self.entries:
             raise InputError(f"no videos in {source!r}; looked for {', '.join(SUFFIXES)}")
@@ -169,10 +176,13 @@ class VideoClips:
         return np.minimum(start + self.stride * np.arange(self.length), end)
 
     def _clips(self, entry: Entry, pairs: Sequence[tuple[int, int]]) -> list[Any]:
-        video = self._video(entry.path)
+        video = self._outline(entry.path)
         wanted = [self.frames_of(entry, video, epoch, number) for epoch, number in pairs]
         cover, top, left = _cover((video.height, video.width), self.size)
-        pixels = video.frames(np.concatenate(wanted).tolist(), size=cover)
+        numbers = np.concatenate(wanted).tolist()
+        pixels = self._cached(entry.path, video, numbers, cover)
+        if pixels is None:
+            pixels = self._video(entry.path).frames(numbers, size=cover)
         pixels = pixels[:, top : top + self.size[0], left : left + self.size[1]]
         shape = (len(pairs), self.length, *self.size, 3)
         given = torch.from_numpy(np.ascontiguousarray(pixels).reshape(shape))
@@ -183,25 +193,46 @@ class VideoClips:
             return clip, torch.from_numpy(_frame_labels(entry, video, frames))
         return clip if entry.label is None else (clip, torch.tensor(entry.label))
 
+    def _outline(self, path: str) -> Video:
+        """For what it says of itself; it may be closed."""
+        at, video = self._before.get(path, (None, None))
+        return video if video is not None and at == _stamp(path) else self._video(path)
+
     def _video(self, path: str) -> Video:
         """Open, and kept open; each thread has its own. What is known of a file stays."""
         kept: OrderedDict[str, Video] | None = getattr(self._here, "videos", None)
         if kept is None:
             kept = self._here.videos = OrderedDict()
-            self._here.known = {}
         if path in kept:
             kept.move_to_end(path)
             return kept[path]
         while len(kept) >= self._open_videos:
             kept.popitem(last=False)[1].close()
-        before: dict[str, tuple[tuple[int, int], Known]] = self._here.known
-        status = os.stat(path) if os.path.exists(path) else None
-        stamp = (0, 0) if status is None else (status.st_size, status.st_mtime_ns)
-        at, known = before.get(path, (None, None))
-        video = open_video(path, threads=self._threads, known=known if at == stamp else None)
-        before[path] = (stamp, video.known)
+        stamp = _stamp(path)
+        at, before = self._before.get(path, (None, None))
+        known = before.known if before is not None and at == stamp else None
+        video = open_video(path, threads=self._threads, known=known)
+        self._before[path] = (stamp, video)
         kept[path] = video
         return video
+
+    @property
+    def _before(self) -> dict[str, tuple[tuple[int, int], Video]]:
+        """Videos of this thread, open or closed, with the size and time that their files had."""
+        found: dict[str, tuple[tuple[int, int], Video]] | None = getattr(self._here, "before", None)
+        if found is None:
+            found = self._here.before = {}
+        return found
+
+    def _cached(
+        self, path: str, video: Video, numbers: Sequence[int], size: tuple[int, int]
+    ) -> NDArray[np.uint8] | None:
+        if self._cache_folder is None:
+            return None
+        cache: Cache | None = getattr(self._here, "cache", None)
+        if cache is None:
+            cache = self._here.cache = Cache.open(self._cache_folder)
+        return cached_frames(cache, path, numbers, count=len(video), size=size)
 
     def _tell(self, entry: int, error: BaseException) -> None:
         if not self._told[entry]:
@@ -219,6 +250,14 @@ class VideoClips:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._here = threading.local()
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
 
 
 def _cover(video: tuple[int, int], size: tuple[int, int]) -> tuple[tuple[int, int], int, int]:

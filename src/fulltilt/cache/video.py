@@ -1,0 +1,225 @@
+"""Videos in the same shards as images: their frames in parts, each a strip of frames one below the other.
+
+A part is a record like any other, so that finding, checking, dropping and clearing work as they do for images. It is
+found by the video's path and its own number, served only while the file bears the stamp that it had when it was read,
+and knows the hash of the file. Frames are kept at `settings.target` of the video's size: the shorter side is `size`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fulltilt.cache.keys import Key, content_of, name_of, read_steadily, stamp_of
+from fulltilt.cache.manifest import LOCK, MANIFEST, check_settings, locked, read_manifest, write_manifest
+from fulltilt.cache.predict import in_words
+from fulltilt.cache.settings import CacheSettings
+from fulltilt.cache.store import Cache
+from fulltilt.cache.writer import ShardWriter, Subject, recover
+from fulltilt.decode.video import open_video
+from fulltilt.errors import CacheError, DecodeError, InputError
+from fulltilt.machine.cores import read_cores
+
+log = logging.getLogger("fulltilt.cache")
+Pixels = NDArray[np.uint8]
+PART: Final = 64
+"""Frames of a part: a decoder's pass, and what lies in memory while it is made."""
+_NO_FILE: Final = (0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VideoReport:
+    """What a build did."""
+
+    videos: int
+    present: int
+    """Were there in full already."""
+    frames: int
+    """Decoded and written."""
+    bytes: int
+    failures: dict[str, str]
+    """Videos that are not there, or not in full, and why."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    subject: Subject
+    strip: Pixels
+    frames: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """With one video."""
+
+    path: str
+    parts: int
+    problem: str | None
+
+
+def part_key(path: str | os.PathLike[str], part: int, stamp: tuple[int, ...], digest: bytes) -> Key:
+    """Of a video's part: its number goes into the name."""
+    name = hashlib.blake2b(name_of(path, None, digest), digest_size=16)
+    name.update(f"frames of part {part}".encode())
+    return Key(name.digest(), stamp + _NO_FILE)
+
+
+def cached_frames(
+    cache: Cache, path: str, numbers: Sequence[int], *, count: int, size: tuple[int, int]
+) -> Pixels | None:
+    """Frames of a video of `count`, N×H×W×3; None where one is missing, the file has changed or the size is another."""
+    try:
+        stamp = stamp_of(os.stat(path))
+    except OSError:
+        return None
+    height, width = size
+    out = np.empty((len(numbers), height, width, 3), np.uint8)
+    strips: dict[int, Pixels] = {}
+    for place, number in enumerate(numbers):
+        part, at = divmod(number, PART)
+        if part not in strips:
+            entry = cache.find(part_key(path, part, stamp, cache.settings.digest))
+            frames = min(PART, count - part * PART)
+            if entry is None or (entry.height, entry.width, entry.channels) != (frames * height, width, 3):
+                return None
+            strips[part] = cache.pixels(entry).reshape(frames, height, width, 3)
+        out[place] = strips[part][at]
+    return out
+
+
+def build_videos(
+    folder: str | os.PathLike[str],
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    settings: CacheSettings,
+    workers: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> VideoReport:
+    """Bring every video's frames into the cache in `folder`; what is there stays, a build that was stopped goes on."""
+    if settings.channels != 3 or settings.quality != "exact":
+        raise InputError("videos are kept with channels=3 and quality='exact'")
+    began, place = time.monotonic(), Path(folder)
+    wanted = list(dict.fromkeys(os.path.abspath(path) for path in paths))
+    failures: dict[str, str] = {}
+    present = frames = written = 0
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with locked(place, waiting=log.info):
+            if (place / MANIFEST).exists():
+                check_settings(place, read_manifest(place), settings)
+            elif any(file.name != LOCK for file in place.iterdir()):
+                raise CacheError(f"{place} holds other files and no cache; name an empty or new folder")
+            else:
+                write_manifest(place, settings)
+            recover(place, settings.digest)
+            cache, writer = Cache.open(place, settings), ShardWriter(place, settings.digest)
+            try:
+                for found in _in_threads(wanted, cache, workers or read_cores().usable):
+                    if isinstance(found, _Part):
+                        writer.add(found.subject, found.strip, None)
+                        frames, written = frames + found.frames, written + found.strip.nbytes
+                        continue
+                    present += found.parts == 0 and found.problem is None
+                    if found.problem is not None:
+                        failures[found.path] = found.problem
+                    if progress is not None:
+                        progress(found.path)
+            finally:
+                writer.close()
+    except OSError as error:
+        raise CacheError(
+            f"can't write into {place}: {error.strerror or error}, after {in_words(written)}; what is there stays, and "
+            "the same call goes on from it"
+        ) from error
+    return VideoReport(
+        videos=len(wanted),
+        present=present,
+        frames=frames,
+        bytes=written,
+        failures=failures,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _in_threads(paths: Sequence[str], cache: Cache, workers: int) -> Iterator[_Part | _Ended]:
+    """Parts as they are made, a few ahead of whoever takes them; then the end of each video."""
+    ahead: queue.Queue[_Part | _Ended] = queue.Queue(2 * workers)
+    stopped = threading.Event()
+
+    def put(item: _Part | _Ended) -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(queue.Full):
+                ahead.put(item, timeout=0.2)
+                return
+
+    def work(path: str) -> None:
+        parts = 0
+        problem = None
+        try:
+            for part in _missing(path, cache):
+                if stopped.is_set():
+                    return
+                put(part)
+                parts += 1
+        except (DecodeError, InputError, OSError) as error:
+            problem = str(error)
+        put(_Ended(path, parts, problem))
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="fulltilt-video") as pool:
+        jobs = [pool.submit(work, path) for path in paths]
+        left = len(paths)
+        try:
+            while left:
+                try:
+                    item = ahead.get(timeout=0.5)
+                except queue.Empty:
+                    for job in jobs:
+                        if job.done():
+                            job.result()  # what nobody expected comes out here
+                    continue
+                left -= isinstance(item, _Ended)
+                yield item
+        finally:
+            stopped.set()
+            pool.shutdown(cancel_futures=True)
+
+
+def _missing(path: str, cache: Cache) -> Iterator[_Part]:
+    """The parts of a video that the cache would not serve, decoded."""
+    settings = cache.settings
+    digest = settings.digest
+    with open_video(path) as video:
+        now = stamp_of(os.stat(path))
+        numbers = [
+            number
+            for number in range(-(-len(video) // PART))
+            if cache.find(part_key(path, number, now, digest)) is None
+        ]
+        if not numbers:
+            return
+        data, stamp = read_steadily(path)
+        content = content_of(data, None, digest)
+        del data
+        size = settings.target(video.height, video.width)
+        for number in numbers:
+            wanted = range(number * PART, min(len(video), (number + 1) * PART))
+            strip = video.frames(wanted, size=size).reshape(-1, size[1], 3)
+            if stamp_of(os.stat(path)) != stamp:
+                raise InputError(f"{path} has changed while it was decoded: is it still being written?")
+            key = part_key(path, number, stamp, digest)
+            subject = Subject(name=key.name, content=content, stamp=key.stamp, image=os.fsencode(path), mask=None)
+            yield _Part(subject, strip, len(wanted))

@@ -1,0 +1,125 @@
+"""Frames of videos in a cache: those that a decoder gives, found only while the file is the one they came from."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from tests.decode.video.support import make
+
+from fulltilt.cache import Cache, CacheSettings
+from fulltilt.cache.shard import path_of
+from fulltilt.cache.verify import verify
+from fulltilt.cache.video import PART, build_videos, cached_frames
+from fulltilt.decode.video import open_video
+from fulltilt.errors import CacheError, InputError
+from fulltilt.feed import VideoClips, feed
+
+SETTINGS = CacheSettings(size=32)
+COUNT = PART + 20
+
+
+@pytest.fixture
+def videos(tmp_path):
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    return [str(make(folder / f"v{number}", count=COUNT, gop=8)) for number in range(2)]
+
+
+@pytest.fixture
+def folder(tmp_path, videos):
+    report = build_videos(tmp_path / "cache", videos, settings=SETTINGS, workers=2)
+    assert (report.videos, report.present, report.frames, report.failures) == (2, 0, 2 * COUNT, {})
+    assert report.bytes == 2 * COUNT * 32 * 48 * 3
+    return tmp_path / "cache"
+
+
+def frames(folder, path, numbers, size=(32, 48)):
+    return cached_frames(Cache.open(folder), path, numbers, count=COUNT, size=size)
+
+
+def test_the_same_frames_as_a_decoder(folder, videos):
+    numbers = [0, 70, 3, 3, COUNT - 1, PART]
+    for path in videos:
+        with open_video(path) as video:
+            assert np.array_equal(frames(folder, path, numbers), video.frames(numbers, size=(32, 48)))
+        assert frames(folder, path, [1], size=(30, 48)) is None, "another size"
+
+
+def test_a_file_that_has_changed_is_not_served(folder, videos):
+    shutil.copyfile(videos[1], videos[0])
+    assert frames(folder, videos[0], [1]) is None
+    assert frames(folder, videos[1], [1]) is not None
+    os.unlink(videos[1])
+    assert frames(folder, videos[1], [1]) is None
+
+
+def test_a_second_build_does_what_is_left(folder, videos, tmp_path):
+    again = build_videos(folder, videos, settings=SETTINGS)
+    assert (again.present, again.frames) == (2, 0)
+    path_of(folder, 0, "index").write_bytes(path_of(folder, 0, "index").read_bytes()[:-1])  # as if it had been killed
+    more = build_videos(folder, videos, settings=SETTINGS)
+    assert more.frames in (20, PART)
+    assert all(frames(folder, path, range(COUNT)) is not None for path in videos)
+
+
+def test_verified_as_images_are(folder, videos):
+    report = verify(folder)
+    assert (report.entries, report.damage) == (4, ())
+    assert report.sources["same"] == 4
+    pixels = path_of(folder, 0, "pixels")
+    data = bytearray(pixels.read_bytes())
+    data[len(data) // 2] ^= 1
+    pixels.write_bytes(data)
+    report = verify(folder, drop=True)
+    assert [one.path for one in report.damage] in ([videos[0]], [videos[1]])
+    assert build_videos(folder, videos, settings=SETTINGS).frames in (20, PART)
+    assert verify(folder).damage == ()
+
+
+def test_what_is_wrong_is_told(tmp_path, videos, folder):
+    bad = tmp_path / "bad.mp4"
+    bad.write_bytes(b"no video" * 100)
+    report = build_videos(folder, [*videos, bad, tmp_path / "none.mp4"], settings=SETTINGS)
+    assert report.present == 2
+    assert "can't be opened as a video" in report.failures[str(bad)]
+    assert "no such file" in report.failures[str(tmp_path / "none.mp4")]
+    with pytest.raises(CacheError, match="size 32 instead of 16"):
+        build_videos(folder, videos, settings=CacheSettings(size=16))
+    with pytest.raises(CacheError, match="holds other files and no cache"):
+        build_videos(tmp_path / "videos", videos, settings=SETTINGS)
+    with pytest.raises(InputError, match="channels=3"):
+        build_videos(folder, videos, settings=CacheSettings(channels=1))
+
+
+def test_clips_from_it(folder, videos, monkeypatch):
+    options = {"length": 4, "size": (32, 32), "stride": 2, "clips": 3}
+    plain, cached = VideoClips(videos, **options), VideoClips(videos, cache=folder, **options)
+    expected = [plain[epoch, number] for epoch in range(3) for number in range(6)]
+    cached[0, 0], cached[0, 3]  # what the files are is known from here on
+    monkeypatch.setattr("fulltilt.decode.video.reader.Video.frames", None)  # nothing is decoded
+    given = [cached[epoch, number] for epoch in range(3) for number in range(6)]
+    assert all(torch.equal(a, b) for a, b in zip(expected, given, strict=True))
+
+
+def test_clips_of_what_it_lacks(folder, videos, tmp_path):
+    """A size that it does not have, and a file that has changed: decoded as ever."""
+    shutil.copyfile(videos[1], videos[0])
+    for size in ((32, 32), (40, 40)):
+        options = {"length": 4, "size": size, "clips": 2}
+        plain, cached = VideoClips(videos, **options), VideoClips(videos, cache=folder, **options)
+        assert all(torch.equal(plain[number], cached[number]) for number in range(4))
+
+
+def test_fed_by_processes(folder, videos):
+    source = VideoClips(videos, length=4, size=(32, 32), clips=3, cache=folder)
+    with feed(source, batch_size=3, num_workers=2, worker_kind="processes") as it:
+        assert [len(images) for images in it] == [3, 3]
+
+
+def test_no_cache_there(tmp_path, videos):
+    with pytest.raises(CacheError):
+        VideoClips(videos, length=4, size=(32, 32), cache=tmp_path / "nothing")
