@@ -27,7 +27,7 @@ def info(
     seconds: Annotated[float, typer.Option(help="How long each is decoded, in order and at random.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="The same as data.")] = False,
 ) -> None:
-    """Codec, size, rate, key frames, decoding rates of one thread here, and advice."""
+    """Codec, size, rate, key frames, decoding rates of one thread and of the GPU here, and advice."""
     import json
     from dataclasses import asdict
 
@@ -35,15 +35,17 @@ def info(
     from rich.progress import track
 
     from fulltilt.decode.video.survey import survey
+    from fulltilt.machine.gpus import read_gpus
 
     if not 0.05 <= seconds <= 60:
         raise InputError(f"--seconds: expected 0.05 to 60, found {seconds:g}")
     found: list[Survey] = []
     problems: dict[str, str] = {}
     console = Console(stderr=True)
+    device = "cuda:0" if read_gpus().gpus and _torch_sees_it() else None
     for path in track(files, "decoding", console=console, transient=True, disable=as_json or not console.is_terminal):
         try:
-            found.append(survey(path, seconds=seconds))
+            found.append(survey(path, seconds=seconds, device=device))
         except FulltiltError as error:
             if len(files) == 1:
                 raise
@@ -56,6 +58,59 @@ def info(
         raise typer.Exit(2)
 
 
+@video.command()
+def cache(
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A folder of videos, or a CSV with a column path.")],
+    folder: Annotated[Path, typer.Argument(metavar="CACHE", help="The cache's folder.")],
+    *,
+    size: Annotated[int, typer.Option(help="Shorter side of the frames that are kept, in pixels.")] = 224,
+    workers: Annotated[int | None, typer.Option(help="Decoders.", show_default="usable cores")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as data.")] = False,
+) -> None:
+    """Decode every frame into a cache for VideoClips(cache=…). Stopped in any way, the same command goes on."""
+    import json
+    from dataclasses import asdict
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from fulltilt.cache.predict import in_words
+    from fulltilt.cache.settings import CacheSettings
+    from fulltilt.cache.video import build_videos
+    from fulltilt.feed import VideoClips
+
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers: expected 1 or more, found {workers}")
+    paths = list(dict.fromkeys(entry.path for entry in VideoClips(source, length=1, size=(1, 1)).entries))
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as bar:
+        task = bar.add_task("decoding", total=len(paths))
+        report = build_videos(
+            folder,
+            paths,
+            settings=CacheSettings(size=size),
+            workers=workers,
+            progress=lambda _: bar.advance(task),
+        )
+    if as_json:
+        print(json.dumps(asdict(report), indent=2))
+    else:
+        print(
+            f"{report.frames:,} frames decoded ({in_words(report.bytes)}, {report.seconds:.1f} s); of "
+            f"{report.videos:,} videos {report.present:,} were there, {len(report.failures):,} are left out"
+        )
+        for path, problem in report.failures.items():
+            print(problem if path in problem else f"{path}: {problem}")
+    if report.failures:
+        raise typer.Exit(2)
+
+
+def _torch_sees_it() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def _show(found: list[Survey], problems: dict[str, str]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -64,7 +119,7 @@ def _show(found: list[Survey], problems: dict[str, str]) -> None:
     if found:
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
         table.add_column("file")
-        for name in ("codec", "size", "rate", "frames", "length", "key frames", "in order", "random clips"):
+        for name in ("codec", "size", "rate", "frames", "length", "key frames", "in order", "random clips", "NVDEC"):
             table.add_column(name, justify="right", no_wrap=True)
         for one in found:
             length = "–" if one.duration_seconds is None else f"{one.duration_seconds:.1f} s"
@@ -78,9 +133,12 @@ def _show(found: list[Survey], problems: dict[str, str]) -> None:
                 f"every {one.key_interval:.0f}",
                 f"{one.frames_per_second:,.0f}/s",
                 f"{one.clip_frames_per_second:,.0f}/s",
+                "–" if one.nvdec_frames_per_second is None else f"{one.nvdec_frames_per_second:,.0f}/s",
             )
         console.print(table)
     for one in found:
+        if one.nvdec_problem is not None:
+            console.print(f"NVDEC: {one.nvdec_problem}", style="dim", highlight=False, soft_wrap=True)
         if one.advice is not None:
             console.print(f"{Path(one.path).name}: {one.advice}", style="yellow", highlight=False, soft_wrap=True)
     for text in problems.values():

@@ -100,7 +100,7 @@ class VideoClips:
                 `stats()["skipped"]` counts them.
             threads: of each decoder.
             open_videos: decoders that each worker keeps open.
-            cache: a folder that `fulltilt cache build --video` has filled: frames that it holds in the size that is
+            cache: a folder that `fulltilt video cache` has filled: frames that it holds in the size that is
                 needed are copied from it, others are decoded.
         """
         for name, value in (("length", length), ("stride", stride), ("clips", clips), ("open_videos", open_videos)):

@@ -34,12 +34,17 @@ class Survey:
     """One after another, by one thread."""
     clip_frames_per_second: float
     """Of random clips of `CLIP` frames, by one thread: counted are those of the clips."""
+    nvdec_frames_per_second: float | None
+    """One after another, by one decoder of the GPU; None without a GPU, or where it does not decode this."""
+    nvdec_problem: str | None
+    """Why it does not."""
     advice: str | None
 
 
-def survey(path: str | PathLike[str], *, seconds: float = 1.0) -> Survey:
-    """Opens it and decodes for about `seconds` each in order and at random."""
+def survey(path: str | PathLike[str], *, seconds: float = 1.0, device: str | None = None) -> Survey:
+    """Opens it and decodes for about `seconds` each in order, at random, and on `device` where it is given."""
     with open_video(path) as video:
+        nvdec, problem = (None, None) if device is None else _on_device(path, video, seconds, device)
         in_order = _rate(video, seconds, lambda at: range(at * CLIP % len(video), len(video))[:CLIP])
         draw = np.random.default_rng(0)
         latest = max(1, len(video) - CLIP + 1)
@@ -56,8 +61,26 @@ def survey(path: str | PathLike[str], *, seconds: float = 1.0) -> Survey:
             key_interval=interval,
             frames_per_second=in_order,
             clip_frames_per_second=clips,
+            nvdec_frames_per_second=nvdec,
+            nvdec_problem=problem,
             advice=advice(interval, seekable=video.index.times is not None),
         )
+
+
+def _on_device(path: str | PathLike[str], video: Video, seconds: float, device: str) -> tuple[float | None, str | None]:
+    """Frames per second of the GPU's engines, or why there are none."""
+    import torch
+
+    with open_video(path, known=video.known, device=device) as there:
+        if there.decision.value != "nvdec":
+            return None, there.decision.reason
+
+        def frames(wanted: range) -> int:
+            given = len(there.frames(wanted))
+            torch.cuda.synchronize(there.device)
+            return given
+
+        return _counted(frames, seconds, lambda at: range(at * CLIP % len(there), len(there))[:CLIP]), None
 
 
 def decoded_per_frame(key_interval: float, clip: int = CLIP) -> float:
@@ -79,10 +102,14 @@ def advice(key_interval: float, *, seekable: bool, clip: int = CLIP) -> str | No
 
 
 def _rate(video: Video, seconds: float, pick: Callable[[int], range]) -> float:
+    return _counted(lambda wanted: len(video.frames(wanted)), seconds, pick)
+
+
+def _counted(frames: Callable[[range], int], seconds: float, pick: Callable[[int], range]) -> float:
     """Frames per second over at least one call."""
     given, began = 0, time.perf_counter()
     for number in range(10_000):
-        given += len(video.frames(pick(number)))
+        given += frames(pick(number))
         if time.perf_counter() - began >= seconds:
             break
     return given / (time.perf_counter() - began)
