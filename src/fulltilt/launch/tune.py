@@ -38,7 +38,9 @@ _TRIAL_STEPS = (45, 1500)
 _COMPILE_SECONDS = 20.0
 """Steps after the first may compile, too: the first one is not counted."""
 _VERIFY_STEPS = (12, 40)
-_VERIFY_SECONDS = 8.0
+_VERIFY_SECONDS = 6.0
+_VERIFY_SHARE = 0.45
+"""Of what is left of the time, verification is given no more in advance: on a slow machine something is to be tried."""
 _SEED = 20_000_003
 
 
@@ -156,10 +158,11 @@ class Tuner:
     # losses
 
     def _verify_seconds(self, chosen: Sequence[Candidate]) -> float:
-        """Before and after; for numeric settings a third run, and their own limit."""
+        """Before and after; for numeric settings a third run."""
         numeric = any(level_of(one.settings) != "exact" for one in chosen)
         steps = min(_VERIFY_SECONDS, _VERIFY_STEPS[1] * self.step_seconds)
-        return (4 if numeric else 2) * (self.start_seconds + steps)
+        needed = (3 if numeric else 2) * (self.start_seconds + steps)
+        return min(needed, _VERIFY_SHARE * max(self.until - self.clock(), 0.0))
 
     def _losses(self, settings: Mapping[str, Any], *, again: bool = False) -> tuple[float, ...]:
         key = repr(sorted(settings.items())) + ("again" if again else "")
