@@ -64,7 +64,7 @@ def _about(diagnosis: Diagnosis) -> Text:
     seen = diagnosis.observation
     facts = [" ".join(seen.command)]
     if seen.training is not None:
-        facts.append(f"{seen.training.model}, {seen.training.parameters / 1e6:.3g} M parameters")
+        facts.append(f"{seen.training.model}, {words.parameters(seen.training.parameters)}")
         facts.append(seen.training.device)
     if seen.surroundings is not None:
         facts += [seen.surroundings.gpu] if seen.surroundings.gpu else []
@@ -81,7 +81,7 @@ def _rates(diagnosis: Diagnosis, figures: Figures, width: int) -> Iterator[Text]
     yield Text(diagnosis.verdict, style="bold green" if fine else "bold")
     yield Text("")
     rows = [("now", figures.rate, "blue"), ("limit of the step", diagnosis.limits.step, "green")]
-    if figures.unit == "samples":
+    if figures.train_loader is not None and figures.unit == "samples":
         rows.append(("loader alone", diagnosis.limits.loader, "yellow"))
     shown = [rate for _, rate, _ in rows if rate]
     top = max(shown, default=1.0)

@@ -44,6 +44,12 @@ def size(count: int | float) -> str:
     raise AssertionError("unreachable")
 
 
+def parameters(count: int) -> str:
+    """`25.6 M parameters`."""
+    value, unit = (count / 1e9, " B") if count >= 1e9 else (count / 1e6, " M") if count >= 1e6 else (float(count), "")
+    return f"{value:.3g}{unit} parameters" if unit else f"{count:,} parameters"
+
+
 def place(found: Place | None) -> str | None:
     """`train.py:31`."""
     return None if found is None else f"{Path(found.file).name}:{found.line}"

@@ -64,7 +64,7 @@ def _heading(diagnosis: Diagnosis, command: str) -> Markup:
     seen = diagnosis.observation
     facts = [f"{len(seen.steps)} steps watched"]
     if seen.training is not None:
-        facts.append(f"{seen.training.model}, {seen.training.parameters / 1e6:.3g} M parameters")
+        facts.append(f"{seen.training.model}, {words.parameters(seen.training.parameters)}")
         facts.append(seen.surroundings.gpu if seen.surroundings and seen.surroundings.gpu else seen.training.device)
     if seen.world > 1:
         facts.append(f"{seen.world} ranks")
