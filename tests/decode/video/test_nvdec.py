@@ -6,6 +6,7 @@ forgets all parameter sets at the end of a stream.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from types import SimpleNamespace
 
@@ -199,3 +200,49 @@ def test_pictures_become_what_the_cpu_gives(tmp_path, engine):
             apart = np.abs(ours.numpy().astype(int) - video.frames([17], size=size))
             assert apart.mean() <= 2
             assert size != (192, 256) or apart.max() <= 3
+
+
+@pytest.fixture
+def no_streams(monkeypatch):
+    """What is asked of CUDA, answered here."""
+
+    class Device(contextlib.nullcontext):
+        pass
+
+    monkeypatch.setattr(torch.cuda, "device", Device)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: SimpleNamespace(wait_stream=lambda _: None))
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda *_: None)
+
+
+@pytest.mark.parametrize("turn", [0, 90, 180])
+def test_frames_as_they_were_asked_for(tmp_path, engine, no_streams, turn):
+    """Any order, twice the same, more than are converted at once, upright, scaled."""
+    path = make(tmp_path / "v", size=(128, 96), rotation=turn)
+    found, _ = engine(path)
+    with open_video(path) as here, open_video(path, device="cpu") as there:
+        there._engine, there._stream = found, None
+        for wanted in ([7], [30, 3, 3, 31], range(40), [8], []):
+            ours, theirs = there.frames(wanted), here.frames(wanted)
+            assert ours.shape == theirs.shape
+            assert (np.abs(ours.numpy().astype(int) - theirs) <= 3).all()
+        size = (24, 36)
+        assert np.abs(there.frames([5, 2], size=size).numpy().astype(int) - here.frames([5, 2], size=size)).mean() < 2.5
+        assert there.decision.value == "cpu", "it was not the fixture's engine that decided"
+
+
+def test_an_engine_that_fails_is_left(tmp_path, engine, no_streams):
+    path = make(tmp_path / "v", size=(128, 96))
+    found, _ = engine(path, broken=(20,))
+    with open_video(path) as here, open_video(path, device="cpu") as there:
+        there._engine, there._stream = found, None
+        assert there.frames([1]).shape == (1, 96, 128, 3)
+        assert np.array_equal(there.frames([22]).numpy(), here.frames([22])), "by the CPU"
+        assert there._engine is None
+        assert "HW decoder faced error" in there.decision.reason
+
+
+def test_without_the_library(monkeypatch):
+    monkeypatch.setattr(nvdec, "_imported", lambda: (None, "No module named 'PyNvVideoCodec'"))
+    with pytest.raises(UnavailableError, match=r"NVDEC needs PyNvVideoCodec \(No module named"):
+        nvdec.library()

@@ -40,15 +40,22 @@ _NOT_SHOWN = 1 << 40
 """In a number's place: the packet shows no frame of the index."""
 
 
-@functools.cache
 def library() -> Any:
-    """PyNvVideoCodec, or why it is not there."""
+    """PyNvVideoCodec; UnavailableError says why it is not there."""
+    found, reason = _imported()
+    if found is None:
+        raise UnavailableError(f"NVDEC needs PyNvVideoCodec ({reason}): pip install 'fulltilt[video]'")
+    return found
+
+
+@functools.cache
+def _imported() -> tuple[Any, str]:
+    """Tried once: where it finds no driver it says so at length, each time that it is imported."""
     try:
         import PyNvVideoCodec  # type: ignore[import-not-found,unused-ignore]
-    except (ImportError, RuntimeError, OSError) as error:  # it looks for the driver when it is imported
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UnavailableError(f"NVDEC needs PyNvVideoCodec ({said}): pip install 'fulltilt[video]'") from error
-    return PyNvVideoCodec
+    except (ImportError, RuntimeError, OSError) as error:
+        return None, (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return PyNvVideoCodec, ""
 
 
 def reason_against(container: Container, known: Known) -> str | None:
@@ -175,7 +182,7 @@ class Engine:
         packet.pts = number
         frames = self._call(lambda: self._decoder.Decode(packet))
         with torch.cuda.stream(self._stream):
-            return [(int(frame.getPTS()), _plane(frame)) for frame in frames]
+            return [(int(frame.getPTS()), _plane(frame, self._rows)) for frame in frames]
 
     def _call(self, what: Any) -> Any:
         """The library's own errors, as ours."""
@@ -191,11 +198,17 @@ class Engine:
         self._container.close()
 
 
-def _plane(frame: Any) -> Tensor:
+def _plane(frame: Any, height: int) -> Tensor:
+    """Luma rows and below them the chroma's, in the decoder's own memory."""
     import torch
 
     plane: Tensor = torch.utils.dlpack.from_dlpack(frame)
-    return plane.squeeze(-1) if plane.dim() == 3 else plane
+    if plane.dim() == 3 and plane.shape[-1] == 1:
+        plane = plane[..., 0]
+    if plane.shape[0] == height * 3 // 2:
+        return plane
+    luma, chroma = (torch.as_tensor(part, device=plane.device) for part in frame.cuda())  # described one by one
+    return torch.cat([luma.reshape(height, -1), chroma.reshape(height // 2, -1)])
 
 
 def _own_errors(library: Any) -> tuple[type[BaseException], ...]:
