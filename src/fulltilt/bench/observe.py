@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -18,8 +19,8 @@ SHORT_MS = 2.0
 """Steps up to here may cost MOST_MS more, longer ones MOST_SHARE of themselves."""
 MOST_MS = 0.05
 MOST_SHARE = 0.01
-PAIRS = 6
-QUICK_PAIRS = 2
+PAIRS = 8
+QUICK_PAIRS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class Cost:
     added_ms: float
     """The median of the differences between neighbouring blocks."""
     noise_ms: float
-    """Half of the middle half of those differences."""
+    """How sure that is: half the middle half of the differences, over the root of their number."""
     blocks: int
 
     @property
@@ -92,7 +93,7 @@ def cost(asked_ms: float, *, plain: Sequence[float], watched: Sequence[float]) -
         plain_ms=median(plain) * 1e3,
         watched_ms=median(watched) * 1e3,
         added_ms=median(added),
-        noise_ms=(added[-1 - quarter] - added[quarter]) / 2,
+        noise_ms=(added[-1 - quarter] - added[quarter]) / 2 / math.sqrt(len(added)),
         blocks=len(added),
     )
 

@@ -17,9 +17,9 @@ from fulltilt.launch.job import Job
 STEPS_MS = (1.0, 10.0, 100.0)
 BATCH = 32
 WIDTH = 64
-BLOCK_SECONDS = 0.8
+BLOCK_SECONDS = 0.5
 """A block has as many steps as fit, and at least four."""
-WARM_UP_SECONDS = 0.3
+WARM_UP_SECONDS = 0.2
 """Before each block: the interpreter adapts its code to functions that were put in or taken out."""
 MOST_STEPS = 2000
 SIZINGS = 6
