@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -20,8 +21,18 @@ KIND = "fulltilt diagnosis"
 
 def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """All of it, with the observations that it was made from."""
-    data = dataclasses.asdict(diagnosis)
-    return {"kind": KIND, **data}
+    return {"kind": KIND, **_plain(dataclasses.asdict(diagnosis))}
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no word for a loss that is not a number; null is read back as one that is not known."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
 
 
 def from_json(data: Mapping[str, Any]) -> Diagnosis:

@@ -1,0 +1,56 @@
+"""A diagnosis as JSON and back; two of them compared."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from fulltilt.diagnose.compare import compared
+from fulltilt.diagnose.serial import from_json, read, to_json
+
+FEW = {"phases": {"data wait": 40}, "loader": {"num_workers": 2}, "loader_rate": 446, "stages": {"item": 4.48}}
+
+
+def test_there_and_back(planted, tmp_path):
+    found = planted(**FEW).diagnose()
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(to_json(found), allow_nan=False))
+    assert read(path) == found
+    # What `fulltilt run` writes has it inside.
+    path.write_text(json.dumps({"plan": None, "diagnosis": to_json(found)}))
+    assert read(path) == found
+
+
+def test_a_loss_that_is_no_number_makes_no_broken_json(planted):
+    found = planted().diagnose()
+    steps = (replace(found.observation.steps[0], loss=float("nan")), *found.observation.steps[1:])
+    found = replace(found, observation=replace(found.observation, steps=steps))
+    data = json.loads(json.dumps(to_json(found), allow_nan=False))
+    assert from_json(data).observation.steps[0].loss is None
+    assert from_json(data).observation.steps[1].loss == 1.0
+
+
+def test_compared(planted):
+    before, after = planted(**FEW).diagnose(), planted().diagnose()
+    found = compared(before, after)
+    assert found.speedup == pytest.approx(71.7 / 31.8)
+    assert found.gone == ("too few workers",)
+    assert found.new == ()
+    rows = {row.name: row for row in found.rows}
+    assert rows["rate"].change == "2.25×"
+    assert rows["data wait"].shown == ("40 ms", "100 µs")
+    assert rows["headroom"].change == "-55 points"
+    back = compared(after.observation, before)
+    assert back.speedup == pytest.approx(31.8 / 71.7)
+    assert (back.gone, back.new) == ((), ())
+    assert "headroom" not in {row.name for row in back.rows}
+
+
+def test_steps_are_compared_where_samples_are_not_counted(planted):
+    first = planted().observation()
+    second = replace(first, steps=tuple(replace(step, samples=None) for step in first.steps))
+    found = compared(first, second)
+    assert found.speedup == pytest.approx(1)
+    assert found.rows[0].shown == ("31.4 steps/s", "31.4 steps/s")
