@@ -130,10 +130,10 @@ def test_the_command(tmp_path, monkeypatch):
     result = CliRunner().invoke(bench, ["video", "--quick", "--json", str(file)])
     assert result.exit_code == 0, result.output
     cases = {case["key"]: case for case in json.loads(file.read_text())["cases"]}
-    assert list(cases) == ["cpu", "nvdec", "both", "loader", "loader_jumps", "loader_scaled", "feed"]
+    assert list(cases) == ["cpu", "nvdec", "both", "loader", "loader_jumps", "loader_scaled", "feed", "feed_cached"]
     assert cases["cpu"]["frames_per_second"] > 0
     assert cases["feed"]["clips_per_second"] > 0
     assert "no video engines" in cases["nvdec"]["problem"]
     again = CliRunner().invoke(bench, ["video", "--quick", "--only", "cpu", "--json", str(file)])
     assert again.exit_code == 0, again.output
-    assert len(json.loads(file.read_text())["cases"]) == 7
+    assert len(json.loads(file.read_text())["cases"]) == 8

@@ -59,10 +59,17 @@ class PerItem(Dataset[torch.Tensor]):
 
 
 def feed_rate(
-    paths: list[Path], *, size: int, batch: int, workers: int, device: str, seconds: float
+    paths: list[Path],
+    *,
+    size: int,
+    batch: int,
+    workers: int,
+    device: str,
+    seconds: float,
+    cache: Path | None = None,
 ) -> tuple[float, dict[str, Any]]:
     """Clips per second through the feed, and how it was done."""
-    source = VideoClips(paths, length=LENGTH, size=(size, size), clips=batch)
+    source = VideoClips(paths, length=LENGTH, size=(size, size), clips=batch, cache=cache)
     with feed(source, batch_size=batch, shuffle=True, num_workers=workers, device=device) as batches:
 
         def endless() -> Iterable[Any]:

@@ -25,6 +25,8 @@ from fulltilt.bench.video.figures import (
 )
 from fulltilt.bench.video.material import Material, make_videos
 from fulltilt.bench.video.rates import Crew, beside
+from fulltilt.cache import CacheSettings
+from fulltilt.cache.video import build_videos
 from fulltilt.errors import FulltiltError, InputError
 from fulltilt.machine.cores import read_cores
 
@@ -195,4 +197,25 @@ def _clips(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
         at_least=TIMES_LOADER if chosen.targets else None,
         notes={**notes, **against},
     )
-    return [*cases, ours]
+    say("clips: feed, from a cache")
+    folder = paths[0].parent / "cache"
+    built = build_videos(folder, paths, settings=CacheSettings(size=chosen.size))
+    rate, notes = feed_rate(
+        paths,
+        size=chosen.size,
+        batch=chosen.batch,
+        workers=workers,
+        device=chosen.device,
+        seconds=chosen.seconds,
+        cache=folder,
+    )
+    cached = Case(
+        part="clips",
+        key="feed_cached",
+        title=f"feed(VideoClips) from a cache, {workers} workers",
+        per_second=rate,
+        unit="clips",
+        times=rate / best,
+        notes={**notes, "cache_frames_per_second": round(built.frames / built.seconds), "cache_bytes": built.bytes},
+    )
+    return [*cases, ours, cached]

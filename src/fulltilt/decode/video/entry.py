@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 _IDR, _SEI, _RECOVERY_POINT = 5, 6, 6
 _REFERENCE = 0x60
+_AV1C = 0x81
+"""Marker and version, before a sequence header."""
 _PICTURE = b"\x00\x00\x01\xb6"
 """Begins a picture (VOP) of MPEG-4 part 2."""
 
@@ -71,10 +73,17 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
     return (value + data[at], at + 1) if at < len(data) else (value, at)
 
 
-def parameter_sets(extradata: bytes) -> bytes:
-    """What an H.264 stream in mp4 or mkv keeps apart from its packets (avcC), behind start codes; else nothing."""
-    if len(extradata) < 7 or extradata[0] != 1:
+def parameter_sets(codec: str, extradata: bytes | None) -> bytes:
+    """What an H.264 or AV1 stream in mp4 or mkv may keep apart from its packets, as it stands in a stream itself."""
+    if not extradata or len(extradata) < 5:
         return b""
+    if codec in ("av1", "libdav1d"):
+        return extradata[4:] if extradata[0] == _AV1C else b""
+    return _avc_sets(extradata) if codec == "h264" and extradata[0] == 1 else b""
+
+
+def _avc_sets(extradata: bytes) -> bytes:
+    """Of an avcC box, behind start codes."""
     found, at = [], 5
     for mask in (0x1F, 0xFF):  # sequence sets, then picture sets
         if at >= len(extradata):

@@ -159,7 +159,7 @@ class Engine:
         convert = None
         if filter_name is not None:
             convert = pyav().BitStreamFilterContext(filter_name, self._container.stream)
-        head = parameter_sets(extradata) if context.name == "h264" and extradata else b""
+        head = parameter_sets(context.name, extradata)
         begun = False
         for number, packet in self._packets():
             # At the file's beginning a key frame may be one that is not shown (edit lists).
