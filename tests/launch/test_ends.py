@@ -48,6 +48,47 @@ def test_a_script_that_fails_shows_its_own_traceback_and_status_and_nothing_else
     assert len(seen.steps) >= 3  # the four before it, less those that warm up
 
 
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_so_does_one_whose_dataset_fails(workers: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        """
+import sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Compose:
+    def __init__(self, *members):
+        self.transforms = list(members)
+    def __call__(self, value):
+        for member in self.transforms:
+            value = member(value)
+        return value
+
+class Divide:
+    def __call__(self, value):
+        return 1 / value
+
+class Bad(Dataset):
+    def __init__(self):
+        self.transform = Compose(Divide())
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return self.transform(5 - index)
+
+for batch in DataLoader(Bad(), batch_size=2, num_workers=int(sys.argv[1])):
+    pass
+"""
+    )
+    command = parse([str(script), workers])
+    seen, out, err = echoed(command, capfd)
+    alone = plainly(command)
+    assert "ZeroDivisionError" in alone.stderr
+    assert (out, err) == (alone.stdout, alone.stderr)
+    assert (seen.ended, seen.exit_status) == ("failed", 1)
+
+
 def test_the_last_lines_of_one_that_fails_are_kept_where_its_output_is_not_shown() -> None:
     seen = observe(small("fails", "20"))
     assert any("ValueError: the fifth call" in note for note in seen.notes)

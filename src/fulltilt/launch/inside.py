@@ -18,6 +18,7 @@ from fulltilt.launch.imports import after_import
 from fulltilt.launch.job import Job
 from fulltilt.launch.patching import put
 from fulltilt.launch.stages import Stages
+from fulltilt.launch.traces import without_us
 from fulltilt.launch.watch import Enough, Watch
 
 INSISTENCE = 3
@@ -25,8 +26,6 @@ INSISTENCE = 3
 
 GPU_STEPS = 20
 """A model that is on no GPU after so many is on none."""
-
-_OURS = str(Path(__file__).parent) + os.sep
 
 
 class Process:
@@ -188,29 +187,10 @@ def _quiet_hook(process: Process, shown: Any) -> Any:
 
     def hook(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
         process.watch.ended = process.watch.ended or "failed"
-        _without_us(error, set())
+        without_us(error)
         shown(kind, error, error.__traceback__ if at is not None else None)
 
     return hook
-
-
-def _without_us(error: BaseException | None, known: set[int]) -> None:
-    """Take our frames out of the traceback, and out of those of its causes."""
-    if error is None or id(error) in known:
-        return
-    known.add(id(error))
-    frames = []
-    at = error.__traceback__
-    while at is not None:
-        if not at.tb_frame.f_code.co_filename.startswith(_OURS):
-            frames.append(at)
-        at = at.tb_next
-    for frame, following in zip(frames, [*frames[1:], None], strict=True):
-        frame.tb_next = following
-    if frames:
-        error.__traceback__ = frames[0]
-    _without_us(error.__cause__, known)
-    _without_us(error.__context__, known)
 
 
 def _gpu_clock(watch: Watch) -> Any:

@@ -6,6 +6,7 @@ import builtins
 import functools
 import io
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from fulltilt.launch.imports import after_import
 from fulltilt.launch.loaders import NUMBER
 from fulltilt.launch.patching import put
 from fulltilt.launch.stages import Stages, Timed
+from fulltilt.launch.traces import without_us
 from fulltilt.launch.transforms import time_parts
 from fulltilt.launch.watch import Watch
 
@@ -39,6 +41,7 @@ def install(watch: Watch, stages: Stages, *, tie_draws: int | None) -> None:
     _fetchers(fetch, stages, tie_draws)
     _worker_loop(watch, stages)
     _pinning(stages)
+    _failing()
     put(builtins, "open", _opening(stages, builtins.open))
     put(Path, "read_bytes", _plain(stages, "read", Path.read_bytes))
     for module, kinds in LIBRARIES.items():
@@ -145,6 +148,21 @@ def _pinning(stages: Stages) -> None:
 
     put(pin_memory, "pin_memory", pin)
     put(pin_memory, "_pin_memory_loop", loop)
+
+
+def _failing() -> None:
+    """A worker's error is sent to the training process as text."""
+    from torch._utils import ExceptionWrapper
+
+    made: Any = ExceptionWrapper.__init__
+
+    @functools.wraps(made)
+    def __init__(self: Any, exc_info: Any = None, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        kind, error, _ = exc_info or sys.exc_info()
+        without_us(error)
+        made(self, (kind, error, None if error is None else error.__traceback__), *args, **kwargs)
+
+    put(ExceptionWrapper, "__init__", __init__)
 
 
 class _Reader(io.BufferedReader):
