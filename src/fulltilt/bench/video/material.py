@@ -11,6 +11,7 @@ import numpy as np
 from fulltilt.decode.video.container import pyav
 
 GOP = 32
+RATE = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,22 +34,27 @@ def make_videos(folder: Path, material: Material) -> list[Path]:
     width, height = material.width, material.height
     first = folder / "0.mp4"
     scene = _scene(width + 2 * material.frames, height + material.frames)
-    grain = np.random.default_rng(1).integers(-3, 4, (height + 64, width + 64), dtype=np.int16)
+    grain = np.random.default_rng(1).integers(-6, 7, (height + 64, width + 64), dtype=np.int16)
     with av.open(str(first), "w") as file:
-        stream = file.add_stream("libx264", rate=30, options={"preset": "veryfast", "crf": "23", "bf": "2"})
+        stream = file.add_stream("libx264", rate=RATE, options={"preset": "veryfast", "crf": "23", "bf": "2"})
         stream.width, stream.height, stream.pix_fmt, stream.gop_size = width, height, "yuv420p", GOP
         planes = np.full((height * 3 // 2, width), 128, np.uint8)
         for number in range(material.frames):
             part = scene[number : number + height, 2 * number : 2 * number + width]
             at = number * 17 % 64
             planes[:height] = np.clip(part + grain[at : at + height, at : at + width], 0, 255)
-            planes[height:] = part[::2] // 2 + 64
+            colour = part[::2, ::2] // 2 + 64
+            planes[height:] = np.concatenate([colour, 255 - colour]).reshape(-1, width)
             file.mux(stream.encode(av.VideoFrame.from_ndarray(planes, "yuv420p")))
         file.mux(stream.encode(None))
     others = [folder / f"{number}.mp4" for number in range(1, material.files)]
     for other in others:
         shutil.copyfile(first, other)
     return [first, *others]
+
+
+def megabits_per_second(path: Path, material: Material) -> float:
+    return path.stat().st_size * 8e-6 * RATE / material.frames
 
 
 def _scene(width: int, height: int) -> np.ndarray:

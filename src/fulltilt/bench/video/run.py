@@ -23,7 +23,7 @@ from fulltilt.bench.video.figures import (
     Case,
     VideoBench,
 )
-from fulltilt.bench.video.material import Material, make_videos
+from fulltilt.bench.video.material import Material, make_videos, megabits_per_second
 from fulltilt.bench.video.rates import Crew, beside
 from fulltilt.cache import CacheSettings
 from fulltilt.cache.video import build_videos
@@ -96,13 +96,14 @@ def measure(*, quick: bool, only: Sequence[str], folder: Path | None = None, say
     with tempfile.TemporaryDirectory(prefix="fulltilt-video-", dir=folder) as home:
         say(f"{chosen.material.title}: is made")
         paths = make_videos(Path(home), chosen.material)
+        title = f"{chosen.material.title}, {megabits_per_second(paths[0], chosen.material):.1f} Mbit/s"
         for part in PARTS:
             if part in only:
                 cases += run[part](chosen, paths, say)
     return VideoBench(
         machine=machine_facts({"av": "av", "PyNvVideoCodec": "PyNvVideoCodec"}),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        video=chosen.material.title,
+        video=title,
         cases=tuple(cases),
         seconds=time.monotonic() - began,
         problem=None if gpu else NO_GPU,
