@@ -251,3 +251,16 @@ for (batch,) in pickle.loads(pickle.dumps(loader)):
     train(batch)
 """
     assert len(seen_of(code, tmp_path).loaders) == 2
+
+
+def test_steps_of_a_compiled_optimizer_are_told_by_the_gradients_that_are_cleared(tmp_path: Path) -> None:
+    code = """
+@torch.compile(backend="eager")
+def step():
+    optimizer.step()
+for _ in range(12):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).mean().backward()
+    step()
+"""
+    assert seen_of(code, tmp_path).steps[-1].number == 10  # the last one's gradients are never cleared

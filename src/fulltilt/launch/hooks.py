@@ -156,9 +156,23 @@ def _optimizers(watch: Watch, ended: Callable[[], None]) -> None:
 
     register(lambda: register_optimizer_step_pre_hook(before))
     register(lambda: register_optimizer_step_post_hook(after))
-    put(Optimizer, "zero_grad", phased(watch, Optimizer.zero_grad, OPTIMIZER))
+    put(Optimizer, "zero_grad", _clearing(watch, phased(watch, Optimizer.zero_grad, OPTIMIZER), ended))
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         put(torch.nn.utils, name, phased(watch, getattr(torch.nn.utils, name), OPTIMIZER))
+
+
+def _clearing(watch: Watch, cleared: Callable[..., Any], ended: Callable[[], None]) -> Callable[..., Any]:
+    import torch
+
+    compiling = torch.compiler.is_dynamo_compiling
+
+    @functools.wraps(cleared)
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not compiling() and get_ident() == watch.thread and watch.cleared_by(self):
+            ended()
+        return cleared(self, *args, **kwargs)
+
+    return zero_grad
 
 
 def _scalers(watch: Watch, ended: Callable[[], None]) -> None:

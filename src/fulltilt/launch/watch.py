@@ -90,6 +90,10 @@ class Watch:
         self.optimizer: Any = None
         self.counts: Counter[int] = Counter()
         """Steps of each optimizer since the last one that counted."""
+        self.hooked = False
+        """An optimizer's step was seen; one that is compiled never is."""
+        self.unstepped = False
+        """There are gradients that no step was seen of."""
         self.backwards = 0
         self.losses: list[Any] = []
         self.span_samples = 0
@@ -141,6 +145,7 @@ class Watch:
 
     def backward(self, loss: Any) -> None:
         self.backwards += 1
+        self.unstepped = True
         self.timeline.trained = True
         if self.last_loader is not None:
             self.last_loader.role = "train"
@@ -150,7 +155,8 @@ class Watch:
     def step_of(self, optimizer: Any) -> None:
         """An optimizer has made its step. Of several, the one that steps most often counts: one that has stepped
         twice while another has not takes its place, be that one rarer or done with."""
-        self.stepped = True
+        self.stepped = self.hooked = True
+        self.unstepped = False
         if optimizer is not self.optimizer:
             self.counts[id(optimizer)] += 1
             if self.optimizer is not None and self.counts[id(optimizer)] <= 1:
@@ -159,6 +165,15 @@ class Watch:
         if self.counts:
             self.counts.clear()
         self.step_ended()
+
+    def cleared_by(self, optimizer: Any) -> bool:
+        """Gradients are cleared. Where no step is ever seen, that tells that there was one."""
+        if self.hooked or not self.unstepped:
+            return False
+        self.unstepped = False
+        self.optimizer = optimizer
+        self.step_ended()
+        return True
 
     def step_ended(self) -> None:
         record = self.timeline.step()
