@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from collections import UserDict, namedtuple
+from collections.abc import Iterator
 
+import pytest
 import torch
 
 from fulltilt.launch.replay import Replay, mapped
@@ -70,3 +72,21 @@ def test_mappings_of_other_kinds() -> None:
     assert isinstance(other, UserDict)
     assert float(other["ids"][0]) == 2.0
     assert float(batch["ids"][0]) == 1.0
+
+
+def test_an_epoch_ends_as_the_loaders_own_does() -> None:
+    replay, seen = shelf()
+    seen.role = "train"
+    replay.following(seen, 5, Loader)
+    with pytest.raises(StopIteration):
+        replay.following(seen, 6, Loader)
+
+
+def test_a_loader_with_one_iterator_for_all_epochs_goes_on() -> None:
+    class Endless(Loader):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(6))
+
+    replay, seen = shelf()
+    seen.role, seen.loader = "train", Endless()
+    assert "image" in replay.following(seen, 600, Loader)

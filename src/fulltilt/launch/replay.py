@@ -6,6 +6,7 @@ The script's own loop runs on; only its loader and its copies cost nothing any m
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,12 +31,9 @@ class Replay:
 
     def epoch(self, seen: LoaderSeen) -> Any:
         """An epoch of kept batches, as long as the loader's own."""
-        try:
-            length: int | None = len(seen.loader)
-        except (TypeError, NotImplementedError):
-            length = None
+        length = _length(seen.loader)
         given = 0
-        while length is None or given < length:
+        while given < length:
             self.begun = True
             yield self._shelves[seen.number].next(self)
             given += 1
@@ -43,11 +41,7 @@ class Replay:
     def following(self, seen: LoaderSeen, place: int, real: Callable[[], Any]) -> Any:
         """The loader's next batch, `place` of its epoch: its own until enough are kept, then those."""
         if self.ready(seen):
-            try:
-                over = place >= len(seen.loader)
-            except (TypeError, NotImplementedError):
-                over = False
-            if over:
+            if place >= _epoch_batches(seen.loader):
                 raise StopIteration
             self.begun = True
             return self._shelves[seen.number].next(self)
@@ -132,6 +126,22 @@ def mapped(batch: Any, change: Callable[[Any], Any], *, of: type | None = None) 
         vars(other).update({key: mapped(value, change, of=of) for key, value in vars(batch).items()})
         return other
     return batch
+
+
+def _epoch_batches(loader: Any) -> float:
+    """After how many batches its iterator ends. Loaders that iterate in a way of their own keep one iterator for all
+    epochs, which never does."""
+    from torch.utils.data import DataLoader
+
+    own = getattr(type(loader), "__iter__", DataLoader.__iter__)
+    return _length(loader) if own is DataLoader.__iter__ else math.inf
+
+
+def _length(loader: Any) -> float:
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return math.inf
 
 
 def _refilled(batch: Any, values: dict[Any, Any]) -> Any:
