@@ -68,6 +68,7 @@ def test_a_starved_script_is_found_a_plan_that_is_used_again(home: Path) -> None
     assert first.stdout == "trained 400\n", "trials' output is not the script's"
     found = json.loads((home / "found.json").read_text())
     plan = found["plan"]
+    assert plan is not None, first.stderr
     assert plan["settings"].get("loader.num_workers", 0) >= 2, first.stderr
     assert plan["after"] >= 1.5 * plan["before"]
     assert "to the last bit" in plan["verified"]
