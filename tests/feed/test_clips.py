@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import time
 
 import numpy as np
 import psutil
@@ -185,6 +186,15 @@ def test_memory_and_handles_stay_flat_over_10000_clips(tmp_path):
     assert handles_later <= handles
     assert memory_later - memory < 10e6
     assert len(source._here.videos) == 2
+
+
+def test_processes_are_forked_while_others_decode(folder):
+    """Each feed looks at its source in a forked process, while threads of the one before may still be ending."""
+    began = time.monotonic()
+    for _ in range(8):
+        with feed(clips(folder), batch_size=3, num_workers=1, worker_kind="threads") as it:
+            assert sum(len(images) for images, _ in it) == 12
+    assert time.monotonic() - began < 25, "one that hangs is given up after 30 s"
 
 
 def test_sent_to_a_process_without_its_open_files(folder):

@@ -5,7 +5,8 @@ FFmpeg decodes and converts with the interpreter lock released, so that decoders
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,14 +148,29 @@ class Container:
         except (self._av.FFmpegError, EOFError):
             return []
 
-    def reformatter(self) -> Any:
-        """Converts pictures, with tables that are kept from one to the next; a picture's own makes them every time."""
-        from av.video.reformatter import VideoReformatter
-
-        return VideoReformatter()
-
     def close(self) -> None:
         self._file.close()
+
+
+def converter() -> Callable[..., VideoFrame]:
+    """Converts pictures, with tables that are kept from one to the next; a picture's own makes them every time.
+
+    Without threads of its own: in a process that is forked meanwhile they would never answer.
+    """
+    from av.video.reformatter import VideoReformatter
+
+    return functools.partial(VideoReformatter().reformat, **_alone())
+
+
+@functools.cache
+def _alone() -> dict[str, Any]:
+    """How a conversion is told to use one thread; older libraries have no others."""
+    av = pyav()
+    try:
+        av.video.reformatter.VideoReformatter().reformat(av.VideoFrame(16, 16, "yuv420p"), format="rgb24", threads=1)
+    except TypeError:
+        return {}
+    return {"threads": 1}
 
 
 def _said(error: BaseException) -> str:

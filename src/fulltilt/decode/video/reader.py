@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from fulltilt.decode.video.container import Container
+from fulltilt.decode.video.container import Container, converter
 from fulltilt.decode.video.index import FrameIndex, Run, runs_of
 from fulltilt.errors import DecodeError, InputError
 
@@ -101,7 +101,7 @@ class Video:
             self._container.close()
             raise
         self._numbers = {time: number for number, time in enumerate(self.index.times or ())}
-        self._reformatter: Any = self._container.reformatter()
+        self._reformat = converter()
         self._position: int | None = None
         self._pictures: Iterator[tuple[int, VideoFrame]] = iter(())
 
@@ -238,9 +238,7 @@ class Video:
         height, width = out.shape[:2]
         if self._turn % 2:
             height, width = width, height
-        scaled = self._reformatter.reformat(
-            picture, width=width, height=height, format="rgb24", interpolation="BILINEAR"
-        )
+        scaled = self._reformat(picture, width=width, height=height, format="rgb24", interpolation="BILINEAR")
         plane = scaled.planes[0]
         rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)[:height, : 3 * width]
         out[:] = np.rot90(rows.reshape(height, width, 3), self._turn)
