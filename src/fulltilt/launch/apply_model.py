@@ -94,8 +94,9 @@ class _Caller:
             return None
         if self._wanted.channels_last and not _is_shared(module):
             _lay_out(module)
-        own = isinstance(module, torch._dynamo.OptimizedModule) if _compiler_is_there() else False
-        if self._wanted.compile and (own or module._compiled_call_impl is not None):
+        own = _compiler_is_there() and isinstance(module, torch._dynamo.OptimizedModule)
+        own = own or module._compiled_call_impl is not None
+        if self._wanted.compile and own:
             self._note(f"compile: {type(module).__name__} is compiled already")
         return _Known(device=first.device, compiles=bool(self._wanted.compile) and not own)
 
