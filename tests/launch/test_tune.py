@@ -99,6 +99,25 @@ def test_workers_are_found_verified_and_planned() -> None:
     assert len({one["seed"] for one in compared}) == 1
 
 
+def test_a_limit_below_what_was_reached_is_taken_again() -> None:
+    """The machine was busy with something else until the trials began."""
+
+    class Busy(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            self.step = 0.030 if len(self.asked) < 3 else 0.004
+            return super().observe(command, **options)
+
+    script = Busy()
+    found = tuned(script, "exact")
+    assert isinstance(found, Tuned)
+    assert found.after is not None
+    assert found.diagnosis.limits.step is not None
+    assert found.diagnosis.limits.step < found.after.samples_per_second, "as it was first measured"
+    assert found.after.limit is not None
+    assert found.after.limit >= found.after.samples_per_second
+    assert found.after.before == found.plan.before
+
+
 def test_a_setting_that_changes_the_losses_is_rolled_back_and_said() -> None:
     found = tuned(Script(broken={"loader.num_workers": 1e-7}))
     assert isinstance(found, Tuned)

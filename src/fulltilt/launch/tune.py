@@ -32,6 +32,7 @@ Say = Callable[[str], None]
 _AS_IS_SHARE = 0.12
 _AS_IS_SECONDS = (6.0, 25.0)
 _LIMIT_SECONDS = 8.0
+_LIMIT_NOISE = 0.05
 _TRIAL_SECONDS = 6.0
 """Of steps; starting the script comes on top."""
 _TRIAL_STEPS = (45, 1500)
@@ -213,22 +214,30 @@ class Tuner:
                 seconds=self.clock() - began,
             )  # fmt: skip
         self.say(f"verified: {judged.reason}")
-        limit = self._limit_with(settings, diagnosis)
+        limit = self._limit_with(settings, diagnosis, rate.value)
         plan = self._plan(settings, found.baseline, diagnosis, verified=judged.reason, after=rate.value, limit=limit)
-        outcome = Outcome(samples_per_second=rate.value, settings=settings, limit=limit, verified=judged.reason)
+        outcome = Outcome(
+            samples_per_second=rate.value, before=found.baseline.value, settings=settings, limit=limit,
+            verified=judged.reason,
+        )  # fmt: skip
         return Tuned(
             plan=plan, diagnosis=diagnosis, trials=tuple(trials), after=outcome, losses=judged.curves,
             seconds=self.clock() - began,
         )  # fmt: skip
 
-    def _limit_with(self, settings: Mapping[str, Any], diagnosis: Diagnosis) -> float | None:
-        """What the step could do under the plan; its old limit where only feeding has changed."""
-        if all(name.startswith(("loader.", "copy.", "decode")) for name in settings) or diagnosis.limits.step is None:
-            return diagnosis.limits.step
+    def _limit_with(self, settings: Mapping[str, Any], diagnosis: Diagnosis, reached: float) -> float | None:
+        """What the step could do under the plan: its old limit where only feeding has changed, if that can be true.
+
+        A limit below what was reached since is of a machine that was busier then.
+        """
+        known = diagnosis.limits.step
+        feeding = all(name.startswith(("loader.", "copy.", "decode")) for name in settings)
+        if known is None or (feeding and known >= reached):
+            return known
         if self.until - self.clock() < self.start_seconds + 2.0:
             return None
         rate = rate_of(self._limit(settings))
-        return None if rate is None else rate.value
+        return None if rate is None or rate.value < reached * (1 - _LIMIT_NOISE) else rate.value
 
     # words
 
