@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -222,9 +224,11 @@ observe(parse(sys.argv[1:]), echo=True, full=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ending_the_watcher_ends_all_children_and_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
+def test_ending_the_watcher_ends_all_children_and_leaves_nothing(
+    number: signal.Signals, request: pytest.FixtureRequest
+) -> None:
+    temporary = Path(tempfile.mkdtemp())  # a short path: workers make sockets in it
+    request.addfinalizer(lambda: shutil.rmtree(temporary))
     script = [str(SCRIPTS / "plain.py"), "--workers", "2", "--epochs", "1000000"]
     with subprocess.Popen(
         [sys.executable, "-c", WATCHER, *script],
@@ -233,12 +237,15 @@ def test_ending_the_watcher_ends_all_children_and_leaves_nothing(number: signal.
         env={**os.environ, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"},
         text=True,
     ) as watcher:
-        assert isinstance(watcher.stdout, io.TextIOBase)
-        assert watcher.stdout.readline() == "epoch 0\n"
-        children = psutil.Process(watcher.pid).children(recursive=True)
-        assert len(children) >= 1
-        watcher.send_signal(number)
-        assert watcher.wait(20) != 0
+        try:
+            assert isinstance(watcher.stdout, io.TextIOBase)
+            assert watcher.stdout.readline() == "epoch 0\n"
+            children = psutil.Process(watcher.pid).children(recursive=True)
+            assert len(children) >= 1
+            watcher.send_signal(number)
+            assert watcher.wait(20) != 0
+        finally:
+            watcher.kill()
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive, [child.cmdline() for child in alive]
     assert not list(temporary.glob("fulltilt-*"))
