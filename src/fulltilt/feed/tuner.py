@@ -18,7 +18,7 @@ WAITING = 0.02
 """A loop that waits for less than this share of its time is not held up by its feed."""
 MARGIN = 0.02
 """Rates closer than this are the same."""
-SLACK = 0.92
+SLACK = 0.95
 """Workers that keep up, but are on a core for more of their time than this, only just do: soon they may not."""
 TRIALS = 10
 FIRST_TRIALS = 3

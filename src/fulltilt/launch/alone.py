@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fulltilt.launch.batches import samples
+from fulltilt.launch.replay import length
 from fulltilt.launch.watch import LoaderSeen
 
 SECONDS = 3.0
@@ -24,7 +25,7 @@ def samples_per_second(seen: LoaderSeen, following: Callable[[], Any], begin: Ca
     loader = seen.loader
     workers = int(loader.num_workers)
     ready = workers * int(loader.prefetch_factor or 0)
-    short = _length(loader) <= 2 * workers
+    short = length(loader) <= 2 * workers
     iterator = _drained(following, begin, 0 if short else ready)
     count, spent, batches = 0, 0.0, 0
     skip = 0
@@ -75,10 +76,3 @@ class _Calls:
 
     def __next__(self) -> Any:
         return self._following()
-
-
-def _length(loader: Any) -> float:
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):
-        return float("inf")

@@ -31,9 +31,9 @@ class Replay:
 
     def epoch(self, seen: LoaderSeen) -> Any:
         """An epoch of kept batches, as long as the loader's own."""
-        length = _length(seen.loader)
+        batches = length(seen.loader)
         given = 0
-        while given < length:
+        while given < batches:
             self.begun = True
             yield self._shelves[seen.number].next(self)
             given += 1
@@ -134,10 +134,11 @@ def _epoch_batches(loader: Any) -> float:
     from torch.utils.data import DataLoader
 
     own = getattr(type(loader), "__iter__", DataLoader.__iter__)
-    return _length(loader) if own is DataLoader.__iter__ else math.inf
+    return length(loader) if own is DataLoader.__iter__ else math.inf
 
 
-def _length(loader: Any) -> float:
+def length(loader: Any) -> float:
+    """Batches of an epoch; endless where a loader can't say, as over an iterable data set."""
     try:
         return len(loader)
     except (TypeError, NotImplementedError):
