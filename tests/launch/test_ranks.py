@@ -28,7 +28,8 @@ from fulltilt.launch.command import Command, parse
 from fulltilt.launch.observe import observe_all
 for mode in ("as is", "replay"):
     (seen,) = observe_all(parse(sys.argv[1:]), mode=mode, max_steps=20)
-    print(mode, seen.rank, seen.world, seen.exit_status, seen.ended, seen.steps[-1].number, flush=True)
+    told = (mode, seen.rank, seen.world, seen.exit_status, seen.ended, seen.steps[-1].number)
+    sys.stdout.write(" ".join(map(str, told)) + "\\n")  # at once: two processes' lines must not mingle
 """
 
 

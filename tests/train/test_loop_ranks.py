@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+# Each rank writes its line at once, newline included: lines that `print` writes may mingle.
 SCRIPT = """
+import sys
+
 import torch
 from fulltilt import Trainer
 from fulltilt.feed import feed
@@ -22,7 +25,7 @@ trainer = Trainer(network(), data, held_out, config={"epochs": 2, "eval_interval
 history = trainer.fit()
 figures = [(record["train_loss"], record["val_loss"]) for record in history.epochs]
 rank = torch.distributed.get_rank()
-print(f"rank {rank}: {trainer.step} steps, main {trainer.is_main}, figures {figures}", flush=True)
+sys.stdout.write(f"rank {rank}: {trainer.step} steps, main {trainer.is_main}, figures {figures}\\n")
 torch.distributed.destroy_process_group()
 """
 
@@ -53,7 +56,7 @@ def test_only_rank_0_speaks_and_writes_and_figures_are_of_all(tmp_path):
 
 
 STOPPED = """
-import os, signal, time
+import os, signal, sys, time
 import torch
 from fulltilt import Trainer
 from fulltilt.feed import feed
@@ -71,7 +74,7 @@ def slowly(batch):
 data = feed((inputs, labels), batch_size=4, device="cpu")
 trainer = Trainer(network(), data, config={"epochs": 20, "output": "out", **EXACT}, gpu_augmentation=slowly)
 history = trainer.fit()
-print(f"rank {torch.distributed.get_rank()}: {trainer.step} steps, {history.stopped_by.name}", flush=True)
+sys.stdout.write(f"rank {torch.distributed.get_rank()}: {trainer.step} steps, {history.stopped_by.name}\\n")
 torch.distributed.destroy_process_group()
 """
 
