@@ -1,0 +1,104 @@
+"""Which recipes there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from fulltilt.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fulltilt.train.config import Config
+
+CONFIGS = Path(__file__).parent / "configs"
+
+Side = Literal["before", "after"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One workload: its configurations, and what training has to reach."""
+
+    name: str
+    title: str
+    metric: str
+    """The figure in the history that says how good the model is."""
+    wanted: float
+    """What it reaches at the small size, before and after."""
+    small: tuple[str, ...]
+    """Overrides that make it fit for two CPU cores and half a minute."""
+    variants: tuple[str, ...] = ()
+    """Further configurations: NAME_variant.yaml."""
+    requires: str | None = None
+    """The extra of the package that it needs."""
+
+    @property
+    def after(self) -> Path:
+        """For `fulltilt train`."""
+        return CONFIGS / f"{self.name}.yaml"
+
+    @property
+    def before(self) -> Path:
+        """For `python -m fulltilt.recipes.plain`."""
+        return CONFIGS / f"{self.name}_before.yaml"
+
+    def variant(self, name: str) -> Path:
+        """The file of one of `variants`."""
+        if name not in self.variants:
+            raise InputError(f"{self.name} has no variant {name!r}; it has {', '.join(self.variants) or 'none'}")
+        return CONFIGS / f"{self.name}_{name}.yaml"
+
+    def config(self, side: Side = "after", overrides: Sequence[str] = (), *, small: bool = False) -> Config:
+        """The configuration, read; `overrides` as on the command line, after those of the small size."""
+        from fulltilt.train.config_file import read_config
+
+        path = self.before if side == "before" else self.after
+        return read_config(path, [*(self.small if small else ()), *overrides])
+
+    def model(self, overrides: Sequence[str] = (), *, small: bool = False) -> nn.Module:
+        """The model, which is one for before and after."""
+        from fulltilt.train.build import make_model
+
+        return make_model(self.config("after", overrides, small=small))
+
+    @property
+    def loss(self) -> Callable[..., Tensor]:
+        """Called with (outputs, target)."""
+        from fulltilt.train.build import make_loss
+
+        found = make_loss(self.config().training)
+        assert found is not None, f"{self.after} names no loss"
+        return found
+
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(
+            name="classification",
+            title="grey 128×128 pictures into eight classes",
+            metric="val_accuracy",
+            wanted=0.9,
+            small=(
+                "data.args={count: 1200, size: 48}",
+                "data.size=48",
+                "data.num_workers=1",
+                "data.batch_size=32",
+                "model.args={classes: 8, width: 16, blocks: [1, 1, 1]}",
+                "training.epochs=6",
+                "training.lr=4e-3",
+            ),
+        ),
+    )
+}
+
+
+def recipe_named(name: str) -> Recipe:
+    """The recipe, or an error that lists those there are."""
+    if name not in RECIPES:
+        raise InputError(f"there is no recipe {name!r}; there are {', '.join(RECIPES)}")
+    return RECIPES[name]

@@ -1,0 +1,146 @@
+"""Readings of real sensors: a folder with a CSV for each of them, or one CSV with a column that names them.
+
+    readings/north.csv     time,pm25,wind              readings.csv     time,sensor,pm25,wind
+                           2024-01-01 00:00,35,1.2                      2024-01-01 00:00,north,35,1.2
+
+Times are ISO dates, or columns year, month, day, hour. Every column of numbers but those is a quantity. An hour that is
+missing, or a reading that is (empty, NA, nan), is drawn straight between the readings around it.
+"""
+
+from __future__ import annotations
+
+import csv
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fulltilt.errors import InputError
+from fulltilt.recipes.forecast_data import Readings
+
+log = logging.getLogger("fulltilt.recipes")
+
+_TIMES = ("time", "timestamp", "datetime", "date")
+_PARTS = ("year", "month", "day", "hour")
+_SENSORS = ("sensor", "station", "site")
+_COUNTERS = ("no", "index", "")
+"""Columns that only count rows."""
+_MISSING = ("", "na", "nan", "null", "none")
+_HOUR = 3600
+
+Row = tuple[int, dict[str, float]]
+"""The hour, counted from 1970, and what was read."""
+
+
+def read_readings(path: Path) -> Readings:
+    """All sensors of a folder or CSV over the hours that every one of them covers."""
+    by_sensor: dict[str, list[Row]] = {}
+    if path.is_dir():
+        files = sorted(path.glob("*.csv"))
+        if not files:
+            raise InputError(f"{path} holds no .csv file; expected one for each sensor")
+        for file in files:
+            for _, row in _rows(file):
+                by_sensor.setdefault(file.stem, []).append(row)
+    elif path.is_file():
+        for name, row in _rows(path):
+            if name is None:
+                raise InputError(f"{path} has no column {' or '.join(_SENSORS)} that says which sensor a row is of")
+            by_sensor.setdefault(name, []).append(row)
+    else:
+        raise InputError(f"{path} does not exist; expected a folder of .csv files, or one")
+    if not by_sensor:
+        raise InputError(f"{path} holds no readings: there are no rows below its header")
+    quantities = _common(path, by_sensor)
+    first = max(min(hour for hour, _ in rows) for rows in by_sensor.values())
+    last = min(max(hour for hour, _ in rows) for rows in by_sensor.values())
+    if last < first:
+        raise InputError(f"{path}: there is no hour that all {len(by_sensor)} sensors cover")
+    grids = [_grid(path, name, rows, quantities, first, last) for name, rows in by_sensor.items()]
+    missing = sum(int(np.isnan(grid).sum()) for grid in grids)
+    if missing:
+        total = sum(grid.size for grid in grids)
+        log.info("%s: %d of %d readings are missing and drawn between their neighbours", path, missing, total)
+    filled = np.stack([_filled(grid) for grid in grids], axis=-1)
+    return Readings(values=filled.astype(np.float32), quantities=quantities, sensors=tuple(by_sensor))
+
+
+def _rows(file: Path) -> Iterable[tuple[str | None, Row]]:
+    """Sensor, where there is a column for it, and row."""
+    with file.open(newline="", encoding="utf-8-sig") as opened:
+        reader = csv.DictReader(opened)
+        columns = {name.strip().lower(): name for name in reader.fieldnames or ()}
+        sensor = next((columns[name] for name in _SENSORS if name in columns), None)
+        taken = {*_TIMES, *_PARTS, *_SENSORS, *_COUNTERS}
+        quantities = {low.replace(".", ""): name for low, name in columns.items() if low not in taken}
+        for number, line in enumerate(reader, start=2):
+            hour = _hour(file, number, line, columns)
+            read = {low: _number(line[name]) for low, name in quantities.items()}
+            yield None if sensor is None else line[sensor], (hour, {k: v for k, v in read.items() if v is not None})
+
+
+def _hour(file: Path, number: int, line: Mapping[str, str], columns: Mapping[str, str]) -> int:
+    where = f"{file}, line {number}"
+    name = next((columns[name] for name in _TIMES if name in columns), None)
+    try:
+        if name is not None:
+            found = datetime.fromisoformat(line[name].strip())
+        elif all(part in columns for part in _PARTS):
+            found = datetime(*(int(line[columns[part]]) for part in _PARTS))  # type: ignore[arg-type]
+        else:
+            raise InputError(f"{file} has no column {', '.join(_TIMES)}, nor {', '.join(_PARTS)}")
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{where}: no time can be read ({error}); expected such as 2024-01-31 13:00") from error
+    aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return math.floor(aware.timestamp() / _HOUR)
+
+
+def _number(text: str | None) -> float | None:
+    """nan where a reading is missing; None for what is no number at all, such as a wind's name."""
+    if text is None or text.strip().lower() in _MISSING:
+        return math.nan
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _common(path: Path, by_sensor: Mapping[str, list[Row]]) -> tuple[str, ...]:
+    """Quantities that every sensor has, in the order of the first one; a column with a word in it is none."""
+    found: list[str] | None = None
+    for rows in by_sensor.values():
+        always = set.intersection(*(set(read) for _, read in rows))
+        ever = {name for _, read in rows for name, value in read.items() if not math.isnan(value)}
+        order = found if found is not None else list(rows[0][1])
+        found = [name for name in order if name in always & ever]
+    if not found:
+        raise InputError(f"{path}: there is no column of numbers that all {len(by_sensor)} sensors have")
+    return tuple(found)
+
+
+def _grid(
+    path: Path, sensor: str, rows: list[Row], quantities: tuple[str, ...], first: int, last: int
+) -> NDArray[np.float64]:
+    """Hours × quantities, nan where nothing was read; several readings of one hour are averaged."""
+    shape = (last - first + 1, len(quantities))
+    sums, counts = np.zeros(shape), np.zeros(shape)
+    for hour, read in rows:
+        if first <= hour <= last:
+            values = np.array([read[name] for name in quantities])
+            there = ~np.isnan(values)
+            sums[hour - first, there] += values[there]
+            counts[hour - first, there] += 1
+    silent = [name for name, count in zip(quantities, counts.sum(0), strict=True) if not count]
+    if silent:
+        raise InputError(f"{path}: {sensor} has no {silent[0]} in the hours that all sensors cover")
+    with np.errstate(invalid="ignore"):
+        return sums / counts
+
+
+def _filled(grid: NDArray[np.float64]) -> NDArray[np.float64]:
+    time = np.arange(len(grid))
+    return np.stack([np.interp(time, time[~np.isnan(of)], of[~np.isnan(of)]) for of in grid.T], axis=1)

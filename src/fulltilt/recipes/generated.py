@@ -1,0 +1,101 @@
+"""Generated data sets on disk: made once, whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+
+from fulltilt.errors import FulltiltError, InputError
+from fulltilt.machine.cores import read_cores
+
+log = logging.getLogger("fulltilt.recipes")
+
+ROOT = "runs/data"
+"""Where generated data sets go, below the working directory, unless something else is said."""
+
+
+def generated(
+    name: str,
+    arguments: Mapping[str, int | float | str],
+    count: int,
+    write: Callable[[Path, int], None],
+    *,
+    root: str | os.PathLike[str] = ROOT,
+) -> Path:
+    """The folder of a data set that `arguments` determine; made now if it is not there.
+
+    It is written aside and renamed, so that a folder of this name is complete. Processes that ask for the same one
+    (ranks of torchrun) wait for the first.
+
+    Args:
+        write: puts sample `i` into a folder; threads call it, in any order.
+    """
+    if count < 1:
+        raise InputError(f"{name}: count is {count}; a data set has at least 1 sample")
+    folder = Path(root) / "-".join([name, *(f"{key}={value}" for key, value in arguments.items())])
+    if folder.is_dir():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder.with_name(f".{folder.name}.lock")):
+            if not folder.is_dir():
+                _make(folder, count, write)
+    except OSError as error:
+        raise FulltiltError(f"{folder} can't be made ({error.strerror or error}); give another root") from error
+    return folder
+
+
+def _make(folder: Path, count: int, write: Callable[[Path, int], None]) -> None:
+    aside = folder.with_name(f".{folder.name}.aside")
+    shutil.rmtree(aside, ignore_errors=True)  # left by one that was killed; nobody else is at it, for there is a lock
+    aside.mkdir()
+    log.info("making %d samples in %s, once", count, folder)
+    try:
+        with _bar(folder.name, count) as advance, ThreadPoolExecutor(read_cores().usable) as pool:
+
+            def one(index: int) -> None:
+                write(aside, index)
+                advance()
+
+            tasks = [pool.submit(one, index) for index in range(count)]
+            try:
+                done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+            pool.shutdown(cancel_futures=True)
+            for task in done:
+                task.result()
+        aside.rename(folder)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _bar(title: str, count: int) -> Iterator[Callable[[], None]]:
+    """A bar on a terminal; elsewhere nothing."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=count)
+        yield lambda: progress.advance(task)
