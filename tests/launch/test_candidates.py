@@ -120,3 +120,25 @@ def test_every_setting_has_words_and_a_level() -> None:
     assert level_of({"loader.num_workers": 2}) == "exact"
     assert level_of({"loader.num_workers": 2, "tf32": True}) == "numeric"
     assert level_of({}) == "exact"
+
+
+def test_another_training_is_tried_only_by_name() -> None:
+    seen = observed("cuda:0", workers=4)
+    loader = dataclasses.replace(
+        seen.loaders[0], augmentation="GPUAugmentation(…)", movable=("ColorJitter",), samples=100_000
+    )
+    seen = dataclasses.replace(seen, loaders=(loader,))
+    launches = dataclasses.replace(finding({"compile": True}, 0.4, "numeric"), cause="small-batch")
+    assert not {"augment", "loader.batch_size"} & {
+        name for one in candidates((launches,), seen, cores=8, level="numeric") for name in one.settings
+    }
+    found = candidates((launches,), seen, cores=8, level="semantic")
+    assert {"augment", "loader.batch_size", "compile"} <= {name for one in found for name in one.settings}
+    assert level_of({"augment": True, "tf32": True}) == "semantic"
+    assert next(one.settings["loader.batch_size"] for one in found if "loader.batch_size" in one.settings) == 16
+
+
+def test_a_batch_is_doubled_as_long_as_an_epoch_has_steps() -> None:
+    for samples, wanted in ((100_000, [64]), (600, []), (None, [])):
+        found = neighbours({"loader.batch_size": 32}, cores=4, waits=0.0, samples=samples)
+        assert [one["loader.batch_size"] for one in found] == wanted

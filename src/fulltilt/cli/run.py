@@ -163,12 +163,19 @@ def _tuned(command: Command, level: LevelName, path: Path, *, max_seconds: float
 def _show_plan(plan: Plan | None, tuned: Tuned | None) -> None:
     from fulltilt.launch.edits import by_hand
     from fulltilt.launch.plan import to_toml
+    from fulltilt.launch.rate import training_loader
 
     if plan is None:
         print("no plan: the script would be run as it is")
         return
     print(to_toml(plan))
-    lines = by_hand(plan.settings, () if tuned is None else tuned.diagnosis.findings)
+    diagnosis = None if tuned is None else tuned.diagnosis
+    loader = None if diagnosis is None else training_loader(diagnosis.observation)
+    lines = by_hand(
+        plan.settings,
+        () if diagnosis is None else diagnosis.findings,
+        augmentation=None if loader is None else loader.augmentation,
+    )
     print("\n".join(["The same by hand:", *lines]) if lines else "Nothing to change: the script is best left as it is.")
 
 

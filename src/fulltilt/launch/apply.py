@@ -6,7 +6,8 @@
       ├─ copies as they are called: non_blocking                    (here)
       ├─ loaders as they are made and iterated                      (apply_loader, apply_batches)
       ├─ models as they are called: layout, precision, compile      (apply_model)
-      └─ JPEGs as Pillow loads them                                 (apply_decode)
+      ├─ JPEGs as Pillow loads them                                 (apply_decode)
+      └─ a data set's transforms, on the GPU                        (apply_augment)
 
 What does not fit is left as the script has it, and a note says so: a setting may be useless, never harmful.
 """
@@ -18,7 +19,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fulltilt.launch import apply_decode, apply_loader, apply_model
+from fulltilt.launch import apply_augment, apply_decode, apply_loader, apply_model
 
 
 def install(settings: Mapping[str, Any], notes: list[str]) -> None:
@@ -33,6 +34,8 @@ def install(settings: Mapping[str, Any], notes: list[str]) -> None:
     apply_model.install(settings, note)
     if settings.get("decode"):
         apply_decode.install(note)
+    if settings.get("augment"):
+        apply_augment.install(note)
 
 
 def _noter(notes: list[str]) -> Callable[[str], None]:

@@ -73,7 +73,18 @@ def changed_arguments(wanted: Mapping[str, Any], given: Mapping[str, Any], *, no
             note("pin_memory: left out, torch has no GPU here")
         else:
             changed["pin_memory"] = bool(wanted["pin_memory"])
+    if "batch_size" in wanted and _trains(given):
+        changed["batch_size"] = int(wanted["batch_size"])
     return changed
+
+
+def _trains(given: Mapping[str, Any]) -> bool:
+    """Whether a loader that is being made looks like one to train from: in batches, and not in the data's order."""
+    from torch.utils.data import SequentialSampler
+
+    sampler = given["sampler"]
+    shuffles = bool(given["shuffle"]) or (sampler is not None and not isinstance(sampler, SequentialSampler))
+    return given["batch_sampler"] is None and given["batch_size"] not in (None, 1) and shuffles
 
 
 def _workers(wanted: Mapping[str, Any], given: Mapping[str, Any], note: Note) -> int:

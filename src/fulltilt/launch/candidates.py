@@ -19,6 +19,8 @@ _MOST_WORKERS_PER_CORE = 8
 """Workers that wait for files need no core; more of them are only kept if they pay."""
 _WAITS = 0.05
 """Share of the step in which the loop waits for a batch."""
+_LEAST_EPOCH_STEPS = 16
+"""An epoch of fewer steps learns something else; a batch is not made that large."""
 _LADDER = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 _WORDS: dict[str, Callable[[Any], str]] = {
@@ -38,6 +40,8 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "autocast": lambda value: f"{value} autocast",
     "compile": lambda value: "compiled" if value is True else f"compiled ({value})",
     "decode": lambda _: "simplejpeg",
+    "augment": lambda _: "augmentation on the GPU",
+    "loader.batch_size": lambda value: f"batches of {value}",
 }
 
 
@@ -79,6 +83,7 @@ def candidates(
             taken |= settings
             found.append(Candidate(title=describe(settings), settings=settings, gain=_foretold(finding)))
     found += _workers(observation, taken, cores)
+    found += _semantic(findings, observation, taken) if level == "semantic" else []
     taken |= {name: value for one in found for name, value in one.settings.items()}
     found += _riders(observation, taken, level, cores) if found else []
     return tuple(_with_workers_for_all(candidate, found, observation, cores) for candidate in found)
@@ -89,14 +94,20 @@ def describe(settings: Mapping[str, Any]) -> str:
     return ", ".join(_WORDS[name](value) for name, value in settings.items() if name in _WORDS) or "as it is"
 
 
-def neighbours(settings: Mapping[str, Any], *, cores: int, waits: float | None) -> tuple[dict[str, Any], ...]:
+def neighbours(
+    settings: Mapping[str, Any], *, cores: int, waits: float | None, samples: int | None = None, world: int = 1
+) -> tuple[dict[str, Any], ...]:
     """Other numbers of workers around the one that was found: more of them first where the loop still waits.
 
-    Where it does not, a compiled model may be bound by its launches: recorded as a graph it has one.
+    Where it does not, a compiled model may be bound by its launches: recorded as a graph it has one. A batch that was
+    doubled may be doubled again; `samples` are the data set's.
     """
     graphed: tuple[dict[str, Any], ...] = ()
+    larger = larger_batch(settings.get("loader.batch_size"), samples, world)
+    if larger is not None:
+        graphed = ({**settings, "loader.batch_size": larger},)
     if settings.get("compile") is True and waits is not None and waits <= _WAITS:
-        graphed = ({**settings, "compile": "reduce-overhead"},)
+        graphed += ({**settings, "compile": "reduce-overhead"},)
     now = settings.get("loader.num_workers")
     if not isinstance(now, int):
         return graphed
@@ -122,6 +133,33 @@ def _workers(observation: Observation, taken: Mapping[str, Any], cores: int) -> 
     settings = {"loader.num_workers": cores, "loader.persistent_workers": True}
     settings = {name: value for name, value in settings.items() if name not in taken}
     return [Candidate(title=describe(settings), settings=settings, gain=waits / (2 * (total - waits / 2)))]
+
+
+def _semantic(findings: Sequence[Finding], observation: Observation, taken: Mapping[str, Any]) -> list[Candidate]:
+    """What is another training, for who asks for that by name: no finding needs to plead for it."""
+    training, loader = observation.training, training_loader(observation)
+    if training is None or loader is None or not training.device.startswith("cuda"):
+        return []
+    found: list[Candidate] = []
+    if loader.augmentation is not None and "augment" not in taken:
+        waits, total = waited(observation)
+        settings = {"augment": True, "decode": True, "loader.pin_memory": True}
+        settings = {name: value for name, value in settings.items() if name not in taken}
+        gain = max(waits / (2 * (total - waits / 2)) if total > 0 else 0.0, _RIDER)
+        found.append(Candidate(title=describe(settings), settings=settings, gain=gain))
+    launches = next((one for one in findings if one.cause == "small-batch"), None)
+    larger = larger_batch(loader.batch_size, loader.samples, observation.world)
+    if launches is not None and larger is not None:
+        batches = {"loader.batch_size": larger}
+        found.append(Candidate(title=describe(batches), settings=batches, gain=_foretold(launches)))
+    return found
+
+
+def larger_batch(size: int | None, samples: int | None, world: int) -> int | None:
+    """Twice the batch, as long as an epoch has steps enough for it to be one."""
+    if not size or not samples or samples / (2 * size * max(world, 1)) < _LEAST_EPOCH_STEPS:
+        return None
+    return 2 * size
 
 
 def _riders(observation: Observation, taken: Mapping[str, Any], level: Level, cores: int) -> list[Candidate]:

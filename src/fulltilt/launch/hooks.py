@@ -18,6 +18,9 @@ from fulltilt.launch.patching import put, register
 from fulltilt.launch.watch import Watch, is_compiled
 from fulltilt.measure.timeline import BACKWARD, CHECKPOINT, EVAL, FORWARD, LOGGING, OPTIMIZER, OTHER
 
+MOST_INPUTS = 12
+"""Of the model, that are looked at where two runs are to be compared."""
+
 
 def install(watch: Watch, ended: Callable[[], None]) -> None:
     """`ended` is called at the end of each step, where the script can be left."""
@@ -60,6 +63,8 @@ def _modules(watch: Watch) -> None:
                 timeline.leave_for(FORWARD)  # loss functions follow, up to the backward
                 if watch.input_samples is None or id(self) not in watch.trained:
                     _note_model(watch, self, args, kwargs)
+                if watch.inputs is not None and self is watch.model:
+                    _note_input(watch.inputs, args, kwargs)
 
     put(nn.Module, "__call__", __call__)
 
@@ -82,6 +87,16 @@ def _note_model(watch: Watch, module: Any, args: tuple[Any, ...], kwargs: dict[s
             watch.autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
     if watch.input_samples is None and given is not None and given.dim():
         watch.input_samples = int(given.shape[0])
+
+
+def _note_input(inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Stays on the device, and is read when watching is over."""
+    import torch
+
+    given = next((value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)), None)
+    if given is not None and given.is_floating_point() and given.numel() > 1 and len(inputs) < MOST_INPUTS:
+        with torch.no_grad():
+            inputs.append((given.float().mean(), given.float().std()))
 
 
 def _channels_last(tensor: Any) -> bool:

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from fulltilt.launch import stages
+from fulltilt.launch.apply_augment import moved_by
 from fulltilt.launch.places import place
 from fulltilt.launch.transforms import datasets, names
 from fulltilt.launch.watch import LoaderSeen, Watch, is_compiled, rank_and_world
@@ -50,6 +51,7 @@ def observation(watch: Watch) -> Observation:
         seconds=(now_ns - began_ns) / 1e9,
         steps=steps,
         first_losses=_first_losses(records),
+        first_inputs=tuple((float(mean), float(spread)) for mean, spread in watch.inputs or ()),
         warm_up_seconds=(kept[0].began_ns - began_ns) / 1e9 if kept else None,
         outside={PHASES[phase]: spent / 1e9 for phase, spent in enumerate(outside) if spent},
         attributed=1 - (inside[OTHER] + outside[OTHER]) / total if total else None,
@@ -114,6 +116,7 @@ def _loader(seen: LoaderSeen, out: Path) -> Loader:
     except (TypeError, NotImplementedError):  # an iterable one
         length = None
     *_, inner = datasets(dataset)
+    chain = moved_by(loader)
     return Loader(
         role=seen.role,  # type: ignore[arg-type]
         place=place(seen.made),
@@ -131,6 +134,8 @@ def _loader(seen: LoaderSeen, out: Path) -> Loader:
         in_memory=isinstance(inner, TensorDataset),
         stages=stages.read(out, str(seen.number)),
         transforms=names(dataset),
+        movable=() if chain is None else chain.names,
+        augmentation=None if chain is None else chain.by_hand(),
     )
 
 

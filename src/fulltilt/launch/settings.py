@@ -74,6 +74,17 @@ SETTINGS: dict[str, Kind] = {
         says="JPEGs decoded by simplejpeg instead of Pillow",
         by_hand="ImageFolder(…, loader=fulltilt…)",
     ),
+    "augment": Kind(
+        level="semantic",
+        says="recognised transforms done on the GPU, for a whole batch at once; the random draws differ",
+        by_hand="transform=PILToTensor(), then in the loop: images = augment(images.cuda(non_blocking=True)), where "
+        "augment = fulltilt.augment.GPUAugmentation(…) with the transforms' own figures",
+    ),
+    "loader.batch_size": Kind(
+        level="semantic",
+        says="samples of a training batch",
+        by_hand="DataLoader(…, batch_size={value}), with a learning rate to match",
+    ),
 }
 
 Settings = dict[str, Any]

@@ -17,13 +17,15 @@ from typing import Any
 
 from fulltilt.diagnose import diagnose
 from fulltilt.diagnose.finding import Diagnosis, Level, LossCurves, Outcome, Trial
+from fulltilt.launch import verify_semantic
 from fulltilt.launch.candidates import Candidate, candidates, level_of, neighbours
 from fulltilt.launch.command import Command
 from fulltilt.launch.plan import Key, Plan
-from fulltilt.launch.rate import Rate, rate_of
+from fulltilt.launch.rate import Rate, rate_of, training_loader
 from fulltilt.launch.search import LEAST_GAIN, Found, Settings, compare, search
 from fulltilt.launch.settings import SETTINGS
 from fulltilt.launch.verify import LEAST_STEPS, Verdict, fallbacks, is_same, roundings, verdict
+from fulltilt.launch.verify_semantic import Run
 from fulltilt.measure.observation import Observation
 
 Observe = Callable[..., tuple[Observation, ...]]
@@ -79,7 +81,7 @@ class Tuner:
     step_seconds: float = 0.0
     start_seconds: float = 0.0
     """From the command's start to its first step."""
-    known_losses: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    known_runs: dict[str, Run] = field(default_factory=dict)
 
     def tune(self) -> Tuned | NotTuned:
         began = self.clock()
@@ -104,7 +106,9 @@ class Tuner:
             clock=self.clock,
             seconds=self.until - self.clock() - self._verify_seconds(chosen),
             trial_seconds=self.start_seconds + _TRIAL_SECONDS,
-            neighbours=lambda settings, waits: neighbours(settings, cores=self.cores, waits=waits),
+            neighbours=lambda settings, waits: neighbours(
+                settings, cores=self.cores, waits=waits, samples=_samples(seen[0]), world=seen[0].world
+            ),
             say=self._say_trial,
         )
         if not found.trials:
@@ -166,19 +170,25 @@ class Tuner:
         return min(needed, _VERIFY_SHARE * max(self.until - self.clock(), 0.0))
 
     def _losses(self, settings: Mapping[str, Any], *, again: bool = False) -> tuple[float, ...]:
-        key = repr(sorted(settings.items())) + ("again" if again else "")
-        if key not in self.known_losses:
+        return self._compared(settings, again=again).losses
+
+    def _compared(self, settings: Mapping[str, Any], *, again: bool = False, seed: int = _SEED) -> Run:
+        key = repr((sorted(settings.items()), again, seed))
+        if key not in self.known_runs:
             least, most = _VERIFY_STEPS
             steps = min(max(round(_VERIFY_SECONDS / self.step_seconds), least), most)
             seen = self._run(
-                settings=settings, max_steps=steps, max_seconds=3 * _VERIFY_SECONDS, seed=_SEED, tie_draws=True
+                settings=settings, max_steps=steps, max_seconds=3 * _VERIFY_SECONDS, seed=seed, tie_draws=True
             )
-            self.known_losses[key] = seen.first_losses[:steps]
-        return self.known_losses[key]
+            self.known_runs[key] = Run(losses=seen.first_losses[:steps], inputs=seen.first_inputs)
+        return self.known_runs[key]
 
     def judge(self, settings: Mapping[str, Any]) -> Verdict:
-        """By the rule of verify.py; only the runs that it needs."""
+        """By the rules of verify.py and verify_semantic.py; only the runs that they need."""
         level = level_of(settings)
+        if level == "semantic":
+            runs = self._compared({}), self._compared(settings), self._compared({}, seed=_SEED + 1)
+            return verify_semantic.verdict(*runs, larger_batch="loader.batch_size" in settings)
         before, after = self._losses({}), self._losses(settings)
         if level == "exact":
             again = () if is_same(before, after) else self._losses({}, again=True)
@@ -232,6 +242,7 @@ class Tuner:
         """
         known = diagnosis.limits.step
         feeding = all(name.startswith(("loader.", "copy.", "decode")) for name in settings)
+        feeding = feeding and "loader.batch_size" not in settings
         if known is None or (feeding and known >= reached):
             return known
         if self.until - self.clock() < self.start_seconds + 2.0:
@@ -289,6 +300,11 @@ def _rolled_back(settings: Mapping[str, Any], rate: Rate, judged: Verdict) -> Tr
         reason=f"rolled back: {judged.reason}",
         noise=rate.noise,
     )
+
+
+def _samples(seen: Observation) -> int | None:
+    loader = training_loader(seen)
+    return None if loader is None else loader.samples
 
 
 def _last_words(seen: Observation) -> str:

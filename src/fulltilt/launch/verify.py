@@ -92,9 +92,12 @@ def verdict(
 
 
 def fallbacks(settings: Mapping[str, Any], level_of: Mapping[str, Level]) -> list[dict[str, Any]]:
-    """What to go back to, in order, when settings don't hold: without half precision, the exact ones, none."""
+    """What to go back to, in order, when settings don't hold: without what is another training, without half precision,
+    the exact ones, none."""
+    numeric = {name: value for name, value in settings.items() if level_of[name] != "semantic"}
     steps = [
-        {name: value for name, value in settings.items() if name != "autocast"},
+        numeric,
+        {name: value for name, value in numeric.items() if name != "autocast"},
         {name: value for name, value in settings.items() if level_of[name] == "exact"},
         {},
     ]

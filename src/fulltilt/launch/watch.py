@@ -79,14 +79,7 @@ class Watch:
         self.syncs: dict[tuple[Spot | None, str], list[int]] = {}
         self.copies: dict[tuple[Spot | None, bool], list[int]] = {}
         """By place and whether they were asked not to block: count, time, bytes, whether from pinned memory."""
-        self.trained: set[int] = set()
-        """Outermost modules that were called with gradients."""
-        self.model: Any = None
-        self.compiled = False
-        self.input_shape: tuple[int, ...] = ()
-        self.input_last = False
-        """What goes into the model is in channels_last."""
-        self.autocast: str | None = None
+        self._clear_model()
         self.optimizer: Any = None
         self.counts: Counter[int] = Counter()
         """Steps of each optimizer since the last one that counted."""
@@ -116,6 +109,18 @@ class Watch:
         self.stop_at: int | None = None
         self.ended: str | None = None
         self.written = False
+
+    def _clear_model(self) -> None:
+        self.trained: set[int] = set()
+        """Outermost modules that were called with gradients."""
+        self.model: Any = None
+        self.compiled = False
+        self.input_shape: tuple[int, ...] = ()
+        self.input_last = False
+        """What goes into the model is in channels_last."""
+        self.autocast: str | None = None
+        self.inputs: list[Any] | None = [] if self.job.tie_draws else None
+        """Mean and spread of the model's first inputs, where two runs are to be compared; else None."""
 
     @contextmanager
     def unseen(self) -> Iterator[None]:

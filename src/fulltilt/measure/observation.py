@@ -116,6 +116,10 @@ class Loader:
     """Its samples are tensors that lie in memory already (a TensorDataset)."""
     transforms: tuple[str, ...] = ()
     """Names of the transforms that were recognised, in order."""
+    movable: tuple[str, ...] = ()
+    """Of them, those at the end that GPUAugmentation would do with the figures that they have."""
+    augmentation: str | None = None
+    """The same as an expression: `GPUAugmentation(size=(224, 224), …)`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +190,8 @@ class Observation:
     warm_up_seconds: float | None = None
     first_losses: tuple[float, ...] = ()
     """Of all steps from the very first on, those that warm up too: what is compared between two runs."""
+    first_inputs: tuple[tuple[float, float], ...] = ()
+    """Mean and standard deviation of the model's first inputs; only of runs that are compared."""
     outside: dict[Phase, float] = field(default_factory=dict)
     """Between the steps, over all the time watched: evaluation, checkpoints, starts of epochs."""
     attributed: float | None = None

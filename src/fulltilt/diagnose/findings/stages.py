@@ -157,7 +157,11 @@ def _cacheable(figures: Figures, loader: Loader, share: float) -> list[Finding]:
 
 def _gpu_augmentation(figures: Figures, loader: Loader) -> list[Finding]:
     """Where the cores do not suffice and the GPU could do it in passing."""
-    moved = [(stage, share) for stage, share in transforms(figures.ranked_stages()) if _ON_GPU.search(stage.name)]
+    moved = [
+        (stage, share)
+        for stage, share in transforms(figures.ranked_stages())
+        if (stage.name in loader.movable if loader.movable else _ON_GPU.search(stage.name))
+    ]
     share = sum(part for _, part in moved)
     if not figures.on_gpu or share < LIMITS.gpu_augmentation or figures.limit is None:
         return []
@@ -175,10 +179,11 @@ def _gpu_augmentation(figures: Figures, loader: Loader) -> list[Finding]:
                 _waits(figures),
             ),
             gain=figures.gain(step=without(figures, share, LIMITS.gpu_augmentation_factor)),
-            fix="Send the decoded uint8 images and augment the batch on the GPU: fulltilt.augment.GPUAugmentation "
-            "(the random draws differ)",
+            fix="Send the decoded uint8 images and augment the batch on the GPU: fulltilt.augment."
+            f"{loader.augmentation or 'GPUAugmentation'} (the random draws differ)",
             place=loader.place,
             level="semantic",
+            settings={"augment": True} if loader.augmentation else {},
             seconds=figures.wait * share,
         )
     ]
