@@ -41,7 +41,7 @@ def test_a_clip_is_its_frames(folder):
         pixels, label = source[3, number]
         entry = source.entries[number // 2]
         assert int(label) == int("run" in entry.path)
-        video = source._video(entry.path)
+        video = source._videos().get(entry.path)
         frames = source.frames_of(entry, video, 3, number)
         assert np.array_equal(np.diff(frames), [2, 2, 2])
         assert np.array_equal(pixels.numpy(), sequential(entry.path)[frames])
@@ -64,7 +64,7 @@ def test_draws_follow_from_seed_epoch_and_number_alone(folder):
 
 def test_clips_of_one_video_are_one_pass(folder, monkeypatch):
     source = clips(folder)
-    video, calls = source._video(source.entries[0].path), []
+    video, calls = source._videos().get(source.entries[0].path), []
     inner = video.frames
     monkeypatch.setattr(video, "frames", lambda *a, **k: (calls.append(1), inner(*a, **k))[1])
     source.__getitems__([(0, 0), (0, 1), (1, 0)])
@@ -121,7 +121,7 @@ def test_parts_of_videos(tmp_path):
     (tmp_path / "s.csv").write_text(f"path,label,start,end\n{path.name},7,0.4,0.8\n")
     source = VideoClips(tmp_path / "s.csv", length=4, size=(32, 48))
     for epoch in range(10):
-        frames = source.frames_of(source.entries[0], source._video(str(path)), epoch, 0)
+        frames = source.frames_of(source.entries[0], source._videos().get(str(path)), epoch, 0)
         assert frames.min() >= 10
         assert frames.max() < 20
     assert int(source[0][1]) == 7
@@ -185,7 +185,7 @@ def test_memory_and_handles_stay_flat_over_10000_clips(tmp_path):
     (handles, memory), (handles_later, memory_later) = seen
     assert handles_later <= handles
     assert memory_later - memory < 10e6
-    assert len(source._here.videos) == 2
+    assert len(source._videos()) == 2
 
 
 def test_processes_are_forked_while_others_decode(folder):

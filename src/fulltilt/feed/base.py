@@ -136,22 +136,24 @@ class OrderedFeed(Feed):
         self._epoch, self._position, self._follows, self._resumes = epoch, 0, False, False
 
     def state_dict(self) -> dict[str, Any]:
+        order = self.order
         return {
             "epoch": self._epoch,
             "position": self._position,
-            "seed": self.order.seed,
-            "shuffle": self.order.shuffle,
-            "length": self.order.length,
+            "seed": order.seed,
+            "shuffle": order.shuffle,
+            "length": order.length,
+            **({"together": order.together} if order.together > 1 else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        missing = self.state_dict().keys() - state.keys()
+        missing = self.state_dict().keys() - state.keys() - {"together"}
         if missing:
             raise InputError(f"this is not the state of such a feed: {', '.join(sorted(missing))} missing")
-        for name in ("seed", "shuffle", "length"):
-            if state[name] != getattr(self.order, name):
+        for name in ("seed", "shuffle", "length", "together"):
+            if state.get(name, 1) != getattr(self.order, name):
                 raise InputError(
-                    f"this feed has {name}={getattr(self.order, name)!r}, the saved one had {state[name]!r}: "
+                    f"this feed has {name}={getattr(self.order, name)!r}, the saved one had {state.get(name, 1)!r}: "
                     "what is left of the epoch would not be what was left of that one"
                 )
         self._epoch, self._position = int(state["epoch"]), int(state["position"])

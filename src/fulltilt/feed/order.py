@@ -43,6 +43,10 @@ class Order:
     shuffle: bool = False
     seed: int = 0
     drop_last: bool = False
+    parts: int = 1
+    """Samples that belong to one thing, such as clips of a video; they follow each other in the data set."""
+    together: int = 1
+    """So many of its parts, drawn anew in each epoch, stay side by side when all is shuffled."""
     rank: int = 0
     world: int = 1
 
@@ -74,8 +78,16 @@ class Order:
         if not self.shuffle:
             return np.arange(self.length, dtype=np.int64)
         # Sorting raw words, which NumPy keeps the same for ever; its shuffles may change from version to version.
-        words = np.random.Philox(key=[self.seed & (1 << 64) - 1, epoch]).random_raw(self.length)
-        return np.argsort(words, kind="stable").astype(np.int64, copy=False)
+        draws = np.random.Philox(key=[self.seed & (1 << 64) - 1, epoch])
+        words = draws.random_raw(self.length)
+        if self.together == 1:
+            return np.argsort(words, kind="stable").astype(np.int64, copy=False)
+        whole = np.arange(self.length) // self.parts
+        inside = np.lexsort((words, whole))  # each thing's parts among themselves
+        place = np.arange(self.length) - whole * self.parts
+        group = whole * self.parts + place // self.together
+        keys = draws.random_raw(self.length)[group]
+        return inside[np.lexsort((group, keys))].astype(np.int64, copy=False)
 
     def epoch(self, epoch: int, position: int = 0) -> Iterator[Step]:
         """The steps of an epoch from a position on."""

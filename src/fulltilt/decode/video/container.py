@@ -5,12 +5,12 @@ FFmpeg decodes and converts with the interpreter lock released, so that decoders
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fulltilt.decode.video.entry import h264_entry, h264_unneeded, packed
+from fulltilt.decode.video.entry import h264_entry, packed, unneeded
 from fulltilt.decode.video.index import FrameIndex, PacketFacts, index_of
 from fulltilt.errors import DecodeError, InputError, UnavailableError
 
@@ -35,11 +35,27 @@ _PICTURE_ONLY = 0x400
 """A stream that is one attached picture, as music files have them (AV_DISPOSITION_ATTACHED_PIC)."""
 
 
+@dataclass(slots=True, kw_only=True)
+class Course:
+    """What a pass is for; whoever takes its pictures may change it on the way. Both are frames' times."""
+
+    skip: set[int] = field(default_factory=set)
+    """Nobody wants these: what no other frame needs of them is not decoded."""
+    left: set[int] | None = None
+    """When all of these have gone into the decoder it is emptied, and the pass ends. None: at the file's end."""
+
+
 class Container:
     """An open file with one video stream in use."""
 
-    def __init__(self, path: Path, *, threads: int) -> None:
-        self.path, self._threads = path, threads
+    def __init__(self, path: Path, *, threads: int, fast: bool = False) -> None:
+        """
+        Args:
+            fast: leave out what smooths blocks in pictures that are predicted from both sides; little refers to them.
+        """
+        self.path, self._threads, self._fast = path, threads, fast
+        self.decoded = 0
+        """Packets that have gone into the decoder."""
         self._av = pyav()
         self._file, self.stream = self._open()
 
@@ -65,6 +81,8 @@ class Container:
             raise DecodeError(f"{self.path}: no decoder for its video", problem="unsupported")
         stream.codec_context.thread_count = self._threads
         stream.codec_context.thread_type = "AUTO" if self._threads > 1 else "NONE"
+        if self._fast:
+            stream.codec_context.options = {"skip_loop_filter": "bidir"}
         return file, stream
 
     def _kind(self) -> Any:
@@ -114,11 +132,10 @@ class Container:
         """Undecoded, from here on, in the file's order."""
         yield from (packet for packet in self._file.demux(self.stream) if packet.size)
 
-    def pictures(self, skip: frozenset[int]) -> Iterator[VideoFrame]:
+    def pictures(self, course: Course) -> Iterator[VideoFrame]:
         """Decoded frames from here on, in the order in which they are shown.
 
-        Packets of `skip` times that no other frame needs are not decoded. A packet that can't be decoded is passed
-        over: the frame is missing, and who wants it says so.
+        A packet that can't be decoded is passed over: the frame is missing, and who wants it says so.
         """
         av = self._av
         packets = self._file.demux(self.stream)
@@ -130,47 +147,32 @@ class Container:
             except (av.FFmpegError, OSError):  # the rest can't be read: what the decoder holds is still good
                 yield from self._decoded(None)
                 return
-            if packet.pts in skip and self._unneeded(packet):
+            if packet.pts in course.skip and self.unneeded(packet):
                 continue
             yield from self._decoded(packet)
+            if course.left is not None:
+                course.left.discard(packet.pts)
+                if not course.left:
+                    yield from self._decoded(None)
+                    return
 
-    def _unneeded(self, packet: Any) -> bool:
-        """Few files flag what no other frame needs; an H.264 picture says so itself."""
+    def unneeded(self, packet: Any) -> bool:
+        """Few files flag what no other frame needs; some codecs' pictures say so themselves."""
         if packet.is_disposable:
             return True
         context = self.stream.codec_context
-        return context.name == "h264" and h264_unneeded(bytes(packet), context.extradata)
+        return unneeded(context.name, bytes(packet), context.extradata)
 
     def _decoded(self, packet: Any) -> list[VideoFrame]:
         try:
             context = self.stream.codec_context
+            self.decoded += packet is not None and packet.size > 0
             return list(context.decode(packet) if packet is None or packet.size else context.decode(None))
         except (self._av.FFmpegError, EOFError):
             return []
 
     def close(self) -> None:
         self._file.close()
-
-
-def converter() -> Callable[..., VideoFrame]:
-    """Converts pictures, with tables that are kept from one to the next; a picture's own makes them every time.
-
-    Without threads of its own: in a process that is forked meanwhile they would never answer.
-    """
-    from av.video.reformatter import VideoReformatter
-
-    return functools.partial(VideoReformatter().reformat, **_alone())
-
-
-@functools.cache
-def _alone() -> dict[str, Any]:
-    """How a conversion is told to use one thread; older libraries have no others."""
-    av = pyav()
-    try:
-        av.video.reformatter.VideoReformatter().reformat(av.VideoFrame(16, 16, "yuv420p"), format="rgb24", threads=1)
-    except TypeError:
-        return {}
-    return {"threads": 1}
 
 
 def _said(error: BaseException) -> str:

@@ -13,7 +13,8 @@ from torch import Tensor
 from fulltilt.decode.video.colour import rgb_of
 from fulltilt.decode.video.index import runs_of
 from fulltilt.decode.video.nvdec import Engine
-from fulltilt.decode.video.reader import Known, Video
+from fulltilt.decode.video.reader import Known, Quality, Video
+from fulltilt.decode.video.sessions import Sessions
 from fulltilt.errors import DecodeError, InputError, UnavailableError
 from fulltilt.machine.decision import Decision
 
@@ -27,15 +28,30 @@ _TOGETHER = 16
 class DeviceVideo:
     """An open video whose frames are on a device. As `Video`, not for two threads at once."""
 
-    def __init__(self, path: Path, *, device: torch.device, threads: int, known: Known | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        device: torch.device,
+        threads: int = 1,
+        known: Known | None = None,
+        quality: Quality = "exact",
+        sessions: Sessions | None = None,
+    ) -> None:
+        """
+        Args:
+            sessions: of earlier videos, to be used again; what this one takes goes back there.
+        """
         if device.type == "cuda" and not torch.cuda.is_available():
             raise UnavailableError(f"{device}: torch sees no GPU; leave device out to decode on the CPU")
-        self.device = device
-        self._video = video = Video(path, threads=threads, known=known)
+        self.device, self._sessions = device, sessions
+        self._video = video = Video(path, threads=threads, known=known, quality=quality)
         self.path, self.known, self.index = video.path, video.known, video.index
         self.codec, self.rate, self.height, self.width = video.codec, video.rate, video.height, video.width
         self._matrix, self._full_range = video.colours
         self._engine: Engine | None = None
+        self._by_engines = 0
+        """Frames that went into engines which are given up."""
         self._position: int | None = None
         self.decision = self._begin()
         """ "nvdec" or "cpu", and why."""
@@ -45,8 +61,11 @@ class DeviceVideo:
             return Decision(value="cpu", reason=f"{self.device} has no video engines")
         try:
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-            self._engine = Engine(self.path, self.known, device=self.device, stream=self._stream)
-            self._on_device([0], (self.height, self.width))  # engines have limits of their own: sizes, profiles
+            self._engine = Engine(
+                self.path, self.known, device=self.device, stream=self._stream, sessions=self._sessions
+            )
+            self._stream = self._engine.stream
+            self._on_device([0], (self.height, self.width), stay=True)  # engines have limits of their own
         except (UnavailableError, DecodeError) as error:
             self._without_engine()
             return Decision(value="cpu", reason=str(error))
@@ -66,24 +85,29 @@ class DeviceVideo:
     def time_of(self, frame: int) -> float | None:
         return self._video.time_of(frame)
 
-    def frames(self, indices: Sequence[int], *, size: tuple[int, int] | None = None) -> Tensor:
+    @property
+    def decoded(self) -> int:
+        """Frames that decoders have been given so far, wanted or not."""
+        return self._video.decoded + self._by_engines + (0 if self._engine is None else self._engine.decoded)
+
+    def frames(self, indices: Sequence[int], *, size: tuple[int, int] | None = None, stay: bool = True) -> Tensor:
         """N×H×W×3 uint8 on the device, frame `indices[n]` at n, upright; scaled to `size` (height, width).
 
-        They can be used on the stream that is current here.
+        They can be used on the stream that is current here. `stay` as in `Video.frames`.
         """
         numbers = self._video.checked(indices)
         target = size if size is not None else (self.height, self.width)
         if self._engine is not None and numbers:
             try:
-                return self._on_device(numbers, target)
+                return self._on_device(numbers, target, stay=stay)
             except UnavailableError as error:  # it has failed once: from here on the CPU
                 self._without_engine()
                 self.decision = Decision(value="cpu", reason=str(error))
             except DecodeError:  # the CPU's path may still have the frame, and names it if not
                 self._position = None
-        return torch.from_numpy(self._video.frames(numbers, size=size)).to(self.device)
+        return torch.from_numpy(self._video.frames(numbers, size=size, stay=stay)).to(self.device)
 
-    def _on_device(self, numbers: Sequence[int], size: tuple[int, int]) -> Tensor:
+    def _on_device(self, numbers: Sequence[int], size: tuple[int, int], *, stay: bool) -> Tensor:
         engine = self._engine
         if engine is None:
             raise InputError(f"{self.path} is closed")
@@ -97,8 +121,9 @@ class DeviceVideo:
             done = waiting = 0
             position, self._position = self._position, None  # unknown until the pass has ended well
             last = -1
-            for run in runs_of(self.index, once, position):
-                for number, picture in engine.run(run):
+            runs = runs_of(self.index, once, position)
+            for run in runs:
+                for number, picture in engine.run(run, stay=stay and run is runs[-1]):
                     if picture.shape != planes.shape[1:]:
                         found = "×".join(map(str, picture.shape))
                         raise UnavailableError(f"{self.path}: frame {number} came from NVDEC as {found}")
@@ -109,7 +134,7 @@ class DeviceVideo:
                         done, waiting = done + waiting, 0
             if waiting:
                 self._convert(planes[:waiting], pixels[done : done + waiting])
-            self._position = last + 1
+            self._position = last + 1 if stay else None
             if self.known.turn:
                 pixels = torch.rot90(pixels, self.known.turn, (1, 2)).contiguous()
             if once != list(numbers):
@@ -129,6 +154,7 @@ class DeviceVideo:
 
     def _without_engine(self) -> None:
         if self._engine is not None:
+            self._by_engines += self._engine.decoded
             self._engine.close()
         self._engine, self._position = None, None
 

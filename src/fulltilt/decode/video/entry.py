@@ -12,6 +12,11 @@ from collections.abc import Iterator
 
 _IDR, _SEI, _RECOVERY_POINT = 5, 6, 6
 _REFERENCE = 0x60
+_HEVC_PICTURES, _HEVC_LAST_UNREFERENCED = 32, 14
+"""Of HEVC's kinds of units, those below the first are parts of pictures; the even ones up to the second are of pictures
+that no other of the same temporal layer refers to."""
+_BIDIRECTIONAL = 2
+"""Of MPEG-4's kinds of pictures."""
 _AV1C = 0x81
 """Marker and version, before a sequence header."""
 _PICTURE = b"\x00\x00\x01\xb6"
@@ -29,10 +34,26 @@ def h264_entry(packet: bytes, extradata: bytes | None) -> bool:
     return False
 
 
-def h264_unneeded(packet: bytes, extradata: bytes | None) -> bool:
-    """A picture that no other refers to: what shows other pictures can be decoded without it."""
-    slices = [unit[0] for unit in _units(packet, extradata) if 1 <= unit[0] & 0x1F <= _IDR]
-    return bool(slices) and not any(head & _REFERENCE for head in slices)
+def unneeded(codec: str, packet: bytes, extradata: bytes | None) -> bool:
+    """A picture that no other refers to: what shows other pictures can be decoded without it. False where in doubt."""
+    if codec == "h264":
+        slices = [unit[0] for unit in _units(packet, extradata) if 1 <= unit[0] & 0x1F <= _IDR]
+        return bool(slices) and not any(head & _REFERENCE for head in slices)
+    if codec == "hevc":
+        return _hevc_unneeded(packet, extradata)
+    if codec == "mpeg4":
+        at = packet.find(_PICTURE)
+        return 0 <= at < len(packet) - 4 and packet[at + 4] >> 6 == _BIDIRECTIONAL and not packed(packet)
+    return False
+
+
+def _hevc_unneeded(packet: bytes, extradata: bytes | None) -> bool:
+    """Only in a stream of one temporal layer, as its header says: a higher one may refer to what its own does not."""
+    if not extradata or len(extradata) < 23 or extradata[0] != 1 or extradata[21] >> 3 & 7 != 1:
+        return False
+    kinds = [unit[0] >> 1 & 0x3F for unit in _behind_lengths(packet, (extradata[21] & 3) + 1)]
+    pictures = [kind for kind in kinds if kind < _HEVC_PICTURES]
+    return bool(pictures) and all(kind <= _HEVC_LAST_UNREFERENCED and kind % 2 == 0 for kind in pictures)
 
 
 def packed(packet: bytes) -> bool:
@@ -43,14 +64,18 @@ def packed(packet: bytes) -> bool:
 def _units(packet: bytes, extradata: bytes | None) -> Iterator[bytes]:
     """NAL units, behind their lengths (mp4, mkv) or behind start codes (transport and raw streams)."""
     if extradata and len(extradata) > 4 and extradata[0] == 1:
-        width, at = (extradata[4] & 3) + 1, 0
-        while at + width < len(packet):
-            length = int.from_bytes(packet[at : at + width])
-            if length:
-                yield packet[at + width : at + width + length]
-            at += width + length
+        yield from _behind_lengths(packet, (extradata[4] & 3) + 1)
         return
     yield from (unit for unit in packet.split(b"\x00\x00\x01")[1:] if unit)
+
+
+def _behind_lengths(packet: bytes, width: int) -> Iterator[bytes]:
+    at = 0
+    while at + width < len(packet):
+        length = int.from_bytes(packet[at : at + width])
+        if length:
+            yield packet[at + width : at + width + length]
+        at += width + length
 
 
 def _exact_recovery(messages: bytes) -> bool:

@@ -18,6 +18,7 @@ from fulltilt.decode.video.container import Container, pyav
 from fulltilt.decode.video.entry import parameter_sets
 from fulltilt.decode.video.index import Run
 from fulltilt.decode.video.reader import Known
+from fulltilt.decode.video.sessions import Key, Sessions
 from fulltilt.errors import DecodeError, UnavailableError
 
 if TYPE_CHECKING:
@@ -75,8 +76,23 @@ def reason_against(container: Container, known: Known) -> str | None:
 class Engine:
     """One decoder session for one file: pictures by their numbers, as luma and chroma in one tensor (H·3/2 × W)."""
 
-    def __init__(self, path: Path, known: Known, *, device: torch.device, stream: torch.cuda.Stream) -> None:
+    def __init__(
+        self,
+        path: Path,
+        known: Known,
+        *,
+        device: torch.device,
+        stream: torch.cuda.Stream,
+        sessions: Sessions | None = None,
+    ) -> None:
         """UnavailableError, with the reason, where the library, the codec or the GPU's engines don't do it."""
+        self._sessions, self._sound = sessions, True
+        self._ended = True
+        """The decoder is at a stream's end or has seen nothing yet."""
+        self._decoder: Any = None
+        self._pictures: Iterator[tuple[int, Tensor]] = iter(())
+        self.decoded = 0
+        """Packets that have gone into the decoder."""
         self._library = library()
         self._container = Container(path, threads=1)
         reason = reason_against(self._container, known)
@@ -87,9 +103,21 @@ class Engine:
         times = known.index.times or ()
         self._numbers = {time: number for number, time in enumerate(times)}
         self._keys = frozenset(known.index.keys)
-        self._stream, self._device = stream, device
-        self._decoder: Any = None
-        self._pictures: Iterator[tuple[int, Tensor]] = iter(())
+        self.stream, self._device = stream, device
+        left = None if sessions is None else sessions.take(self._key)
+        if left is not None:
+            self.stream, self._decoder = left
+
+    @property
+    def _key(self) -> Key:
+        context = self._container.stream.codec_context
+        return Key(
+            codec=context.name,
+            height=context.height,
+            width=context.width,
+            header=context.extradata or b"",
+            device=str(self._device),
+        )
 
     def _make(self) -> Any:
         import torch
@@ -101,14 +129,17 @@ class Engine:
                 gpuid=self._device.index or 0,
                 codec=getattr(self._library.cudaVideoCodec, name),
                 cudacontext=_current_context(),
-                cudastream=self._stream.cuda_stream,
+                cudastream=self.stream.cuda_stream,
                 usedevicememory=True,
             )
 
-    def run(self, run: Run) -> Iterator[tuple[int, Tensor]]:
-        """The frames of one pass, each to be read on our stream before the next is asked for."""
+    def run(self, run: Run, *, stay: bool = True) -> Iterator[tuple[int, Tensor]]:
+        """The frames of one pass, each to be read on our stream before the next is asked for.
+
+        `stay` leaves the decoder where it can go on; otherwise it is given no more than these frames need.
+        """
         if run.start >= 0:
-            self._pictures = self._from(run)
+            self._pictures = self._from(run, stay=stay)
         wanted = iter(run.frames)
         target = next(wanted)
         for number, picture in self._pictures:
@@ -122,13 +153,13 @@ class Engine:
                 break
         raise DecodeError(f"{self.path}: frame {target} of {self._index.count} was not decoded by NVDEC")
 
-    def _from(self, run: Run) -> Iterator[tuple[int, Tensor]]:
+    def _from(self, run: Run, *, stay: bool) -> Iterator[tuple[int, Tensor]]:
         if self._decoder is None:
             self._decoder = self._call(self._make)
-        else:
+        elif not self._ended:
             self._decode(b"", 0)  # the end of what was before: pictures that it still held are dropped
         first = self._place(run)
-        for number, picture in self._decoded(first):
+        for number, picture in self._decoded(first, run.frames, stay=stay):
             if first <= number < self._index.count:  # what is shown before the key frame may need what was not decoded
                 yield number, picture
 
@@ -153,35 +184,41 @@ class Engine:
         except (av.FFmpegError, OSError):
             return  # the rest of the file can't be read: what the decoder holds is still good
 
-    def _decoded(self, first: int) -> Iterator[tuple[int, Tensor]]:
+    def _decoded(self, first: int, wanted: tuple[int, ...], *, stay: bool) -> Iterator[tuple[int, Tensor]]:
         context = self._container.stream.codec_context
         filter_name, extradata = _ANNEX_B.get(context.name), context.extradata
         convert = None
         if filter_name is not None:
             convert = pyav().BitStreamFilterContext(filter_name, self._container.stream)
         head = parameter_sets(context.name, extradata)
-        begun = False
+        begun, left = False, set(wanted)
+        skip = set(range(first, wanted[-1])) - left
         for number, packet in self._packets():
             # At the file's beginning a key frame may be one that is not shown (edit lists).
             begun = begun or number == first or (first == 0 and packet.is_keyframe)
-            if not begun:
+            if not begun or (number in skip and number != first and self._container.unneeded(packet)):
                 continue
+            self.decoded += 1
             for part in [packet] if convert is None else convert.filter(packet):
                 yield from self._decode(head + bytes(part), number)
                 head = b""
+            left.discard(number)
+            if not left and not stay:
+                break
         yield from self._decode(b"", 0)
 
     def _decode(self, data: bytes, number: int) -> list[tuple[int, Tensor]]:
         """Pictures that come out when these bytes go in; no bytes are the end of the stream."""
         import torch
 
+        self._ended = not data
         packet = self._library.PacketData()
         kept = ctypes.create_string_buffer(data, len(data)) if data else None
         packet.bsl = len(data)
         packet.bsl_data = ctypes.addressof(kept) if kept is not None else 0
         packet.pts = number
         frames = self._call(lambda: self._decoder.Decode(packet))
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self.stream):
             return [(int(frame.getPTS()), _plane(frame, self._rows)) for frame in frames]
 
     def _call(self, what: Any) -> Any:
@@ -191,11 +228,24 @@ class Engine:
             return what()
         except own as error:
             said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            self._sound = False
             raise UnavailableError(f"{self.path}: NVDEC: {said[:200]}") from error
 
     def close(self) -> None:
-        self._pictures, self._decoder = iter(()), None
+        self._pictures = iter(())
+        if self._decoder is not None and self._sessions is not None and self._sound:
+            self._hand_back(self._sessions)
+        self._decoder = None
         self._container.close()
+
+    def _hand_back(self, sessions: Sessions) -> None:
+        """For the next video, at the end of this one's stream; an engine that fails there is let go."""
+        try:
+            if not self._ended:
+                self._decode(b"", 0)
+        except UnavailableError:
+            return
+        sessions.give(self._key, (self.stream, self._decoder))
 
 
 def _plane(frame: Any, height: int) -> Tensor:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fulltilt.decode.video.container import Container, converter
+from fulltilt.decode.video.container import Container, Course
+from fulltilt.decode.video.convert import Converter, Pixels
 from fulltilt.decode.video.index import FrameIndex, Run, runs_of
 from fulltilt.errors import DecodeError, InputError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fulltilt.decode.video.device import DeviceVideo
 
-Pixels = NDArray[np.uint8]
+Quality = Literal["exact", "fast"]
 _FULL = 2
 """AVCOL_RANGE_JPEG."""
 
@@ -42,13 +42,23 @@ class Known:
 
 @overload
 def open_video(
-    path: str | PathLike[str], *, threads: int = 1, known: Known | None = None, device: None = None
+    path: str | PathLike[str],
+    *,
+    threads: int = 1,
+    known: Known | None = None,
+    device: None = None,
+    quality: Quality = "exact",
 ) -> Video: ...
 
 
 @overload
 def open_video(
-    path: str | PathLike[str], *, threads: int = 1, known: Known | None = None, device: str | torch.device
+    path: str | PathLike[str],
+    *,
+    threads: int = 1,
+    known: Known | None = None,
+    device: str | torch.device,
+    quality: Quality = "exact",
 ) -> DeviceVideo: ...
 
 
@@ -58,6 +68,7 @@ def open_video(
     threads: int = 1,
     known: Known | None = None,
     device: str | torch.device | None = None,
+    quality: Quality = "exact",
 ) -> Video | DeviceVideo:
     """A video's frames by number.
 
@@ -65,24 +76,28 @@ def open_video(
         threads: decode it, on the CPU.
         known: the `known` of an earlier `Video` of the same file: opens it at once.
         device: give frames as tensors there. A GPU decodes what its engines can; `decision` says which, and why.
+        quality: "fast" does without smoothing in pictures that others hardly refer to, and scales in vector code: the
+            same frames, whose pixels differ slightly.
     """
+    if quality not in ("exact", "fast"):
+        raise InputError(f"quality={quality!r} must be 'exact' or 'fast'")
     if threads < 1:
         raise InputError(f"threads: expected 1 or more, found {threads}")
     if device is None:
-        return Video(Path(path), threads=threads, known=known)
+        return Video(Path(path), threads=threads, known=known, quality=quality)
     import torch
 
     from fulltilt.decode.video.device import DeviceVideo
 
-    return DeviceVideo(Path(path), device=torch.device(device), threads=threads, known=known)
+    return DeviceVideo(Path(path), device=torch.device(device), threads=threads, known=known, quality=quality)
 
 
 class Video:
     """An open video. Not for two threads at once: open one for each."""
 
-    def __init__(self, path: Path, *, threads: int, known: Known | None) -> None:
+    def __init__(self, path: Path, *, threads: int, known: Known | None, quality: Quality = "exact") -> None:
         self.path = path
-        self._container = Container(path, threads=threads)
+        self._container = Container(path, threads=threads, fast=quality == "fast")
         try:
             self.known = known if known is not None else self._read()
             self.index, self._turn = self.known.index, self.known.turn
@@ -101,8 +116,9 @@ class Video:
             self._container.close()
             raise
         self._numbers = {time: number for number, time in enumerate(self.index.times or ())}
-        self._reformat = converter()
+        self._convert = Converter(turn=self._turn, fast=quality == "fast")
         self._position: int | None = None
+        self._course = Course()
         self._pictures: Iterator[tuple[int, VideoFrame]] = iter(())
 
     def __len__(self) -> int:
@@ -122,6 +138,11 @@ class Video:
         shown = (times[-1] - times[0]) * self._seconds
         return shown + (shown / (len(times) - 1) if len(times) > 1 else 1 / self.rate if self.rate else 0.0)
 
+    @property
+    def decoded(self) -> int:
+        """Frames that the decoder has been given so far, wanted or not."""
+        return self._container.decoded
+
     def time_of(self, frame: int) -> float | None:
         """When it is shown, in seconds from the first frame."""
         times = self.index.times
@@ -130,11 +151,17 @@ class Video:
         return (times[frame] - times[0]) * self._seconds
 
     def frames(
-        self, indices: Sequence[int], *, size: tuple[int, int] | None = None, out: Pixels | None = None
+        self,
+        indices: Sequence[int],
+        *,
+        size: tuple[int, int] | None = None,
+        out: Pixels | None = None,
+        stay: bool = True,
     ) -> Pixels:
         """N×H×W×3 uint8, frame `indices[n]` at n, upright; scaled to `size` (height, width), into `out` if given.
 
-        Where the resolution changes within the file, `size` is needed, and everything is scaled to it.
+        Where the resolution changes within the file, `size` is needed, and everything is scaled to it. `stay` leaves
+        the decoder ready to go on behind the last frame; without it nothing is decoded that these frames don't need.
         """
         height, width = size if size is not None else (self.height, self.width)
         numbers = self.checked(indices)
@@ -146,8 +173,9 @@ class Video:
         places: dict[int, list[int]] = {}
         for place, number in enumerate(numbers):
             places.setdefault(number, []).append(place)
-        for run in runs_of(self.index, numbers, self._position):
-            for number, picture in self._run(run):
+        runs = runs_of(self.index, numbers, self._position)
+        for run in runs:
+            for number, picture in self._run(run, stay=stay and run is runs[-1]):
                 first, *others = places[number]
                 if size is None:
                     self._check_size(number, picture)
@@ -183,10 +211,13 @@ class Video:
                 f"{known.width}×{known.height}; ask for all in one size (size=)"
             )
 
-    def _run(self, run: Run) -> Iterator[tuple[int, VideoFrame]]:
+    def _run(self, run: Run, *, stay: bool) -> Iterator[tuple[int, VideoFrame]]:
         """The wanted frames of one pass. If one does not come, the decoder's place is forgotten and the frame named."""
         if run.start >= 0:
-            self._place(run)
+            self._place(run, stay=stay)
+        else:
+            new = self._course_of(run, self._position or 0, stay=stay)
+            self._course.skip, self._course.left = new.skip, new.left
         wanted = iter(run.frames)
         target = next(wanted, None)
         self._position = None  # until the pass has ended well
@@ -197,55 +228,51 @@ class Video:
                 yield number, picture
                 target = next(wanted, None)
                 if target is None:
-                    self._position = number + 1
+                    self._position = number + 1 if stay else None
                     return
         if target is not None:
             raise DecodeError(f"{self.path}: frame {target} of {len(self)} can't be decoded: the file is damaged there")
 
-    def _place(self, run: Run) -> None:
+    def _course_of(self, run: Run, start: int, *, stay: bool) -> Course:
+        times = self.index.times
+        if times is None:
+            return Course()
+        wanted = {times[frame] for frame in run.frames}
+        return Course(skip=set(times[start : run.frames[-1] + 1]) - wanted, left=None if stay else wanted)
+
+    def _place(self, run: Run, *, stay: bool) -> None:
         """So that the next pictures begin at a frame no later than the first one wanted."""
         times, start = self.index.times, run.start
-        skip = frozenset[int]()
-        if times is not None:
-            skip = frozenset(times[start : run.frames[-1] + 1]).difference(times[frame] for frame in run.frames)
         while times is not None and start > 0:
             if not self._container.seek(times[start]):
                 break
-            pictures = self._numbered(skip, times[start])
+            self._course = self._course_of(run, start, stay=stay)
+            pictures = self._numbered(times[start])
             first = next(pictures, None)
             if first is not None and first[0] <= run.frames[0]:
                 self._pictures = _chained(first, pictures)
                 return
             start = self.index.key_before(start - 1)  # the file's own index led too far: one key frame earlier
         self._container.begin()
-        self._pictures = self._numbered(skip, None)
+        self._course = self._course_of(run, start, stay=stay)
+        self._pictures = self._numbered(None)
 
-    def _numbered(self, skip: frozenset[int], since: int | None) -> Iterator[tuple[int, VideoFrame]]:
+    def _numbered(self, since: int | None) -> Iterator[tuple[int, VideoFrame]]:
         """Pictures with their numbers. Those shown before `since` may be broken: what they need was not decoded."""
         times = self.index.times
         if times is None:
-            yield from enumerate(self._container.pictures(skip))
+            yield from enumerate(self._container.pictures(self._course))
             return
         numbers = self._numbers
-        for picture in self._container.pictures(skip):
+        for picture in self._container.pictures(self._course):
             time = picture.pts
             if time is None or time not in numbers or picture.is_corrupt or (since is not None and time < since):
                 continue
             yield numbers[time], picture
 
-    def _convert(self, picture: VideoFrame, out: Pixels) -> None:
-        """Colours and size in one pass of swscale, then one copy into place, turned upright."""
-        height, width = out.shape[:2]
-        if self._turn % 2:
-            height, width = width, height
-        scaled = self._reformat(picture, width=width, height=height, format="rgb24", interpolation="BILINEAR")
-        plane = scaled.planes[0]
-        rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)[:height, : 3 * width]
-        out[:] = np.rot90(rows.reshape(height, width, 3), self._turn)
-
     def _read(self) -> Known:
         index = self._container.index()
-        for picture in self._container.pictures(frozenset()):
+        for picture in self._container.pictures(Course()):
             turn = round(picture.rotation / 90) % 4
             self._container.begin()
             return Known(index=index, turn=turn, height=picture.height, width=picture.width)

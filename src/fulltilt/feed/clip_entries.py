@@ -1,0 +1,130 @@
+"""Which videos, with which labels and segments: read from a folder, a CSV or a list of paths."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fulltilt.errors import InputError
+
+SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".ts", ".m4v", ".mpg", ".mpeg")
+_PATH_COLUMNS = ("path", "video", "file", "filename")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A part of a video in which something happens; in seconds, the end not included."""
+
+    start: float
+    end: float
+    label: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A video, or the part of it that clips are taken from."""
+
+    path: str
+    label: int | None = None
+    start: float | None = None
+    end: float | None = None
+    """In seconds; None is the video's own."""
+    segments: tuple[Segment, ...] = ()
+
+
+def entries_of(
+    source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    labels: Sequence[int | str] | None,
+    classes: Sequence[str] | None,
+    *,
+    temporal: bool,
+) -> tuple[list[Entry], list[str] | None]:
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        if path.is_dir():
+            rows = _from_folder(path)
+        elif path.suffix.lower() == ".csv":
+            rows = _from_csv(path)
+        else:
+            raise InputError(f"{path} is neither a folder nor a .csv file; for single files pass a list of paths")
+    else:
+        paths = [os.fspath(one) for one in source]
+        if labels is not None and len(labels) != len(paths):
+            raise InputError(f"{len(labels)} labels for {len(paths)} videos; there must be as many")
+        rows = [(one, None if labels is None else labels[at], None, None) for at, one in enumerate(paths)]
+    names = {label for _, label, _, _ in rows if isinstance(label, str)}
+    known = list(classes) if classes is not None else sorted(names) if names else None
+    first = 1 if temporal else 0  # of a frame, 0 says that nothing happens
+
+    def number(label: int | str | None) -> int | None:
+        if not isinstance(label, str):
+            return label
+        if known is None or label not in known:
+            raise InputError(f"classes has no {label}; it has {', '.join((known or [])[:20])}")
+        return known.index(label) + first
+
+    if not temporal:
+        return [Entry(path=p, label=number(label), start=a, end=b) for p, label, a, b in rows], known
+    segments: dict[str, list[Segment]] = {}
+    for path_, label, start, end in rows:
+        if (value := number(label)) is None or start is None or end is None:
+            raise InputError(f"{path_}: temporal=True needs a label, a start and an end in every row")
+        segments.setdefault(path_, []).append(Segment(start=start, end=end, label=value))
+    return [Entry(path=path_, segments=tuple(found)) for path_, found in segments.items()], known
+
+
+Row = tuple[str, int | str | None, float | None, float | None]
+
+
+def _from_folder(folder: Path) -> list[Row]:
+    """Files of the folder itself, or of its subfolders, each of which is a class."""
+    direct = sorted(str(file) for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+    if direct:
+        return [(path, None, None, None) for path in direct]
+    return [
+        (str(file), sub.name, None, None)
+        for sub in sorted(folder.iterdir())
+        if sub.is_dir() and not sub.name.startswith(".")
+        for file in sorted(sub.rglob("*"))
+        if file.suffix.lower() in SUFFIXES
+    ]
+
+
+def _from_csv(path: Path) -> list[Row]:
+    """Paths in a CSV are relative to its own folder."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        columns = reader.fieldnames or []
+        name = next((name for name in _PATH_COLUMNS if name in columns), None)
+        if name is None:
+            raise InputError(
+                f"{path}: no column named {', '.join(_PATH_COLUMNS)}; found {', '.join(columns) or 'none'}"
+            )
+        lines = list(reader)
+    return [
+        (
+            str(path.parent / line[name]),
+            _label(line.get("label")),
+            _time(path, number, line.get("start")),
+            _time(path, number, line.get("end")),
+        )
+        for number, line in enumerate(lines, start=2)
+    ]
+
+
+def _label(text: str | None) -> int | str | None:
+    if text is None or not text.strip():
+        return None
+    return int(text) if text.strip().lstrip("-").isdigit() else text.strip()
+
+
+def _time(path: Path, line: int, text: str | None) -> float | None:
+    if text is None or not text.strip():
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{path}, line {line}: a time in seconds was expected, found {text!r}") from None

@@ -1,0 +1,73 @@
+"""Videos that are kept open, so that a clip of one that was used lately need not open it again. For one thread."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from fulltilt.decode.video.device import DeviceVideo
+from fulltilt.decode.video.reader import Known, Video
+
+Opened = TypeVar("Opened", Video, DeviceVideo)
+Stamp = tuple[int, int]
+
+
+class OpenVideos(Generic[Opened]):
+    """At most so many; what was used longest ago is closed. What is known of a file stays while it is the same."""
+
+    def __init__(self, most: int, open_one: Callable[[str, Known | None], Opened]) -> None:
+        self._most = most
+        self._open_one: Callable[[str, Known | None], Opened] = open_one
+        self._open: OrderedDict[str, Opened] = OrderedDict()
+        self._before: dict[str, tuple[Stamp, Opened]] = {}
+        self._ends: dict[str, int] = {}
+        """The frame behind the last one that was taken."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def outline(self, path: str) -> Opened:
+        """For what it says of itself; it may be closed."""
+        at, video = self._before.get(path, (None, None))
+        return video if video is not None and at == stamp_of(path) else self.get(path)
+
+    def get(self, path: str) -> Opened:
+        """Open."""
+        if path in self._open:
+            self._open.move_to_end(path)
+            return self._open[path]
+        while len(self._open) >= self._most:
+            self._open.popitem(last=False)[1].close()
+        stamp = stamp_of(path)
+        at, before = self._before.get(path, (None, None))
+        video = self._open_one(path, before.known if before is not None and at == stamp else None)
+        self._before[path] = (stamp, video)
+        self._open[path] = video
+        return video
+
+    def goes_on(self, path: str, frames: Sequence[int]) -> bool:
+        """Whether these frames could have been decoded on from the last ones: whoever takes them goes forward."""
+        end, (_, video) = self._ends.get(path), self._before[path]
+        first = min(frames)
+        self._ends[path] = max(frames) + 1
+        return end is not None and video.index.key_before(first) <= end <= first
+
+    def forget(self, path: str) -> None:
+        """It is not to be relied on."""
+        if path in self._open:
+            self._open.pop(path).close()
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+
+def stamp_of(path: str) -> Stamp:
+    """Size and time of a file as it is now."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
