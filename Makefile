@@ -5,6 +5,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# transformers, for the test of its callback. Not in the environment itself: torchmetrics imports it where it finds it,
+# which takes a second in each of the hundreds of processes that the tests start.
+PEERS := $(VENV)/peers/.installed
 DEMO := runs/demo
 SLOW := examples/slow_train.py $(DEMO)/photos --epochs 20 --out $(DEMO)/model.pt
 
@@ -27,7 +30,7 @@ demo: $(STAMP)
 	@$(BIN)/python examples/before_after.py $(DEMO)/run.json
 	@test ! -e $(DEMO)/report.html || echo '  report     $(DEMO)/report.html (open it in a browser)'
 
-test: $(STAMP)
+test: $(STAMP) $(PEERS)
 	$(BIN)/pytest -n auto
 
 check: $(STAMP)
@@ -43,6 +46,11 @@ format: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -q -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(PEERS): $(STAMP)
+	$(BIN)/python -m pip install --disable-pip-version-check -q --no-deps --upgrade --target $(VENV)/peers \
+		'transformers>=5' tokenizers regex
 	touch $@
 
 clean:

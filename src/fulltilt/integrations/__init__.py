@@ -1,0 +1,41 @@
+"""fulltilt inside somebody else's loop: what it waited for, said at its end.
+
+watching.py      any loop of torch's, as a `with` block     summary.py    all its steps, as data and as a line (pure)
+lightning.py     a callback for Lightning                   sampling.py   the machine, read beside the loop
+huggingface.py   a callback for Hugging Face's Trainer
+
+All three watch with the hooks of `fulltilt diagnose` (launch/): the same phases, and no second way to find them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fulltilt.integrations.huggingface import HuggingFaceCallback as HuggingFaceCallback
+    from fulltilt.integrations.lightning import LightningCallback as LightningCallback
+    from fulltilt.integrations.summary import LoopSummary as LoopSummary
+    from fulltilt.integrations.watching import Watching as Watching
+    from fulltilt.integrations.watching import watching as watching
+
+__all__ = ["HuggingFaceCallback", "LightningCallback", "LoopSummary", "Watching", "watching"]
+
+# Imported on first use: each callback needs its library, which others need not have.
+_HOMES = {
+    "HuggingFaceCallback": "huggingface",
+    "LightningCallback": "lightning",
+    "LoopSummary": "summary",
+    "Watching": "watching",
+    "watching": "watching",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'fulltilt.integrations' has no attribute {name!r}; it has {', '.join(__all__)}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"fulltilt.integrations.{home}"), name)
+    globals()[name] = value  # `watching` the function, not the module of its name
+    return value
