@@ -48,12 +48,15 @@ class Course:
 class Container:
     """An open file with one video stream in use."""
 
-    def __init__(self, path: Path, *, threads: int, fast: bool = False) -> None:
+    def __init__(self, path: Path, *, threads: int, fast: bool = False, quick: bool = False) -> None:
         """
         Args:
             fast: leave out what smooths blocks in pictures that are predicted from both sides; little refers to them.
+            quick: it was open before: no picture is decoded to see what they are like (FFmpeg does, which takes as long
+                as ten others), and `stream.codec_context` may not say it.
         """
         self.path, self._threads, self._fast = path, threads, fast
+        self._quick = quick
         self.decoded = 0
         """Packets that have gone into the decoder."""
         self._av = pyav()
@@ -62,7 +65,7 @@ class Container:
     def _open(self) -> tuple[InputContainer, VideoStream]:
         av = self._av
         try:
-            file = av.open(str(self.path))
+            file = av.open(str(self.path), options={"skip_frame": "all"} if self._quick else {})
         except FileNotFoundError:
             raise InputError(f"{self.path}: no such file") from None
         except (OSError, av.FFmpegError) as error:
@@ -81,8 +84,13 @@ class Container:
             raise DecodeError(f"{self.path}: no decoder for its video", problem="unsupported")
         stream.codec_context.thread_count = self._threads
         stream.codec_context.thread_type = "AUTO" if self._threads > 1 else "NONE"
-        if self._fast:
-            stream.codec_context.options = {"skip_loop_filter": "bidir"}
+        options = {"skip_loop_filter": "bidir"} if self._fast else {}
+        if self._quick and stream.codec_context.name == "h264":
+            # How far pictures are out of order was not seen: where the stream does not say it, the most is assumed.
+            options["strict"] = "strict"
+        if options:
+            stream.codec_context.options = options
+        self._quick = True
         return file, stream
 
     def _kind(self) -> Any:

@@ -65,7 +65,8 @@ class DeviceVideo:
                 self.path, self.known, device=self.device, stream=self._stream, sessions=self._sessions
             )
             self._stream = self._engine.stream
-            self._on_device([0], (self.height, self.width), stay=True)  # engines have limits of their own
+            if not self._engine.is_used_again:
+                self._on_device([0], (self.height, self.width), stay=True)  # engines have limits of their own
         except (UnavailableError, DecodeError) as error:
             self._without_engine()
             return Decision(value="cpu", reason=str(error))

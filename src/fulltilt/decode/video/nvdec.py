@@ -64,8 +64,8 @@ def reason_against(container: Container, known: Known) -> str | None:
     context = container.stream.codec_context
     if context.name not in _CODECS:
         return f"NVDEC is not used for {context.name}"
-    if context.pix_fmt not in _FORMATS:
-        return f"its pixels are {context.pix_fmt}; NVDEC is used for {', '.join(_FORMATS)}"
+    if known.pixels not in _FORMATS:
+        return f"its pixels are {known.pixels}; NVDEC is used for {', '.join(_FORMATS)}"
     if known.height % 2 or known.width % 2:
         return f"its size is odd ({known.width}×{known.height})"
     if known.index.times is None:
@@ -94,7 +94,7 @@ class Engine:
         self.decoded = 0
         """Packets that have gone into the decoder."""
         self._library = library()
-        self._container = Container(path, threads=1)
+        self._container = Container(path, threads=1, quick=True)
         reason = reason_against(self._container, known)
         if reason is not None:
             self.close()
@@ -107,6 +107,8 @@ class Engine:
         left = None if sessions is None else sessions.take(self._key)
         if left is not None:
             self.stream, self._decoder = left
+        self.is_used_again = left is not None
+        """It has decoded another video of the same kind."""
 
     @property
     def _key(self) -> Key:

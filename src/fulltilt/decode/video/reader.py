@@ -38,6 +38,8 @@ class Known:
     height: int
     width: int
     """Of the first picture, as it is in the file."""
+    pixels: str
+    """FFmpeg's name for their format."""
 
 
 @overload
@@ -97,7 +99,7 @@ class Video:
 
     def __init__(self, path: Path, *, threads: int, known: Known | None, quality: Quality = "exact") -> None:
         self.path = path
-        self._container = Container(path, threads=threads, fast=quality == "fast")
+        self._container = Container(path, threads=threads, fast=quality == "fast", quick=known is not None)
         try:
             self.known = known if known is not None else self._read()
             self.index, self._turn = self.known.index, self.known.turn
@@ -109,7 +111,10 @@ class Video:
             sides = (self.known.height, self.known.width)
             self.height, self.width = reversed(sides) if self._turn % 2 else sides
             """As it is meant to be seen."""
-            self.colours = (int(context.colorspace), int(context.color_range) == _FULL or context.pix_fmt == "yuvj420p")
+            self.colours = (
+                int(context.colorspace),
+                int(context.color_range) == _FULL or self.known.pixels == "yuvj420p",
+            )
             """The number of its matrix (ITU-T H.273), and whether it has the full range."""
             self._seconds = float(stream.time_base) if stream.time_base else None
         except BaseException:
@@ -275,7 +280,8 @@ class Video:
         for picture in self._container.pictures(Course()):
             turn = round(picture.rotation / 90) % 4
             self._container.begin()
-            return Known(index=index, turn=turn, height=picture.height, width=picture.width)
+            pixels = picture.format.name
+            return Known(index=index, turn=turn, height=picture.height, width=picture.width, pixels=pixels)
         raise DecodeError(f"{self.path}: not one frame can be decoded")
 
 
