@@ -40,6 +40,8 @@ class Known:
     """Of the first picture, as it is in the file."""
     pixels: str
     """FFmpeg's name for their format."""
+    colours: tuple[int, bool]
+    """The number of their matrix (ITU-T H.273), and whether they have the full range."""
 
 
 @overload
@@ -111,11 +113,7 @@ class Video:
             sides = (self.known.height, self.known.width)
             self.height, self.width = reversed(sides) if self._turn % 2 else sides
             """As it is meant to be seen."""
-            self.colours = (
-                int(context.colorspace),
-                int(context.color_range) == _FULL or self.known.pixels == "yuvj420p",
-            )
-            """The number of its matrix (ITU-T H.273), and whether it has the full range."""
+            self.colours = self.known.colours
             self._seconds = float(stream.time_base) if stream.time_base else None
         except BaseException:
             self._container.close()
@@ -281,7 +279,15 @@ class Video:
             turn = round(picture.rotation / 90) % 4
             self._container.begin()
             pixels = picture.format.name
-            return Known(index=index, turn=turn, height=picture.height, width=picture.width, pixels=pixels)
+            full = int(picture.color_range) == _FULL or pixels == "yuvj420p"
+            return Known(
+                index=index,
+                turn=turn,
+                height=picture.height,
+                width=picture.width,
+                pixels=pixels,
+                colours=(int(picture.colorspace), full),
+            )
         raise DecodeError(f"{self.path}: not one frame can be decoded")
 
 
