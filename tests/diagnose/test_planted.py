@@ -98,6 +98,16 @@ CASES = {
         },
         ("hidden-sync", 51.8 / 31.8 - 1, {}),
     ),
+    "a mask that waits": (
+        # heard in two steps, its time lies in the forward
+        {
+            "phases": {"forward": 30}, "limit": 51.5, "surroundings": {"gpu_share": 0.6},
+            "syncs": (
+                Sync(place=Place(file="train.py", line=8), kind="a mask as index", count=60, seconds=0.6, implicit=True),
+            ),
+        },
+        ("hidden-sync", None, {}),
+    ),
     "evaluation": (
         # 1.272 s for 60 steps is two fifths of them; every 8th evaluation is below a twentieth
         {"outside": {"eval": 0.6 * 60 * 0.0318}},

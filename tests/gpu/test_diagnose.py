@@ -15,6 +15,7 @@ pytestmark = pytest.mark.gpu
 SCRIPTS = Path(__file__).parents[1] / "diagnose" / "scripts" / "gpu"
 PLANTED = {
     "hidden_sync": "hidden-sync",
+    "mask_sync": "hidden-sync",
     "blocking_copies": "blocking-copies",
     "too_few_workers": "too-few-workers",
     "small_batch": "small-batch",

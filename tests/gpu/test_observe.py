@@ -169,3 +169,44 @@ def test_watching_costs_next_to_nothing() -> None:
     found = measure(quick=False, say=print, device="cuda")
     missed = [cost for cost in found.costs if not cost.met]
     assert not missed, missed
+
+
+WAITS = """
+import torch
+from torch import nn
+
+model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8))).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+features = torch.randn(2048, 2048, device="cuda")
+for _ in range(100_000):
+    output = model(features)
+    kept = output[output > 0]  # mask
+    kinds = torch.unique(output[0].round())  # unique
+    where = torch.nonzero(output[0])  # nonzero
+    some = torch.masked_select(output, output > 1)  # select
+    if output.sum() > 1e30:  # if
+        break
+    read = output[0, :3].tolist()  # list
+    host = output[0].cpu().numpy()  # numpy
+    text = f"{output[0, 0]}"  # format
+    loss = output.square().mean() + 0 * kept.sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_waits_that_no_method_says_have_their_line(tmp_path: Path) -> None:
+    script = tmp_path / "waits.py"
+    script.write_text(WAITS)
+    seen = observe(command(script), max_steps=40)
+    assert seen.exit_status == 0, seen.notes
+    found = {sync.place.text.rpartition("# ")[2]: sync for sync in seen.syncs if sync.place is not None}
+    assert {name: sync.kind for name, sync in found.items()} == {
+        "mask": "a mask as index", "unique": "unique", "nonzero": "nonzero", "select": "masked_select", "if": "bool",
+        "list": "tolist", "numpy": "cpu", "format": "print",
+    }  # fmt: skip
+    heard = {name for name, sync in found.items() if sync.implicit}
+    assert heard == {"mask", "unique", "nonzero", "select"}
+    assert all(abs(sync.count / len(seen.steps) - 1) < 0.6 for sync in found.values())
+    assert found["mask"].seconds > 0  # it comes first, and waits for the forward

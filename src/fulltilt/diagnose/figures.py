@@ -235,7 +235,13 @@ class Figures:
     @cached_property
     def host(self) -> float:
         """Seconds of a step that the host itself works, neither waiting for data nor for the GPU."""
-        return max(self.own - self.phases.get("sync", 0.0), 0.0)
+        return max(self.own - self.sync, 0.0)
+
+    @cached_property
+    def sync(self) -> float:
+        """Seconds of a step in which the GPU is waited for; those that are only heard lie in other phases."""
+        heard = fsum(sync.seconds for sync in self.observation.syncs if sync.implicit)
+        return min(self.phases.get("sync", 0.0) + heard / max(self.steps, 1), self.own)
 
     def shared(self, core_work: float) -> float:
         """The least that a step can take when that much loading has to be done beside it."""

@@ -38,6 +38,8 @@ class Process:
         self.is_command = os.environ.get(jobs.LAUNCHER) == str(os.getppid())
         self.told = 0
         self.counter: Any = None
+        self.waits: Any = None
+        self.listened = 0
         self.inherited: list[Any] = []
 
     def hook(self, torch: ModuleType, *, ended: Callable[[], Any] | None = None) -> None:  # noqa: ARG002
@@ -68,6 +70,9 @@ class Process:
             self.loader_alone()
         if self.counter is not None:
             self.kernels_counted()
+        if self.waits is not None:
+            self.waits_heard()
+            return
         why = watch.wants_to_stop()
         if why is not None and not self.counts_kernels(why):
             self.enough(why)
@@ -91,13 +96,31 @@ class Process:
             self.counter = None
         return refused is None
 
-    def kernels_counted(self) -> NoReturn:
+    def kernels_counted(self) -> None:
+        """Then two more steps, to hear where they wait for the GPU."""
         watch = self.watch
         counter, self.counter = self.counter, None
         with watch.unseen():
             found = counter.end()
         if not watch.records[-1].beside and found.count:
             watch.launched = found
+        if watch.compiled:  # a mode on all calls would compile it anew
+            self.enough(watch.ended or "steps")
+        from fulltilt.launch.waits import Waits, listening
+
+        self.waits = Waits(listen=listening)
+        self.listened = watch.steps
+        self.waits.begin()
+
+    def waits_heard(self) -> None:
+        from fulltilt.launch.waits import STEPS
+
+        watch = self.watch
+        if watch.steps - self.listened < STEPS:
+            return
+        waits, self.waits = self.waits, None
+        waits.end()
+        watch.heard = waits.found
         self.enough(watch.ended or "steps")
 
     def enough(self, why: str) -> NoReturn:

@@ -53,6 +53,11 @@ def is_users(file: str) -> bool:
     return _kind(file) == _USER
 
 
+def is_torchs(file: str) -> bool:
+    """A file of torch's own."""
+    return _kind(file) == _TORCH
+
+
 def _kind(file: str) -> int:
     if file.startswith((_OURS, "<")):
         return _SKIPPED

@@ -11,6 +11,7 @@ from fulltilt.launch import stages
 from fulltilt.launch.apply_augment import moved_by
 from fulltilt.launch.places import place
 from fulltilt.launch.transforms import datasets, names
+from fulltilt.launch.waits import STEPS
 from fulltilt.launch.watch import LoaderSeen, Watch, is_compiled, rank_and_world
 from fulltilt.measure.observation import Copy, Loader, Observation, Phase, Step, Sync, Training
 from fulltilt.measure.stable import warm_up
@@ -59,6 +60,16 @@ def observation(watch: Watch) -> Observation:
         syncs=tuple(
             Sync(place=place(at), kind=kind, count=count, seconds=spent / 1e9)
             for (at, kind), (count, spent) in watch.syncs.items()
+        )
+        + tuple(
+            Sync(
+                place=place(at),
+                kind=kind,
+                count=round(count * len(kept) / STEPS),
+                seconds=spent / 1e9 * len(kept) / STEPS,
+                implicit=True,
+            )
+            for (at, kind), (count, spent) in watch.heard.items()
         ),
         copies=tuple(
             Copy(place=place(at), count=count, seconds=spent / 1e9, bytes=size, pinned=bool(pinned), non_blocking=free)

@@ -106,6 +106,8 @@ class Watch:
         self.closed: int | None = None
         """Steps from this one on don't count: kernels are counted in them."""
         self.launched: Any = None
+        self.heard: dict[tuple[Spot | None, str], list[int]] = {}
+        """Waits for the GPU that no hook counts, heard in two steps after those that count."""
         self.stop_at: int | None = None
         self.ended: str | None = None
         self.written = False

@@ -62,6 +62,8 @@ class Sync:
     """What was called: item, cpu, print, synchronize, …"""
     count: int
     seconds: float
+    implicit: bool = False
+    """Heard in two steps only and reckoned for all: its time lies in other phases than `sync`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,20 @@ from ..thresholds import LIMITS
 _COPY_LEFT = 0.1
 """Share of a blocking copy's time that the host still needs to ask for one that does not block."""
 
+_READ_SELDOM = "Keep losses and metrics on the GPU (loss.detach()) and read them every 50 steps or once an epoch"
+_BY_WEIGHT = "Keep shapes fixed: multiply by the mask, or torch.where(mask, x, 0.0), and divide by mask.sum()"
+_INSTEAD = {
+    "a mask as index": f"{_BY_WEIGHT}; x[mask] has to ask the GPU how many there are",
+    "masked_select": f"{_BY_WEIGHT}; masked_select has to ask the GPU how many there are",
+    "nonzero": f"{_BY_WEIGHT}; nonzero has to ask the GPU how many there are",
+    "unique": "Find them once, when the data is prepared: unique has to ask the GPU how many there are",
+    "repeat_interleave": "Tell it the size: repeat_interleave(…, output_size=n)",
+    "one_hot": "Tell it the size: one_hot(…, num_classes=n)",
+    "bincount": "Use scatter_add_ into a tensor of known size",
+    "synchronize": "Leave it out: results are waited for when they are read",
+}
+"""What else to do; what is not here reads a value."""
+
 
 def moving(figures: Figures) -> list[Finding]:
     return [*_restarted(figures), *_copies(figures), *_syncs(figures)]
@@ -88,8 +102,8 @@ def _copies(figures: Figures) -> list[Finding]:
 
 
 def _syncs(figures: Figures) -> list[Finding]:
-    seconds = figures.phases.get("sync", 0.0)
     syncs = sorted(figures.observation.syncs, key=lambda sync: -sync.seconds)
+    seconds = figures.sync
     count = sum(sync.count for sync in syncs)
     if not figures.on_gpu or not syncs or seconds < LIMITS.sync * figures.step:
         return []
@@ -118,7 +132,7 @@ def _syncs(figures: Figures) -> list[Finding]:
                 *idle,
             ),
             gain=gain,
-            fix="Keep losses and metrics on the GPU (loss.detach()) and read them every 50 steps or once an epoch",
+            fix=_INSTEAD.get(worst.kind, _READ_SELDOM),
             place=worst.place,
             about="step",
             seconds=seconds,
