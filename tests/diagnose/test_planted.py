@@ -103,7 +103,7 @@ CASES = {
         {
             "phases": {"forward": 30}, "limit": 51.5, "surroundings": {"gpu_share": 0.6},
             "syncs": (
-                Sync(place=Place(file="train.py", line=8), kind="a mask as index", count=60, seconds=0.6, implicit=True),
+                Sync(place=None, kind="a mask as index", count=60, seconds=1.2, implicit=True),
             ),
         },
         ("hidden-sync", None, {}),
