@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fulltilt.cli.bench_guides import guides
 from fulltilt.errors import InputError
 
 if TYPE_CHECKING:
     from fulltilt.bench.monitor import MonitorBench
 
 bench = typer.Typer(help="Measure what fulltilt itself costs and gives on this machine.", no_args_is_help=True)
+bench.command()(guides)
 
 
 @bench.command()

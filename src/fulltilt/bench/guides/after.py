@@ -1,0 +1,151 @@
+"""*after*: `fulltilt train` with the recipe's file. Trained twice in one process: as far as *before* came, for the
+metric; then as it is started by a person, all its trials and compiling included, for the rates; then the limit.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fulltilt.bench.guides.order import Answer, Order
+from fulltilt.bench.guides.setting import note_device, recipe_of, settling, since_start, steps_for, with_training
+from fulltilt.train.build import make_trainer
+from fulltilt.train.callbacks import Callback
+from fulltilt.train.config import Config
+from fulltilt.train.loop import Trainer
+from fulltilt.tune import settle_batch_size
+
+_LONGER = 10
+"""On a GPU the file's epochs may be over in a second or two: it is trained on until there is enough to measure."""
+_ENDLESS = 10**9
+_LIMIT_ROUNDS = 3
+_LIMIT_STEPS = 3
+
+
+def run(order: Order, answer: Answer) -> None:
+    recipe = recipe_of(order)
+    config = settle_batch_size(recipe.config("after", order.overrides, small=order.small))
+    size = config.data.batch_size
+    assert isinstance(size, int)
+    answer.batch_size = size
+    on_gpu = torch.cuda.is_available()
+    if order.samples is not None or not on_gpu:
+        steps = steps_for(order, size, most=config.training.max_steps or _ENDLESS)
+        trained = _trained(with_training(config, max_steps=steps, output=f"{order.folder}/quality"), _Clock(0, None))
+        answer.metric, answer.samples = trained.metric(recipe.metric), trained.trainer.step * size
+        if not on_gpu:  # nothing is tried and compiled there: one training has it all
+            trained.note(order, answer)
+            return
+        answer.write(order.answer)
+        del trained
+        gc.collect()  # the trainer, its workers and its memory
+    config = with_training(config, epochs=_LONGER * config.training.epochs, output=f"{order.folder}/rates")
+    _trained(config, _Clock(1, order.seconds)).note(order, answer)
+
+
+def _trained(config: Config, clock: _Clock) -> _Trained:
+    trainer = make_trainer(config)
+    held = _Held(trainer)
+    clock.held = held
+    trainer.callbacks.append(clock)
+    stopped_by = trainer.fit().stopped_by
+    if stopped_by is not None:  # the benchmark was asked to end
+        raise SystemExit(128 + stopped_by)
+    return _Trained(trainer, clock, held)
+
+
+class _Trained:
+    """A training that is over, and what was seen of it."""
+
+    def __init__(self, trainer: Trainer, clock: _Clock, held: _Held) -> None:
+        self.trainer, self._clock, self._held = trainer, clock, held
+
+    def metric(self, name: str) -> float | None:
+        return self.trainer.history.last.get(name)
+
+    def note(self, order: Order, answer: Answer) -> None:
+        self._clock.note(answer)
+        note_device(answer)
+        answer.plan = {name: decision.value for name, decision in self.trainer.stepper.plan.items()}
+        answer.write(order.answer)
+        answer.limit_per_second = limit(self.trainer, self._held.batch, seconds=order.seconds / 5)
+
+
+class _Held:
+    """The first batch that comes to the step is kept, for the limit; afterwards the step is as it was."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.batch: tuple[Any, ...] = ()
+        self._stepper = trainer.stepper
+        self._step = trainer.stepper.train_step
+        setattr(self._stepper, "train_step", self._first)  # noqa: B010  an instance's own, in the way of the class's
+
+    def _first(self, *batch: Any) -> Any:
+        if not self.batch:
+            self.batch = tuple(part.clone() if isinstance(part, Tensor) else part for part in batch)
+        return self._step(*batch)
+
+    def let_go(self) -> None:
+        self._stepper.__dict__.pop("train_step", None)
+
+
+class _Clock(Callback):
+    """Measures from the end of the epochs in which things are still chosen and compiled, until time is up."""
+
+    def __init__(self, warm_epochs: int, seconds: float | None) -> None:
+        self._warm, self._most = warm_epochs, seconds
+        self.held: _Held | None = None
+        self._window: tuple[float, float] | None = None
+        self._records: list[dict[str, Any]] = []
+
+    def on_start(self, trainer: Trainer) -> None:  # noqa: ARG002
+        if not self._warm:
+            self._window = (time.monotonic(), time.monotonic())
+
+    def on_epoch_end(self, trainer: Trainer, record: dict[str, Any]) -> None:
+        now = time.monotonic()
+        if self.held is not None:
+            self.held.let_go()
+        if self._window is None:
+            self._window = (now, now)
+            return
+        self._records.append(record)
+        self._window = (self._window[0], now)
+        if self._most is not None and now - self._window[0] >= self._most:
+            trainer.stop()
+
+    def note(self, answer: Answer) -> None:
+        if self._window is None or not self._records:
+            answer.note = "one epoch only: no epoch without trials and compiling in it"
+            return
+        samples = sum(record["samples"] for record in self._records)
+        training = sum(record["seconds"] for record in self._records)
+        answer.window, answer.seconds = self._window, self._window[1] - self._window[0]
+        answer.samples_per_second = samples / training
+        answer.overall_per_second = samples / answer.seconds
+        answer.wait_share = sum(r["wait_share"] * r["seconds"] for r in self._records) / training
+        answer.setup_seconds = since_start(self._window[0])
+
+
+def limit(trainer: Trainer, batch: tuple[Any, ...], *, seconds: float) -> float:
+    """Samples a second of the very step that has trained, with its batch on the device already."""
+    step, samples = trainer.stepper.train_step, len(batch[0])
+    settle = settling()
+
+    def burst(least_seconds: float) -> float:
+        settle()
+        began, count = time.perf_counter(), 0
+        while count < _LIMIT_STEPS or time.perf_counter() - began < least_seconds:
+            step(*batch)
+            count += 1
+        settle()
+        return count * samples / (time.perf_counter() - began)
+
+    trainer.model.train()
+    burst(0.0)
+    return median(burst(seconds / _LIMIT_ROUNDS) for _ in range(_LIMIT_ROUNDS))

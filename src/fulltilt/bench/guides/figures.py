@@ -1,0 +1,221 @@
+"""Results and targets as plain values: what was measured, what was wanted, whether it was met. Nothing runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from fulltilt.bench.guides.claims import (
+    CLAIMS,
+    QUALITY_SLACK,
+    SHARE_AT_LEAST,
+    UTIL_AT_LEAST,
+    UTIL_STD_AT_MOST,
+    Claim,
+)
+from fulltilt.bench.guides.order import AFTER, BEFORE, CONTESTANTS, TUNED_PEERS, Answer
+from fulltilt.bench.guides.watch import Utilisation
+
+LIMIT = "limit"
+_TITLES = {one.key: one.title for one in CONTESTANTS}
+Figure = Literal["gpu_util", "gpu_util_std", "speed_up", "share", "metric", "times_peer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A figure of *after* and what it has to reach."""
+
+    figure: Figure
+    words: str
+    wanted: float
+    found: float | None
+    at_most: bool = False
+
+    @property
+    def met(self) -> bool | None:
+        """None where it was not measured: that is neither met nor missed."""
+        if self.found is None:
+            return None
+        return self.found <= self.wanted if self.at_most else self.found >= self.wanted
+
+    def __str__(self) -> str:
+        sign = "≤" if self.at_most else "≥"
+        return f"{self.words} {sign} {in_words(self.figure, self.wanted)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One line of the result. What could not be taken is absent."""
+
+    workload: str
+    key: str
+    title: str
+    answer: Answer
+    gpu: Utilisation | None = None
+    share: float | None = None
+    """Of the limit, while training."""
+    speed_up: float | None = None
+    """Of the whole, validation and checkpoints in it, against *before*."""
+    targets: tuple[Target, ...] = ()
+    problem: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        found, targets = self.answer, self.targets
+        return {
+            "workload": self.workload,
+            "key": self.key,
+            "title": self.title,
+            "samples_per_second": found.samples_per_second,
+            "overall_per_second": found.overall_per_second,
+            "share": self.share,
+            "speed_up": self.speed_up,
+            "gpu_util": None if self.gpu is None else self.gpu.mean,
+            "gpu_util_std": None if self.gpu is None else self.gpu.std,
+            "gpu_readings": None if self.gpu is None else self.gpu.readings,
+            "wait_share": found.wait_share,
+            "peak_memory_bytes": found.peak_memory_bytes,
+            "metric": found.metric,
+            "samples": found.samples,
+            "batch_size": found.batch_size,
+            "seconds": found.seconds,
+            "setup_seconds": found.setup_seconds,
+            "plan": found.plan or None,
+            "note": found.note,
+            "targets": [
+                {"figure": t.figure, "words": str(t), "wanted": t.wanted, "found": t.found, "met": t.met}
+                for t in targets
+            ]
+            or None,
+            "problem": self.problem,
+        }
+
+
+def compared(cases: Sequence[Case], *, hold: bool) -> list[Case]:
+    """One workload's cases with what they are to each other, and the limit as a line of its own.
+
+    Args:
+        hold: whether targets are held against them; they are for a GPU and the full size.
+    """
+    by_key = {case.key: case for case in cases}
+    before = by_key.get(BEFORE)
+    limit = by_key[AFTER].answer.limit_per_second if AFTER in by_key else None
+    base = None if before is None else before.answer.overall_per_second
+    found = [
+        replace(
+            case,
+            share=_ratio(case.answer.samples_per_second, limit),
+            speed_up=_ratio(case.answer.overall_per_second, base),
+        )
+        for case in cases
+    ]
+    if hold:
+        found = [replace(case, targets=_targets(case, by_key)) if case.key == AFTER else case for case in found]
+    if limit is None:
+        return found
+    line = Case(
+        workload=cases[0].workload,
+        key=LIMIT,
+        title="limit: after's step, batch on the device",
+        answer=Answer(samples_per_second=limit),
+        share=1.0,
+    )
+    place = next(index for index, case in enumerate(found) if case.key == AFTER) + 1
+    return [*found[:place], line, *found[place:]]
+
+
+def _targets(after: Case, by_key: Mapping[str, Case]) -> tuple[Target, ...]:
+    claim = CLAIMS[after.workload]
+    mean, std = (None, None) if after.gpu is None else (after.gpu.mean, after.gpu.std)
+    before = by_key.get(BEFORE)
+    floor = None if before is None or before.answer.metric is None else before.answer.metric - QUALITY_SLACK
+    own = after.answer.samples_per_second
+    return (
+        Target(figure="gpu_util", words="GPU", wanted=UTIL_AT_LEAST, found=mean),
+        Target(
+            figure="gpu_util_std", words="GPU, standard deviation", wanted=UTIL_STD_AT_MOST,
+            found=std, at_most=True,
+        ),
+        Target(figure="speed_up", words="against before", wanted=claim.speed_up_at_least, found=after.speed_up),
+        Target(figure="share", words="of the limit", wanted=SHARE_AT_LEAST, found=after.share),
+        *(
+            Target(
+                figure="times_peer", words=f"against {_TITLES[key]}", wanted=1.0,
+                found=_ratio(own, by_key[key].answer.samples_per_second),
+            )
+            for key in TUNED_PEERS
+            if key in by_key
+        ),
+        *(
+            [Target(figure="metric", words="metric, as before within noise", wanted=floor, found=after.answer.metric)]
+            if floor is not None
+            else []
+        ),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuidesBench:
+    """Everything that was measured, and on what."""
+
+    machine: Mapping[str, Any]
+    date: str
+    small: bool
+    workloads: Mapping[str, Mapping[str, Any]]
+    """Name to title, metric and the guide's claim."""
+    cases: tuple[Case, ...]
+    seconds: float
+    problem: str | None = None
+    """Why no targets are held against it."""
+
+    @property
+    def targets(self) -> list[tuple[Case, Target]]:
+        return [(case, target) for case in self.cases for target in case.targets]
+
+    def to_json(self) -> dict[str, Any]:
+        flat: dict[str, Any] = _plain(
+            {
+                "machine": dict(self.machine),
+                "date": self.date,
+                "small": self.small or None,
+                "workloads": {name: dict(about) for name, about in self.workloads.items()},
+                "seconds": self.seconds,
+                "cases": [case.to_json() for case in self.cases],
+                "problem": self.problem,
+            }
+        )
+        return flat
+
+
+def about(title: str, metric: str, claim: Claim | None) -> dict[str, Any]:
+    """What there is to say of a workload besides its figures."""
+    said = {} if claim is None else {"guides": claim.guides, "speed": claim.speed, "utilisation": claim.utilisation}
+    return {"title": title, "metric": metric, "claim": said or None}
+
+
+def in_words(figure: str, value: float) -> str:
+    """A figure with its unit."""
+    match figure:
+        case "gpu_util":
+            return f"{value:.3g} %"
+        case "gpu_util_std":
+            return f"{value:.2g} points"
+        case "share":
+            return f"{100 * value:.3g} %"
+        case "metric":
+            return f"{value:.3f}"
+        case _:
+            return f"{value:.3g}×"
+
+
+def _ratio(value: float | None, base: float | None) -> float | None:
+    return value / base if value is not None and base else None
+
+
+def _plain(value: Any) -> Any:
+    """Rounded to what was measured, and without what was not."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value

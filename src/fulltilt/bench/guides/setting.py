@@ -1,0 +1,112 @@
+"""What every contestant needs before it can begin: its configuration, changed in places; its device; loaders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+
+from fulltilt.bench.guides.meter import Meter
+from fulltilt.bench.guides.order import Answer, Order
+from fulltilt.errors import InputError
+from fulltilt.machine.cores import read_cores
+from fulltilt.recipes.catalog import Recipe, recipe_named
+from fulltilt.train.build import make_loss
+from fulltilt.train.config import Config, TrainingConfig
+
+WARM_STEPS = 10
+_FUSED = ("adamw", "adam", "sgd")
+
+
+def recipe_of(order: Order) -> Recipe:
+    return recipe_named(order.recipe)
+
+
+def with_training(config: Config, **values: Any) -> Config:
+    return config.model_copy(update={"training": config.training.model_copy(update=values)})
+
+
+def with_data(config: Config, **values: Any) -> Config:
+    return config.model_copy(update={"data": config.data.model_copy(update=values)})
+
+
+def before_config(order: Order) -> Config:
+    """As the guide found it."""
+    return recipe_of(order).config("before", order.overrides, small=order.small)
+
+
+def tuned_config(order: Order) -> Config:
+    """For a peer that is tuned by hand: the data as *before* reads them, everything else as *after* has it."""
+    after = recipe_of(order).config("after", order.overrides, small=order.small)
+    size = order.batch_size or after.data.batch_size
+    if size == "auto":
+        size = before_config(order).data.batch_size
+    data = before_config(order).data.model_copy(update={"batch_size": size})
+    training: dict[str, Any] = {}
+    if torch.cuda.is_available() and after.training.optimizer in _FUSED:
+        training["optimizer_args"] = {**after.training.optimizer_args, "fused": True}
+    return with_training(after.model_copy(update={"data": data}), **training)
+
+
+def tuned_loading() -> dict[str, Any]:
+    """A DataLoader as everybody advises: a worker for each core, kept, ahead, pinned."""
+    workers = read_cores().usable
+    return {
+        "num_workers": workers,
+        "persistent_workers": True,
+        "prefetch_factor": 4,
+        "pin_memory": torch.cuda.is_available(),
+    }
+
+
+def steps_for(order: Order, batch_size: int, most: int) -> int:
+    """Steps that see as many samples as *before* has seen; `most` is the whole training."""
+    return most if order.samples is None else max(1, min(most, round(order.samples / batch_size)))
+
+
+def meter_for(order: Order, *, seconds: float | None = None, warm: int = WARM_STEPS) -> Meter:
+    return Meter(warm=warm, seconds=order.seconds if seconds is None else seconds, settle=settling())
+
+
+def settling() -> Callable[[], None]:
+    """Waits for the device, where there is one."""
+    return torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+
+
+def note_device(answer: Answer) -> None:
+    """Which GPU, and how much of it at most."""
+    if torch.cuda.is_available():
+        answer.gpu_uuid = str(getattr(torch.cuda.get_device_properties(0), "uuid", "")) or None
+        answer.peak_memory_bytes = torch.cuda.max_memory_allocated()
+
+
+def note_meter(answer: Answer, meter: Meter) -> None:
+    """What a metered loop came to."""
+    meter.finish()
+    answer.samples_per_second, answer.overall_per_second = meter.samples_per_second, meter.overall_per_second
+    answer.wait_share = meter.wait_share
+    if meter.began is not None and meter.ended is not None:
+        answer.seconds, answer.window = meter.ended - meter.began, (meter.began, meter.ended)
+        answer.setup_seconds = since_start(meter.began)
+    note_device(answer)
+
+
+def each_step(training: TrainingConfig) -> bool:
+    """Whether the scheduler steps with every step."""
+    return (training.scheduler_interval or ("step" if training.scheduler == "onecycle" else "epoch")) == "step"
+
+
+def loss_of(training: TrainingConfig) -> Callable[..., Tensor]:
+    found = make_loss(training)
+    if found is None:
+        raise InputError("training.loss: missing; a recipe names its loss")
+    return found
+
+
+def since_start(moment: float) -> float:
+    """From the process's start to a moment of the monotonic clock."""
+    return moment - (time.monotonic() - (time.time() - psutil.Process().create_time()))

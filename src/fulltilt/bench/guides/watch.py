@@ -1,0 +1,88 @@
+"""The GPU as the monitor reads it, from outside the process that trains."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, pstdev
+from types import TracebackType
+from typing import Self
+
+from fulltilt.machine.sample import Sample
+from fulltilt.machine.sampler import Sampler
+
+INTERVAL_SECONDS = 0.5
+_LAG_SECONDS = 1.0
+"""The driver's utilisation is a mean of up to a second: readings this soon after the beginning are of before it."""
+_LEAST_READINGS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilisation:
+    """Percent of the time in which some kernel ran."""
+
+    mean: float
+    std: float
+    """Points, over the readings."""
+    readings: int
+
+
+class Watch:
+    """Reads all GPUs twice a second, on a thread, while it is open."""
+
+    def __init__(self, *, interval_seconds: float = INTERVAL_SECONDS) -> None:
+        self._sampler = Sampler()
+        self._interval = interval_seconds
+        self._began = 0.0
+        self._samples: list[Sample] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="fulltilt-bench-watch", daemon=True)
+
+    def utilisation(self, window: tuple[float, float], uuid: str | None) -> Utilisation | None:
+        """Over a stretch of the machine's monotonic clock, of the GPU with this UUID."""
+        return utilisation(self._samples, (window[0] - self._began, window[1] - self._began), uuid)
+
+    def __enter__(self) -> Self:
+        self._sampler.start()
+        self._began = time.monotonic()
+        if self._sampler.labels:
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._sampler.close()
+
+    def _read(self) -> None:
+        while not self._stop.wait(self._interval):
+            self._samples.append(self._sampler.read())
+
+
+def utilisation(samples: Sequence[Sample], window: tuple[float, float], uuid: str | None) -> Utilisation | None:
+    """Mean and standard deviation over the window; None where there were too few readings to say.
+
+    A UUID is compared without its `GPU-`, which torch leaves out; without one the first GPU is meant. Only a GPU's
+    first reading carries it.
+    """
+    began, ended = window
+    label = _label(samples, uuid)
+    found = [
+        gpu.util
+        for sample in list(samples)
+        if began + _LAG_SECONDS <= sample.t <= ended
+        for gpu in sample.gpus
+        if gpu.label == label and gpu.util is not None
+    ]
+    if len(found) < _LEAST_READINGS:
+        return None
+    return Utilisation(mean=fmean(found), std=pstdev(found), readings=len(found))
+
+
+def _label(samples: Sequence[Sample], uuid: str | None) -> str | None:
+    named = [gpu for sample in list(samples)[:1] for gpu in sample.gpus]
+    wanted = None if uuid is None else uuid.removeprefix("GPU-")
+    return next((gpu.label for gpu in named if wanted in (None, (gpu.uuid or "").removeprefix("GPU-"))), None)

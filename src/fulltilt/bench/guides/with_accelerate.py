@@ -1,0 +1,122 @@
+"""Accelerate with the same model, data and loss: its tutorial's loop, and that loop tuned by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fulltilt.bench.guides.meter import Metered, TimeUpError
+from fulltilt.bench.guides.order import Answer, Order
+from fulltilt.bench.guides.setting import (
+    before_config,
+    each_step,
+    loss_of,
+    meter_for,
+    note_meter,
+    recipe_of,
+    steps_for,
+    tuned_config,
+    tuned_loading,
+)
+from fulltilt.bench.guides.with_lightning import last
+from fulltilt.recipes import plain
+from fulltilt.train.build import make_metric, make_model, make_optimizer, make_scheduler
+from fulltilt.train.config import Config
+from fulltilt.train.roles import split
+from fulltilt.train.seeding import seed_everything
+
+
+def run(order: Order, answer: Answer) -> None:
+    tuned, gpu = order.contestant.endswith("_tuned"), torch.cuda.is_available()
+    config = tuned_config(order) if tuned else before_config(order)
+    if config.training.seed is not None:
+        seed_everything(config.training.seed)
+    if tuned:
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.benchmark = True
+        answer.note = "bf16, channels_last, compiled" if gpu else "no GPU: fp32, not compiled"
+    size = config.data.batch_size
+    assert isinstance(size, int)
+    answer.batch_size = size
+    loop = _Loop(config, order, size, fast=tuned and gpu, loading=tuned_loading() if tuned else {})
+    meter = meter_for(order)
+    try:
+        loop.train(Metered(loop.train_loader, meter))
+        meter.finish()
+        answer.metric, answer.samples = loop.validate().get(recipe_of(order).metric), loop.steps * size
+    except TimeUpError:
+        answer.note = "; ".join(filter(None, (answer.note, "stopped by the clock, before its last validation")))
+    note_meter(answer, meter)
+
+
+class _Loop:
+    """As Accelerate's documentation writes one."""
+
+    def __init__(self, config: Config, order: Order, size: int, *, fast: bool, loading: dict[str, Any]) -> None:
+        from accelerate import Accelerator
+
+        self._fast = fast
+        self._accelerator = Accelerator(mixed_precision="bf16" if fast else "no")
+        model = make_model(config)
+        if fast:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        loaders = plain.loaders(config, **loading)
+        per_epoch = len(loaders[0])
+        self.steps = steps_for(order, size, most=per_epoch * config.training.epochs)
+        self._training = config.training.model_copy(update={"max_steps": self.steps})
+        optimizer = make_optimizer(model, self._training)
+        self._scheduler = make_scheduler(optimizer, self._training, per_epoch)
+        self._model, self._optimizer, self.train_loader, self._val = self._accelerator.prepare(
+            model, optimizer, *loaders
+        )
+        self._forward: Any = torch.compile(self._model) if fast else self._model
+        self._loss = loss_of(self._training)
+        self._metrics = {
+            name: make_metric(f"metrics.{name}", metric).to(self._accelerator.device)
+            for name, metric in config.metrics.items()
+        }
+
+    def train(self, source: Metered) -> None:
+        done = epochs = 0
+        while done < self.steps:
+            self._model.train()
+            for batch in source:
+                self._step(batch)
+                done += 1
+                if done >= self.steps:
+                    break
+            epochs += 1
+            if self._scheduler is not None and not each_step(self._training):
+                self._scheduler.step()
+            if done < self.steps and epochs % self._training.eval_interval == 0:
+                self.validate()
+
+    def validate(self) -> dict[str, float]:
+        if self._val is None:
+            return {}
+        self._model.eval()
+        with torch.no_grad():
+            for batch in self._val:
+                _, outputs, target = self._forward_loss(batch)
+                for metric in self._metrics.values():
+                    metric.update(outputs, target)
+        found = {f"val_{name}": float(metric.compute()) for name, metric in self._metrics.items()}
+        for metric in self._metrics.values():
+            metric.reset()
+        return found
+
+    def _step(self, batch: Any) -> None:
+        self._optimizer.zero_grad()
+        loss, _, _ = self._forward_loss(batch)
+        self._accelerator.backward(loss)
+        if self._training.clip_norm is not None:
+            self._accelerator.clip_grad_norm_(self._model.parameters(), self._training.clip_norm)
+        self._optimizer.step()
+        if self._scheduler is not None and each_step(self._training):
+            self._scheduler.step()
+
+    def _forward_loss(self, batch: Any) -> tuple[Any, Any, Any]:
+        inputs, target = split(tuple(batch), "auto")
+        outputs = self._forward(*(map(last, inputs) if self._fast else inputs))
+        return self._loss(outputs, target), outputs, target

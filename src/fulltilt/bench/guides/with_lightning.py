@@ -1,0 +1,127 @@
+"""Lightning with the same model, data and loss: as it comes, and as somebody who knows it well would set it."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from fulltilt.bench.guides.meter import Metered, TimeUpError
+from fulltilt.bench.guides.order import Answer, Order
+from fulltilt.bench.guides.setting import (
+    before_config,
+    each_step,
+    loss_of,
+    meter_for,
+    note_meter,
+    recipe_of,
+    steps_for,
+    tuned_config,
+    tuned_loading,
+)
+from fulltilt.recipes import plain
+from fulltilt.train.build import make_metric, make_model, make_optimizer, make_scheduler
+from fulltilt.train.config import Config
+from fulltilt.train.roles import split
+from fulltilt.train.seeding import seed_everything
+
+
+def run(order: Order, answer: Answer) -> None:
+    import lightning.pytorch as pl
+
+    tuned, gpu = order.contestant.endswith("_tuned"), torch.cuda.is_available()
+    config = tuned_config(order) if tuned else before_config(order)
+    if config.training.seed is not None:
+        seed_everything(config.training.seed)
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")
+    train, val = plain.loaders(config, **(tuned_loading() if tuned else {}))
+    size = config.data.batch_size
+    assert isinstance(size, int)
+    answer.batch_size = size
+    steps = steps_for(order, size, most=len(train) * config.training.epochs)
+    meter = meter_for(order)
+    settings: dict[str, Any] = {}
+    if tuned:
+        torch.set_float32_matmul_precision("high")
+        settings = {
+            "precision": "bf16-mixed" if gpu else None, "benchmark": True, "logger": False,
+            "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0,
+            "check_val_every_n_epoch": config.training.eval_interval,
+        }  # fmt: skip
+        answer.note = "bf16, channels_last, compiled" if gpu else "no GPU: fp32, not compiled"
+    trainer = pl.Trainer(
+        max_steps=steps, max_epochs=-1, accelerator="auto", devices=1, default_root_dir=order.folder,
+        gradient_clip_val=config.training.clip_norm, **settings,
+    )  # fmt: skip
+    module = _module(config, steps=steps, per_epoch=len(train), tuned=tuned and gpu)
+    try:
+        trainer.fit(module, Metered(train, meter), val)
+        meter.finish()
+        if val is not None:
+            trainer.validate(module, val, verbose=False)
+            answer.metric = module.figures.get(recipe_of(order).metric)
+            answer.samples = steps * size
+    except TimeUpError:
+        answer.note = "; ".join(filter(None, (answer.note, "stopped by the clock, before its last validation")))
+    note_meter(answer, meter)
+
+
+def _module(config: Config, *, steps: int, per_epoch: int, tuned: bool) -> Any:
+    """A LightningModule; made inside a function, for its base class is an optional package."""
+    import lightning.pytorch as pl
+
+    training = config.training.model_copy(update={"max_steps": steps})
+    loss = loss_of(training)
+
+    class Module(pl.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = make_model(config)
+            if tuned:
+                self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.forward_model: Any = torch.compile(self.model) if tuned else self.model
+            self.metrics = torch.nn.ModuleDict(
+                {name: make_metric(f"metrics.{name}", metric) for name, metric in config.metrics.items()}
+            )
+            self.figures: dict[str, float] = {}
+
+        def training_step(self, batch: Any, _index: int) -> Tensor:
+            found = self._loss(batch)[0]
+            self.log("train_loss", found)
+            return found
+
+        def validation_step(self, batch: Any, _index: int) -> None:
+            _, outputs, target = self._loss(batch)
+            for metric in self.metrics.values():
+                cast("Any", metric).update(outputs, target)
+
+        def on_validation_epoch_end(self) -> None:
+            for name, metric in self.metrics.items():
+                self.figures[f"val_{name}"] = float(cast("Any", metric).compute())
+                cast("Any", metric).reset()
+
+        def configure_optimizers(self) -> Any:
+            optimizer = make_optimizer(self.model, training)
+            scheduler = make_scheduler(optimizer, training, per_epoch)
+            if scheduler is None:
+                return optimizer
+            each = "step" if each_step(training) else "epoch"
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": each}}
+
+        def _loss(self, batch: Any) -> tuple[Tensor, Any, Any]:
+            inputs, target = split(tuple(batch), "auto")
+            if tuned:
+                inputs = tuple(last(part) for part in inputs)
+            outputs = self.forward_model(*inputs)
+            return loss(outputs, target), outputs, target
+
+    return Module()
+
+
+def last(part: Any) -> Any:
+    """Images in the order that convolutions like best."""
+    return part.contiguous(memory_format=torch.channels_last) if isinstance(part, Tensor) and part.dim() == 4 else part
