@@ -4,25 +4,26 @@
     2. where that pays, parts are left out, half of the members at a time: what isn't missed is dropped;
        where it does not (or fails), one by one in the order of what is foretold, each on top of those kept
     3. other numbers of workers around the one that was found, as long as one of them pays
-    4. a gain that is not plain is measured again, baseline and best by turns
+    4. the best and the script as it is, by turns, until it is plain which is faster
 
-A machine that others use, too, is faster now and slower then. Before a candidate is turned down, and before the best is
-settled on, what it is held against is measured again beside it; where that differs, what was measured before is
-forgotten, and only trials beside each other count.
+A machine that others use, too, is faster now and slower then: two trials of the same settings may lie further apart
+than either of them is uneven in itself. So trials are compared with those beside them, in pairs (`pairs.py`), whose
+ratio no drift changes. As long as it is not plain, one way or the other, both are tried once more, by turns: often
+where trials scatter, never where they don't.
 
-A candidate pays if it gives `least_gain` more than without it, beyond the noise of both. No trial is begun that would
-not end within the time; what was found until then is what counts.
+A candidate pays if it gives `LEAST_GAIN` more than without it, beyond the noise of the pairs. No trial is begun that
+would not end within the time; what was found until then is what counts.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fulltilt.diagnose.finding import Trial
 from fulltilt.launch.candidates import Candidate, describe
+from fulltilt.launch.pairs import History
 from fulltilt.launch.rate import Rate
 
 Settings = dict[str, Any]
@@ -33,13 +34,18 @@ Neighbours = Callable[[Mapping[str, Any], "float | None"], Sequence[Settings]]
 LEAST_GAIN = 0.02
 _PLAIN = 3.0
 """A gain beyond that needs no second look."""
-_DRIFT = 0.10
-"""Two trials of the same settings that lie further apart: the machine has changed."""
 _SURE = 2.0
 """Standard errors."""
-_SHARED = 0.3
-"""On a machine that has just changed, a trial that lost less than that is not lost yet."""
-_MOST_REPEATS = 2
+_LOST = 0.3
+"""A trial that lost that much is not repeated, unless all that it is held against is old."""
+_MOST_REPEATS = 4
+"""Trials that one question may cost beyond its first."""
+_LEAST_PAIRS = 2
+"""Before the best is settled on: one pair alone does not say how far pairs lie apart."""
+_LARGE = 0.5
+"""For a gain beyond that one will do."""
+_KEPT_BACK = 2
+"""Trials for that last question, which others leave time for."""
 _MARGIN = 1.2
 
 
@@ -67,7 +73,7 @@ class _Search:
     clock: Callable[[], float]
     until: float
     say: Callable[[Trial], None]
-    rates: dict[str, list[Rate]] = field(default_factory=dict)
+    history: History = field(default_factory=History)
     trials: list[Trial] = field(default_factory=list)
     expected: float = 0.0
     """Seconds that a trial takes, going by the last one: compilers and caches make the first one slow."""
@@ -75,19 +81,26 @@ class _Search:
 
     def rate(self, settings: Mapping[str, Any]) -> Rate | None:
         """Of all trials of these settings together."""
-        return _mean(self.rates.get(_key(settings), []))
+        return self.history.rate(_key(settings))
+
+    def against(self, settings: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[float, float]:
+        return self.history.gain(_key(settings), _key(other))
 
     def has_time(self) -> bool:
-        enough = self.has_time_for(1)
+        """For one more trial, and for the last question after it."""
+        enough = self.has_time_for(1 + (_KEPT_BACK if self.trials else 0))
         self.complete = self.complete and enough
         return enough
 
-    def measured(self, settings: Settings) -> Rate | str:
+    def has_time_for(self, trials: int) -> bool:
+        return self.until - self.clock() >= trials * self.expected
+
+    def measured(self, settings: Mapping[str, Any]) -> Rate | str:
         began = self.clock()
-        got = self.measure(settings)
+        got = self.measure(dict(settings))
         self.expected = _MARGIN * (self.clock() - began)
         if isinstance(got, Rate):
-            self.rates.setdefault(_key(settings), []).append(got)
+            self.history.add(_key(settings), got)
         return got
 
     def beats(self, settings: Settings, other: Mapping[str, Any], *, title: str) -> bool:
@@ -96,53 +109,43 @@ class _Search:
         if isinstance(got, str):
             self._note(title, settings, None, kept=False, reason=got)
             return False
-        gain, error = self.against(settings, other)
-        drifts = gain < LEAST_GAIN and self.has_time_for(1) and self.drifted(other)
-        if drifts:
-            gain, error = self.against(settings, other)
-        repeats, least = 0, -_SHARED if drifts else -LEAST_GAIN
-        # Not plain, one way or the other: both once more, by turns.
-        while repeats < _MOST_REPEATS and gain > least and (drifts or abs(gain - LEAST_GAIN) < _SURE * error):
-            if not self.has_time_for(2):
-                break
-            self.measured(dict(other))
-            self.measured(settings)
-            repeats += 1
-            gain, error = self.against(settings, other)
+        gain, error = self.by_turns(settings, other, most=_MOST_REPEATS, keep_back=_KEPT_BACK)
         pays = gain >= LEAST_GAIN and gain >= error
         self._note(title, settings, self.rate(settings), kept=pays, reason=_reason(gain, pays=pays))
         return pays
 
-    def drifted(self, settings: Mapping[str, Any]) -> bool:
-        """Measure settings again: whether the machine has changed since. If so, only this counts from now on."""
-        before = self.rate(settings)
-        fresh = self.measured(dict(settings))
-        if before is None or isinstance(fresh, str):
-            return False
-        if abs(fresh.value / before.value - 1.0) <= max(_DRIFT, 3 * math.hypot(fresh.noise, before.noise)):
-            return False
-        self.rates[_key(settings)] = [fresh]
-        return True
-
-    def against(self, settings: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[float, float]:
-        one, two = self.rate(settings), self.rate(other)
-        assert one is not None
-        assert two is not None
-        return compare(one, two)
-
-    def has_time_for(self, trials: int) -> bool:
-        return self.until - self.clock() >= trials * self.expected
+    def by_turns(
+        self, settings: Mapping[str, Any], other: Mapping[str, Any], *, most: int, keep_back: int, pairs: int = 0
+    ) -> tuple[float, float]:
+        """Both, as often as it takes until it is plain which is faster (and until there are as many pairs)."""
+        one, two = _key(settings), _key(other)
+        gain, error = self.against(settings, other)
+        for _ in range(most):
+            known = self.history.pairs(one, two)
+            unclear = abs(gain - LEAST_GAIN) < _SURE * error
+            # What looks slower may have met another machine: it is held against something of the same minute.
+            stale = gain < LEAST_GAIN and not known
+            if not (stale or len(known) < pairs or (unclear and gain > -_LOST)):
+                break
+            if not self.has_time_for(1 + keep_back):
+                break
+            following = settings if self.history.last == two else other
+            if isinstance(self.measured(following), str):
+                break
+            gain, error = self.against(settings, other)
+        return gain, error
 
     def is_missed(self, whole: Settings, part: Settings, *, title: str) -> bool:
-        """Whether something is lost without what `part` leaves out of `whole`."""
+        """Whether something is lost without what `part` leaves out of `whole`.
+
+        Where that can't be told for noise, what seems to be missed stays: it was foretold to pay.
+        """
         got = self.measured(part)
-        against = self.rate(whole)
-        assert against is not None
         if isinstance(got, str):
             self._note(title, part, None, kept=False, reason=f"{got}; it stays")
             return True
-        loss, error = compare(against, got)
-        missed = loss >= max(LEAST_GAIN, error)
+        loss, _ = self.by_turns(whole, part, most=1, keep_back=_KEPT_BACK)
+        missed = loss >= LEAST_GAIN
         reason = f"{_signed(1 / (1 + loss) - 1)}: " + ("it stays" if missed else "not missed, left out")
         self._note(title, part, got, kept=not missed, reason=reason)
         return missed
@@ -173,7 +176,7 @@ def search(
 ) -> Found:
     """The best settings that could be found in `seconds`; `trial_seconds` is what a trial is thought to take."""
     state = _Search(measure=measure, clock=clock, until=clock() + seconds, say=say, expected=trial_seconds)
-    state.rates[_key({})] = [baseline]
+    state.history.add(_key({}), baseline)
     best: Settings = {}
     if candidates and state.has_time():
         everything = merged(candidates)
@@ -183,9 +186,7 @@ def search(
             best = _grown(state, candidates)
         best = _climbed(state, best, neighbours)
     best = _confirmed(state, best)
-    rate, as_is = state.rate(best), state.rate({})
-    assert rate is not None
-    assert as_is is not None
+    rate, as_is = state.history.beside(_key(best), _key({}))
     return Found(settings=best, rate=rate, baseline=as_is, trials=tuple(state.trials), complete=state.complete)
 
 
@@ -195,12 +196,6 @@ def merged(candidates: Sequence[Candidate]) -> Settings:
     for candidate in sorted(candidates, key=lambda one: one.gain):
         settings |= candidate.settings
     return settings
-
-
-def compare(one: Rate, other: Rate) -> tuple[float, float]:
-    """How much faster `one` is than `other`, and the standard error of that."""
-    ratio = one.value / other.value
-    return ratio - 1.0, ratio * math.hypot(one.noise, other.noise)
 
 
 def _pruned(state: _Search, candidates: Sequence[Candidate]) -> Settings:
@@ -252,7 +247,7 @@ def _climbed(state: _Search, best: Settings, neighbours: Neighbours) -> Settings
         better = False
         rate = state.rate(best)
         for other in neighbours(best, None if rate is None else rate.waits):
-            if _key(other) in state.rates or not state.has_time():
+            if state.rate(other) is not None or not state.has_time():
                 continue
             if state.beats(other, best, title=describe(_difference(other, best))):
                 best, better = other, True
@@ -261,18 +256,18 @@ def _climbed(state: _Search, best: Settings, neighbours: Neighbours) -> Settings
 
 
 def _confirmed(state: _Search, best: Settings) -> Settings:
-    """The baseline is minutes old: it is looked at again; nothing is kept that is not faster now."""
+    """The baseline is minutes old: both are looked at again, by turns; nothing is kept that is not faster now.
+
+    Pairs from before don't count: among many trials the best is the one that was lucky, too.
+    """
     if not best:
         return {}
     gain, error = state.against(best, {})
-    if gain >= max(_PLAIN, _SURE * error):
-        return best
-    if state.has_time_for(2) and (state.drifted({}) or gain < _DRIFT):
-        state.rates[_key(best)] = []
-        state.measured(best)
-        if state.rate(best) is None:
-            return {}
-    gain, error = state.against(best, {})
+    if gain < max(_PLAIN, _SURE * error) and state.has_time_for(_KEPT_BACK):
+        history = state.history
+        history.since = len(history.trials) - (history.last == _key(best))
+        pairs = _LEAST_PAIRS if gain < _LARGE else 1
+        gain, error = state.by_turns(best, {}, most=2 * _MOST_REPEATS, keep_back=0, pairs=pairs)
     return best if gain >= LEAST_GAIN + error else {}
 
 
@@ -283,16 +278,6 @@ def _title(candidates: Sequence[Candidate]) -> str:
 
 def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> Settings:
     return {name: value for name, value in one.items() if other.get(name) != value}
-
-
-def _mean(rates: Sequence[Rate]) -> Rate | None:
-    if not rates:
-        return None
-    value = math.fsum(rate.value for rate in rates) / len(rates)
-    inner = math.sqrt(math.fsum(rate.noise**2 for rate in rates)) / len(rates)
-    # Two trials may lie further apart than either of them is uneven in itself.
-    apart = (max(rate.value for rate in rates) - min(rate.value for rate in rates)) / 2 / value / math.sqrt(len(rates))
-    return Rate(value=value, noise=max(inner, apart), waits=rates[-1].waits)
 
 
 def _key(settings: Mapping[str, Any]) -> str:

@@ -20,9 +20,10 @@ from fulltilt.diagnose.finding import Diagnosis, Level, LossCurves, Outcome, Tri
 from fulltilt.launch import verify_semantic
 from fulltilt.launch.candidates import Candidate, candidates, level_of, neighbours
 from fulltilt.launch.command import Command
+from fulltilt.launch.pairs import compare
 from fulltilt.launch.plan import Key, Plan
 from fulltilt.launch.rate import Rate, rate_of, training_loader
-from fulltilt.launch.search import LEAST_GAIN, Found, Settings, compare, search
+from fulltilt.launch.search import LEAST_GAIN, Found, Settings, search
 from fulltilt.launch.settings import SETTINGS
 from fulltilt.launch.verify import LEAST_STEPS, Verdict, fallbacks, is_same, roundings, verdict
 from fulltilt.launch.verify_semantic import Run
