@@ -17,6 +17,7 @@ from fulltilt.errors import InputError, UnavailableError
 from fulltilt.feed.base import Feed
 from fulltilt.feed.caching import AutoCache, default_root
 from fulltilt.feed.catalog import Catalog
+from fulltilt.feed.clip_feed import ClipFeed
 from fulltilt.feed.clips import VideoClips
 from fulltilt.feed.dataset_feed import DatasetFeed
 from fulltilt.feed.features import FeatureTable
@@ -26,6 +27,7 @@ from fulltilt.feed.hosting import Hosting
 from fulltilt.feed.loader_feed import LoaderFeed
 from fulltilt.feed.order import Order
 from fulltilt.feed.prepare import PROBED, free_here, prepare
+from fulltilt.feed.splits import decoder_split
 from fulltilt.feed.tensor_feed import TensorFeed, as_tensors
 from fulltilt.machine.cores import read_cores
 from fulltilt.machine.decision import Decision
@@ -82,7 +84,8 @@ def feed(
             `cache_folder` or where it would be. A batch is (images, masks, features) or (images, features, labels).
         quality: "fast" decodes JPEG with a quicker transform and upsampling; pixels differ slightly.
         gpu_share: the part of each batch that the GPU decodes, from 0 to 1. "auto" looks for the one that trains
-            fastest where `quality` is "fast" (a GPU's pixels differ slightly as well), and is 0 otherwise.
+            fastest where `quality` is "fast" (a GPU's pixels differ slightly as well), and is 0 otherwise. For
+            `VideoClips` likewise, by their own `quality`.
     """
     where = _device(device)
     _check_choice("on_error", on_error, "raise", "skip")
@@ -96,7 +99,7 @@ def feed(
             in_order=not in_order,
             on_error=on_error != "raise",
             quality=quality != "exact",
-            gpu_share=gpu_share != "auto",
+            gpu_share=gpu_share != "auto" and not isinstance(source, VideoClips),
             channels=channels != 3,
             cache=cache is not None,
             cache_folder=cache_folder is not None,
@@ -158,8 +161,20 @@ def feed(
             source, batch_size=batch_size, drop_last=drop_last, collate_fn=collate, num_workers=workers
         )
         return LoaderFeed(loader, device=where, ahead=device_prefetch, augment=augment)
-    if isinstance(source, VideoClips) and collate is None:
-        collate = source.collate
+    if isinstance(source, VideoClips):
+        return _clips(
+            source,
+            Order(length=len(source), parts=source.clips, together=source.together if shuffle else 1, **order),
+            device=where,
+            cores=cores,
+            kind=worker_kind,
+            workers=None if auto else workers,
+            prefetch=prefetch,
+            ahead=device_prefetch,
+            augment=augment,
+            collate=collate,
+            gpu_share=gpu_share,
+        )
     if isinstance(source, Dataset) or (
         hasattr(source, "__getitem__") and hasattr(source, "__len__") and not _in_memory(source)
     ):
@@ -190,6 +205,71 @@ def feed(
     return TensorFeed(
         tensors, Order(length=len(tensors[0]), **order), device=where, ahead=device_prefetch, augment=augment
     )
+
+
+def _clips(
+    source: VideoClips,
+    order: Order,
+    *,
+    device: torch.device,
+    cores: int,
+    kind: Literal["auto", "processes", "threads"],
+    workers: int | None,
+    prefetch: int | Literal["auto"],
+    ahead: int,
+    augment: Callable[..., Any] | None,
+    collate: Callable[[list[Any]], Any] | None,
+    gpu_share: float | Literal["auto"],
+) -> Feed:
+    """Clips: first how many threads a decoder has, then who makes batches; with a GPU that decodes beside them or not.
+
+    Args:
+        workers: None looks for their number.
+    """
+    probed = order.permutation(0)[:PROBED].tolist()
+    share = _clip_share(gpu_share, device, source, collate=collate is not None)
+    split = decoder_split(source, probed, cores=cores, ranks=_local_world(), workers=workers)
+    source = source.with_threads(split.value.threads)
+    hosting = prepare(
+        source,
+        probed,
+        free=free_here(max(1, cores // split.value.threads), _local_world()),
+        batch_size=order.largest_step,
+        ahead=ahead,
+        kind=kind,
+        workers=workers,
+        depth=None if prefetch == "auto" else max(1, prefetch),
+        collate=collate or source.collate,
+    )
+    common: dict[str, Any] = {
+        "device": device,
+        "hosting": hosting,
+        "tune": workers is None,
+        "ahead": ahead,
+        "augment": augment,
+    }
+    made: DatasetFeed = (
+        DatasetFeed(source, order, collate=collate or source.collate, **common)
+        if share == 0.0
+        else ClipFeed(source, order, gpu_share=share, **common)
+    )
+    made.split = split
+    return made
+
+
+def _clip_share(wanted: float | str, device: torch.device, source: VideoClips, *, collate: bool) -> float | None:
+    """The share, or None to look for it."""
+    if isinstance(wanted, str):
+        _check_choice("gpu_share", wanted, "auto")
+        looks = device.type == "cuda" and source.quality == "fast" and not source.has_cache and not collate
+        return None if looks else 0.0
+    if not 0 <= wanted <= 1:
+        raise InputError(f"gpu_share={wanted} must be from 0 to 1, or 'auto'")
+    if wanted and device.type != "cuda":
+        raise InputError(f"gpu_share={wanted}: {device} has no video engines; leave it out")
+    if wanted and collate:
+        raise InputError(f"gpu_share={wanted} goes with clips that are put together as they are: leave collate out")
+    return float(wanted)
 
 
 def _check_choice(name: str, found: object, *allowed: object, also: str | None = None) -> None:

@@ -7,6 +7,7 @@ are converted; everything wider is made on the device.
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import threading
@@ -154,6 +155,14 @@ class VideoClips:
                 found[place] = sample
         return found
 
+    def with_threads(self, threads: int) -> VideoClips:
+        """The same clips from decoders of so many threads."""
+        if threads == self.threads:
+            return self
+        like = copy.copy(self)
+        like.threads = threads
+        return like
+
     @property
     def leaves_out(self) -> bool:
         """Batches may have fewer clips than were asked for, or be None where there is not one."""
@@ -167,6 +176,13 @@ class VideoClips:
         if isinstance(there[0], Tensor):
             return torch.stack(there)
         return tuple(torch.stack([torch.as_tensor(sample[part]) for sample in there]) for part in range(2))
+
+    def collate_told(self, samples: list[Any]) -> tuple[Tensor | None, Tensor | None, Tensor]:
+        """Clips, labels, and which samples they are of; what was left out is in neither."""
+        there = torch.tensor([sample is not None for sample in samples], dtype=torch.bool)
+        batch = self.collate(samples)
+        pixels, labels = batch if isinstance(batch, tuple) else (batch, None)
+        return pixels, labels, there
 
     @property
     def frames(self) -> Frames:

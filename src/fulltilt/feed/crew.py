@@ -68,9 +68,13 @@ class Crew:
         if self._steering is not None:
             self._steering.window.go_on()
 
+    def let_go(self) -> None:
+        """Somebody else looks for the number of workers."""
+        self._steering = None
+
     def resize(self, workers: int) -> None:
         """Go on with another number, chosen by hand."""
-        self._steering = None
+        self.let_go()
         self.legs.resize(workers)
 
     def figures(self, wait_share: float | None) -> dict[str, Any]:

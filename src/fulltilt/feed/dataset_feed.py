@@ -17,6 +17,7 @@ from fulltilt.feed.legs import Legs
 from fulltilt.feed.mover import Mover
 from fulltilt.feed.order import Order, Step
 from fulltilt.feed.shelf import Request, batch_seed
+from fulltilt.feed.splits import Split
 from fulltilt.feed.structure import Augmenter, samples_in
 from fulltilt.machine.decision import Decision
 
@@ -54,6 +55,8 @@ class DatasetFeed(OrderedFeed):
         """Steps that workers have been asked for and the loop has not seen yet."""
         self.augmentation, self._augment = augment, Augmenter(augment)
         self._mover = Mover(device, depth=2, ahead=ahead)
+        self.split: Decision[Split] | None = None
+        """Of videos: decoders and threads of each that the workers began with, and why."""
         self._finalizer = when_forgotten(self, shut, self._mover, self._crew.legs)
 
     @property

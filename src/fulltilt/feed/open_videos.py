@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from fulltilt.decode.video.device import DeviceVideo
 from fulltilt.decode.video.reader import Known, Video
+from fulltilt.machine.decision import Decision
 
 Opened = TypeVar("Opened", Video, DeviceVideo)
 Stamp = tuple[int, int]
@@ -53,6 +54,11 @@ class OpenVideos(Generic[Opened]):
         first = min(frames)
         self._ends[path] = max(frames) + 1
         return end is not None and video.index.key_before(first) <= end <= first
+
+    def decision(self, path: str) -> Decision[str] | None:
+        """Who decodes it and why, as far as it says so."""
+        video = self._open.get(path)
+        return video.decision if isinstance(video, DeviceVideo) else None
 
     def forget(self, path: str) -> None:
         """It is not to be relied on."""

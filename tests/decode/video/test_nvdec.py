@@ -1,19 +1,14 @@
-"""What is fed to the GPU's decoder and what is made of its pictures, with a decoder that FFmpeg plays.
-
-It takes what the real one takes (packets behind start codes, numbers as times), holds pictures back as it does, and
-forgets all parameter sets at the end of a stream.
-"""
+"""What is fed to the GPU's decoder and what is made of its pictures, with a decoder that FFmpeg plays."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 from types import SimpleNamespace
 
 import av
 import numpy as np
 import pytest
 import torch
+from tests.decode.video.fake_nvdec import Decoder, Frame, Packet, without_streams
 from tests.decode.video.support import CODECS, make
 
 from fulltilt.decode.video import nvdec, open_video
@@ -21,53 +16,6 @@ from fulltilt.decode.video.colour import rgb_of
 from fulltilt.decode.video.container import Container
 from fulltilt.decode.video.index import runs_of
 from fulltilt.errors import DecodeError, UnavailableError
-
-
-class Packet:
-    def __init__(self):
-        self.bsl = self.bsl_data = self.pts = 0
-
-
-class Frame:
-    def __init__(self, frame):
-        self._pts = frame.pts
-        nv12 = frame.reformat(format="nv12")
-        rows = [
-            np.frombuffer(bytes(plane), np.uint8).reshape(-1, plane.line_size)[:, : frame.width]
-            for plane in nv12.planes
-        ]
-        self._plane = torch.from_numpy(np.concatenate(rows))
-
-    def getPTS(self):  # noqa: N802  # as it is called there
-        return self._pts
-
-    def __dlpack__(self, **kwargs):
-        return self._plane.__dlpack__()
-
-    def __dlpack_device__(self):
-        return self._plane.__dlpack_device__()
-
-
-class Decoder:
-    """`broken`: numbers at which it fails."""
-
-    def __init__(self, codec, broken=()):
-        self._codec, self._broken = codec, broken
-        self._context = av.CodecContext.create(codec, "r")
-        self.packets = 0
-
-    def Decode(self, packet):  # noqa: N802
-        if packet.pts in self._broken:
-            raise RuntimeError("HW decoder faced error")
-        self.packets += 1
-        if not packet.bsl:
-            frames = self._context.decode(None)
-            self._context = av.CodecContext.create(self._codec, "r")
-        else:
-            fed = av.Packet(ctypes.string_at(packet.bsl_data, packet.bsl))
-            fed.pts = fed.dts = packet.pts
-            frames = self._context.decode(fed)
-        return [Frame(frame) for frame in frames]
 
 
 @pytest.fixture
@@ -204,15 +152,7 @@ def test_pictures_become_what_the_cpu_gives(tmp_path, engine):
 
 @pytest.fixture
 def no_streams(monkeypatch):
-    """What is asked of CUDA, answered here."""
-
-    class Device(contextlib.nullcontext):
-        pass
-
-    monkeypatch.setattr(torch.cuda, "device", Device)
-    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: SimpleNamespace(wait_stream=lambda _: None))
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda *_: None)
+    without_streams(monkeypatch)
 
 
 @pytest.mark.parametrize("turn", [0, 90, 180])

@@ -57,12 +57,11 @@ class DeviceVideo:
         """ "nvdec" or "cpu", and why."""
 
     def _begin(self) -> Decision[str]:
-        if self.device.type != "cuda":
+        if not has_engines(self.device):
             return Decision(value="cpu", reason=f"{self.device} has no video engines")
         try:
-            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
             self._engine = Engine(
-                self.path, self.known, device=self.device, stream=self._stream, sessions=self._sessions
+                self.path, self.known, device=self.device, stream=new_stream(self.device), sessions=self._sessions
             )
             self._stream = self._engine.stream
             if not self._engine.is_used_again:
@@ -168,3 +167,12 @@ class DeviceVideo:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def has_engines(device: torch.device) -> bool:
+    """Whether it is worth asking for them."""
+    return device.type == "cuda"
+
+
+def new_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
