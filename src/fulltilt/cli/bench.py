@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fulltilt.cli.bench_guides import guides
+from fulltilt.cli.bench_guides import guides, scaling, simulate
 from fulltilt.errors import InputError
 
 if TYPE_CHECKING:
     from fulltilt.bench.monitor import MonitorBench
 
 bench = typer.Typer(help="Measure what fulltilt itself costs and gives on this machine.", no_args_is_help=True)
-bench.command()(guides)
+for command in (guides, scaling, simulate):
+    bench.command()(command)
 
 
 @bench.command()

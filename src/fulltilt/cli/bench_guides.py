@@ -53,3 +53,78 @@ def guides(
     if seconds is not None:
         scale = replace(scale, workload_seconds=seconds)
     show(measure(only=parts_of(only), small=small, scale=scale, say=_say, keep=keep))
+
+
+def scaling(
+    *,
+    only: Annotated[
+        str, typer.Option(help="Parts to run; the others stay as they are in the --json file.")
+    ] = "cores,batch,size",
+    folder: Annotated[
+        Path | None, typer.Option(help="Where photos are put meanwhile; memory where it has room.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    chart_file: Annotated[Path | None, typer.Option("--chart", help="Draw the curves (SVG).")] = None,
+) -> None:
+    """Training throughput against cores, batch size and image size, beside the limit."""
+    import json
+
+    from fulltilt.machine.files import check_writable, write_whole
+
+    for file, option in ((json_file, "--json"), (chart_file, "--chart")):
+        if file is not None:
+            check_writable(file, option=option)
+
+    from fulltilt.bench.ground import joined
+    from fulltilt.bench.scaling.figures import PARTS, ScalingBench, chart
+    from fulltilt.bench.scaling.run import measure_scaling, parts_of
+    from fulltilt.bench.scaling.table import show
+    from fulltilt.cli.bench import _say
+
+    def keep(found: ScalingBench) -> None:
+        result = joined(json_file, found.to_json(), by="part", order=PARTS)
+        if json_file is not None:
+            write_whole(json_file, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+        if chart_file is not None and (drawn := chart(result)) is not None:
+            write_whole(chart_file, drawn)
+
+    show(measure_scaling(only=parts_of(only), folder=folder, say=_say, keep=keep))
+
+
+def simulate(
+    *,
+    result_file: Annotated[
+        Path, typer.Option("--feed", help="A result of `fulltilt bench feed`: the rates that were measured.")
+    ] = Path("benchmarks/results/h200/feed.json"),
+    gpus_per_machine: Annotated[int, typer.Option(help="GPUs in a machine.")] = 8,
+    cores: Annotated[int, typer.Option(help="Cores in a machine.")] = 96,
+    network: Annotated[float, typer.Option(help="Between machines, in Gbit/s.")] = 400.0,
+    disk: Annotated[float, typer.Option(help="Disks of a machine, in GB/s.")] = 12.0,
+    storage: Annotated[
+        float | None, typer.Option(help="One storage for all machines, in GB/s, in place of their own disks.")
+    ] = None,
+) -> None:
+    """1 to 64 GPUs from the rates of one: what saturates first. Arithmetic, with what it assumes; nothing is run."""
+    import json
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    from fulltilt.bench.simulate.model import Fleet
+    from fulltilt.bench.simulate.table import show
+
+    for name, value in (("--cores", cores), ("--gpus-per-machine", gpus_per_machine)):
+        if value < 1:
+            raise InputError(f"{name}: expected 1 or more, found {value}")
+    for name, given in (("--network", network), ("--disk", disk), ("--storage", storage)):
+        if given is not None and given <= 0:
+            raise InputError(f"{name}: expected more than 0, found {given:g}")
+    try:
+        result = json.loads(result_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"--feed: {result_file} can't be read ({error}); `fulltilt bench feed` makes one") from error
+    fleet = replace(
+        Fleet(), gpus_per_machine=gpus_per_machine, cores_per_machine=cores, network_bytes_per_second=network * 1e9 / 8,
+        disk_bytes_per_second=disk * 1e9, storage_bytes_per_second=None if storage is None else storage * 1e9,
+    )  # fmt: skip
+    show(result, fleet, Console())
