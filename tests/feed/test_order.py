@@ -79,3 +79,27 @@ def test_epochs_and_seeds_differ_and_repeat():
 def test_what_can_not_be_is_named(options, message):
     with pytest.raises(InputError, match=message):
         Order(**options)
+
+
+@pytest.mark.parametrize(("parts", "together"), [(8, 4), (8, 3), (6, 6)])
+def test_parts_of_one_thing_stay_together(parts, together):
+    """Side by side and in one batch where that divides; all else is shuffled, and anew in each epoch."""
+    things = 50
+    order = Order(length=things * parts, batch_size=12, shuffle=True, parts=parts, together=together)
+    first, second = order.permutation(0), order.permutation(1)
+    assert sorted(first) == sorted(second) == list(range(things * parts))
+    assert not np.array_equal(first, second)
+    owner = first // parts
+    runs = np.diff(np.flatnonzero(np.concatenate([[True], np.diff(owner) != 0, [True]])))
+    full, rest = divmod(parts, together)
+    assert (runs >= min(together, rest or together)).all()
+    assert len(runs) > 0.9 * things * (full + (rest > 0)), "groups of one thing are not side by side"
+    assert abs(np.corrcoef(np.arange(len(owner)), owner)[0, 1]) < 0.2
+    groups = {tuple(sorted(first[at : at + together])) for at in range(0, len(first), together)}
+    again = {tuple(sorted(second[at : at + together])) for at in range(0, len(first), together)}
+    if together < parts:
+        assert len(groups & again) < len(groups) / 4, "which parts go together is drawn as well"
+    plain = Order(length=things * parts, batch_size=12, shuffle=True)
+    assert np.array_equal(
+        plain.permutation(3), Order(length=things * parts, batch_size=12, shuffle=True, parts=parts).permutation(3)
+    )

@@ -42,11 +42,13 @@ def test_each_frame_in_any_order(videos, codec, gop, uneven):
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_any_lists_of_frames_one_after_another(videos, data):
-    path, reference = videos(data.draw(st.sampled_from(["h264", "h264 open gop", "hevc", "mpeg-ts"])), 12, False)
-    with open_video(path, threads=data.draw(st.sampled_from([1, 2]))) as video:
+    path, reference = videos(data.draw(st.sampled_from(list(CODECS))), data.draw(st.sampled_from([12, 250])), False)
+    with open_video(path) as first:
+        known = data.draw(st.sampled_from([None, first.known]))
+    with open_video(path, threads=data.draw(st.sampled_from([1, 2])), known=known) as video:
         for _ in range(data.draw(st.integers(1, 4))):
             wanted = data.draw(st.lists(st.integers(0, 39), max_size=12))
-            assert np.array_equal(video.frames(wanted), reference[wanted])
+            assert np.array_equal(video.frames(wanted, stay=data.draw(st.booleans())), reference[wanted])
 
 
 def test_what_it_says_of_itself(tmp_path):
@@ -77,6 +79,43 @@ def test_only_what_is_needed_is_decoded(tmp_path, monkeypatch):
         decoded = 0
         video.frames([76, 77])
         assert decoded <= 2 + 6, "on from where it stands"
+
+
+@pytest.mark.parametrize(("codec", "most"), [("h264", 11), ("hevc", 10), ("mpeg4", 6)])
+def test_what_no_other_frame_needs_is_not_decoded(videos, codec, most):
+    """One frame at the end of a group of pictures: without those in between that nothing refers to."""
+    path, reference = videos(codec, 12, False)
+    with open_video(path) as video:
+        counts = []
+        for stay in (True, False):
+            before = video.decoded
+            assert np.array_equal(video.frames([10], stay=stay), reference[[10]])
+            counts.append(video.decoded - before)
+        lasting, alone = counts
+        assert alone <= most, "frames 0 to 10 are eleven; what our x264 makes of them refers to all"
+        assert alone <= lasting - (codec != "mpeg4"), "and nothing to have the decoder ready for the next"
+
+
+def test_a_clip_in_the_middle_costs_little_more_than_itself(tmp_path):
+    path = make(tmp_path / "v", count=120, gop=30)
+    with open_video(path) as video:
+        before = video.decoded
+        video.frames(range(45, 61), stay=False)
+        assert 16 <= video.decoded - before <= 16 + 15, "less than all frames from the key frame on"
+        before = video.decoded
+        video.frames([45, 70, 75, 110], stay=False)
+        assert video.decoded - before <= 12 + 11 + 14, "no pass goes beyond its last frame"
+
+
+def test_fast_is_almost_the_same(tmp_path):
+    path = make(tmp_path / "v", size=(256, 192))
+    with open_video(path) as exact, open_video(path, quality="fast") as fast:
+        wanted = [17, 3, 38]
+        for size, mean in ((None, 1.0), ((96, 128), 2.0), ((97, 129), 1.0)):
+            apart = np.abs(exact.frames(wanted, size=size).astype(int) - fast.frames(wanted, size=size))
+            assert apart.mean() <= mean, size
+    with pytest.raises(InputError, match="quality='good' must be 'exact' or 'fast'"):
+        open_video(path, quality="good")
 
 
 def test_scaled_while_converting(tmp_path):
