@@ -90,24 +90,34 @@ class WindowDataset(Dataset[tuple[Tensor, Tensor]]):
 class SensorCnn(nn.Module):
     """Convolutions over time × sensors, half the hours after each; then a number for each sensor.
 
-    Sensors are told apart by a vector of their own, which is learnt: they stand at different streets.
+    Sensors are told apart by a vector of their own, which is learnt: they stand at different streets. The last hour's
+    readings go straight to the result, so that the rest has only to find the change.
     """
 
     def __init__(
-        self, sensors: int, window: int, quantities: int = 4, widths: tuple[int, ...] = (64, 128, 256), hidden: int = 128
+        self,
+        sensors: int,
+        window: int,
+        quantities: int = 4,
+        widths: tuple[int, ...] = (64, 128, 256),
+        hidden: int = 128,
     ) -> None:
         super().__init__()
         if window % 2 ** len(widths):
-            raise InputError(f"window is {window}; with {len(widths)} layers it must be a multiple of {2 ** len(widths)}")
+            raise InputError(
+                f"window is {window}; with {len(widths)} layers it must be a multiple of {2 ** len(widths)}"
+            )
         self.blocks = nn.Sequential(*(_block(*pair) for pair in pairwise((quantities, *widths))))
         self.place = nn.Parameter(torch.zeros(1, widths[-1], 1, sensors))
+        self.last = nn.Conv2d(quantities, 1, 1)
         left = window // 2 ** len(widths)
         self.head = nn.Sequential(
             nn.Conv2d(widths[-1], hidden, (left, 1)), nn.ReLU(), nn.Conv2d(hidden, 1, 1), nn.Flatten()
         )
 
     def forward(self, windows: Tensor) -> Tensor:
-        return self.head(self.blocks(windows) + self.place)  # type: ignore[no-any-return]
+        change = self.head(self.blocks(windows) + self.place)
+        return change.float() + self.last(windows[:, :, -1:]).flatten(1).float()  # type: ignore[no-any-return]
 
 
 def _block(before: int, after: int) -> nn.Sequential:

@@ -19,7 +19,7 @@ from fulltilt.errors import InputError
 Floats = NDArray[np.float64]
 
 QUANTITIES = ("pm25", "wind", "temperature", "rain")
-_SPACING_KM = 15.0
+_SPACING_KM = 20.0
 _DAY, _WEEK, _YEAR = 24, 24 * 7, 24 * 365
 _SETTLED_PER_HOUR, _WASHED_PER_MM = 0.07, 0.15
 _BACKGROUND = 12.0
@@ -43,19 +43,19 @@ class Readings:
 
 
 def simulate(hours: int, sensors: int, seed: int = 0) -> Readings:
-    """Readings of so many hours, from a first of January on."""
+    """Readings of so many hours, from the middle of November on: the winter is where the dust is."""
     for name, value, least in (("hours", hours, 1), ("sensors", sensors, 2)):
         if value < least:
             raise InputError(f"{name} is {value}; at least {least} are needed")
     random = np.random.default_rng(seed)
     time = np.arange(hours)
     temperature = (
-        11 - 9 * np.cos(2 * np.pi * time / _YEAR) - 4 * np.cos(2 * np.pi * (time - 3) / _DAY)
+        11 - 9 * np.cos(2 * np.pi * (time - 60 * _DAY) / _YEAR) - 4 * np.cos(2 * np.pi * (time - 3) / _DAY)
         + _drifting(random, hours, spread=3.0, remembered_hours=60)
     )  # fmt: skip
     breeze = 6 * np.sin(2 * np.pi * (time - 9) / _DAY)  # up the valley by day, down by night
-    wind = breeze + _drifting(random, hours, spread=9.0, remembered_hours=72)
-    rain = np.maximum(0, _drifting(random, hours, spread=1.6, remembered_hours=8) - 1.8)
+    wind = breeze + _drifting(random, hours, spread=9.0, remembered_hours=96)
+    rain = np.maximum(0, _drifting(random, hours, spread=1.6, remembered_hours=18) - 2.0)
     dust = _dust(random, sensors, temperature=temperature, wind=wind, rain=rain)
 
     def everywhere(values: Floats, noise: float) -> Floats:
@@ -86,9 +86,9 @@ def _dust(random: np.random.Generator, sensors: int, *, temperature: Floats, win
     mixed += 0.02 * (temperature - 11)
     mixed = np.clip(mixed, 0.35, None)
     of_traffic, of_heating = (random.lognormal(0, 0.7, sensors) * scale for scale in (7.0, 3.0))
-    events = np.exp(np.stack([_drifting(random, hours, spread=0.25, remembered_hours=24) for _ in range(sensors)], 1))
+    events = np.exp(np.stack([_drifting(random, hours, spread=0.2, remembered_hours=36) for _ in range(sensors)], 1))
     emitted = (traffic[:, None] * of_traffic + heating[:, None] * of_heating) * events / mixed[:, None]
-    inflow = np.maximum(2, _BACKGROUND + _drifting(random, hours, spread=5.0, remembered_hours=48))
+    inflow = np.maximum(2, _BACKGROUND + _drifting(random, hours, spread=4.0, remembered_hours=72))
     kept = np.exp(-_SETTLED_PER_HOUR - _WASHED_PER_MM * rain)
     places = np.arange(sensors, dtype=np.float64)
     come_from = places - wind[:, None] / _SPACING_KM
