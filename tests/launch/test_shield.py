@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,23 @@ def test_a_script_that_writes_at_every_step_leaves_its_folder_byte_identical(fol
     assert seen.exit_status == 0, seen.notes  # it asserts itself that it sees what it has written
     assert len(seen.steps) == 6
     assert seen.outside["checkpoint"] > 0
+    assert contents(folder) == before
+    assert not seen.notes
+
+
+def test_libraries_that_open_files_themselves_leave_it_byte_identical(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(SCRIPTS / "natives.py", folder)
+    with contextlib.closing(sqlite3.connect(folder / "old.db")) as database:
+        database.execute("create table kept (value)")
+        database.execute("insert into kept values (1)")
+        database.commit()
+    (tmp_path / "stand_ins").mkdir()
+    monkeypatch.setenv("STAND_INS", str(tmp_path / "stand_ins"))
+    before = contents(folder)
+    seen = observe(parse(["natives.py"]), full=True)
+    assert seen.exit_status == 0, seen.notes
     assert contents(folder) == before
     assert not seen.notes
 

@@ -1,8 +1,8 @@
 """Keeps the user's files as they are: what a script writes, renames or removes goes to an overlay.
 
-Python's own functions are covered, and the native writers that training scripts use: torch.save, safetensors,
-cv2.imwrite. A library that writes by itself (a database, say) is not; the parent compares the folder afterwards and
-says what has changed nevertheless.
+Python's own functions are covered here, and libraries that open files by themselves in `natives.py`: torch.save,
+safetensors, OpenCV, HDF5, SQLite and others. What neither knows is not (a program that the script starts, say); the
+parent compares the folder afterwards and says what has changed nevertheless.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
+from fulltilt.launch import natives
 from fulltilt.launch.imports import after_import
 from fulltilt.launch.overlay import Overlay
 from fulltilt.launch.patching import put
@@ -57,9 +58,7 @@ class Shield:
             self._put(owner, name, make)
         for module in ("bz2", "lzma"):  # which keep the `open` that they found
             after_import(module, lambda module: self._put(module, "_builtin_open", self._open))
-        after_import("torch", self._torch)
-        after_import("safetensors.torch", self._safetensors)
-        after_import("cv2", lambda module: put(module, "imwrite", self._writer(module.imwrite, 0)))
+        natives.install(self._overlay)
 
     def _put(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         original = getattr(owner, name, None)
@@ -221,44 +220,6 @@ class Shield:
                 self._overlay.remove_tree(path, whole)
 
         return rmtree
-
-    # native writers
-
-    def _writer(self, function: Callable[..., Any], place: int) -> Callable[..., Any]:
-        """A function that writes the file named by its argument at `place`."""
-
-        @functools.wraps(function)
-        def write(*args: Any, **kwargs: Any) -> Any:
-            if len(args) > place and isinstance(args[place], str | os.PathLike):
-                over = self._overlay.writing(args[place], keep=False)
-                args = (*args[:place], over, *args[place + 1 :])
-            return function(*args, **kwargs)
-
-        return write
-
-    def _torch(self, torch: Any) -> None:
-        writer = torch.serialization._open_zipfile_writer_file
-        made = writer.__init__
-
-        @functools.wraps(made)
-        def __init__(this: Any, name: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            made(this, self._overlay.writing(name, keep=False), *args, **kwargs)
-
-        put(writer, "__init__", __init__)
-
-    def _safetensors(self, module: Any) -> None:
-        """`serialize_file(tensors, path)` writes natively, `load_file(path)` and `safe_open(path)` read so."""
-        put(module, "serialize_file", self._writer(module.serialize_file, 1))
-        for name in ("load_file", "safe_open"):
-            if hasattr(module, name):
-                put(module, name, self._native_reader(getattr(module, name)))
-
-    def _native_reader(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def read(path: Any, *args: Any, **kwargs: Any) -> Any:
-            return function(self._overlay.reading(path), *args, **kwargs)
-
-        return read
 
 
 class _Entries:
