@@ -240,6 +240,8 @@ def test_a_file_whose_names_lead_somewhere_is_fine(tmp_path, monkeypatch):
         ("data.masks=nowhere", "data.source: the masks' folder nowhere does not exist"),
         ("data.cache=nowhere", "data.cache: nowhere does not exist"),
         ("data.source=null", "data.source: missing; give a folder"),
+        ("data.features=likeness", "data.features: found 'likeness'; allowed: package.module:callable"),
+        ("data.features=torch:no_such", "data.features: torch has no 'no_such'"),
         ("training.loss=breaks_when_imported:loss", "training.loss can't be imported: RuntimeError: no licence"),
     ):
         with pytest.raises(InputError, match=f"configuration: 1 problem\n  {says}"):

@@ -79,18 +79,73 @@ RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe(
+            name="segmentation",
+            title="cells in pictures of 512×512, with features of each picture",
+            metric="val_iou",
+            wanted=0.8,
+            variants=("lmsa_gpu_aug", "low_memory", "debug"),
+            small=(
+                "data.args={count: 320, size: 48}",
+                "data.val_share=0.2",
+                "data.size=48",
+                "data.num_workers=1",
+                "data.batch_size=8",
+                "model.args={features: 4, width: 8, depth: 2}",
+                "training.epochs=6",
+                "training.lr=5e-3",
+            ),
+        ),
+        Recipe(
             name="classification",
             title="grey 128×128 pictures into eight classes",
             metric="val_accuracy",
             wanted=0.9,
             small=(
                 "data.args={count: 1200, size: 48}",
+                "data.val_share=0.2",
                 "data.size=48",
                 "data.num_workers=1",
                 "data.batch_size=32",
                 "model.args={classes: 8, width: 16, blocks: [1, 1, 1]}",
                 "training.epochs=6",
+                "training.lr=5e-3",
+            ),
+        ),
+        Recipe(
+            name="forecast",
+            title="fine dust some hours ahead, from windows of what sensors have read",
+            metric="val_r2",
+            wanted=0.8,
+            small=(
+                "data.args={split: train, hours: 3000, sensors: 8, window: 24, horizon: 3}",
+                "data.val_args={split: val, hours: 3000, sensors: 8, window: 24, horizon: 3}",
+                "data.batch_size=32",
+                "data.num_workers=0",
+                "model.args={sensors: 8, window: 24, widths: [16, 32], hidden: 32}",
+                "training.epochs=5",
+                "training.lr=1e-2",
+                "training.use_amp=false",
+                "training.eval_interval=5",
+            ),
+        ),
+        Recipe(
+            name="video",
+            title="actions in untrimmed videos: what happens, from when to when",
+            metric="val_map50",
+            wanted=0.8,
+            requires="video",
+            small=(
+                "data.args={count: 48, clips: 2, frames: 128, length: 64, height: 32, width: 32, size: 32,"
+                " threads: 1}",
+                "data.val_args={count: 16, seed: 1, frames: 128, length: 128, jitter: false, height: 32, width: 32,"
+                " size: 32, threads: 1}",
+                "data.num_workers=0",
+                "data.val_batch_size=8",
+                "model.args={classes: 4, widths: [16, 32, 64], blocks: 1, reduction: 2, hidden: 64}",
+                "training.epochs=10",
                 "training.lr=4e-3",
+                "training.use_amp=false",
+                "training.eval_interval=10",
             ),
         ),
     )

@@ -39,7 +39,7 @@ def draw(index: int, size: int, seed: int = 0) -> tuple[NDArray[np.uint8], int]:
     """Picture `index` (size × size) and its class; the same whenever it is drawn."""
     random = np.random.default_rng((seed, index))
     kind = index % len(KINDS)
-    ground = random.uniform(60, 150) + random.uniform(-40, 40) * _waves(random, size)
+    ground = random.uniform(60, 150) + random.uniform(-30, 30) * _waves(random, size)
     radius = random.uniform(0.2, 0.36) * size
     row, column = random.uniform(0.38, 0.62, 2) * size
     turn = random.uniform(-0.35, 0.35)
@@ -47,8 +47,8 @@ def draw(index: int, size: int, seed: int = 0) -> tuple[NDArray[np.uint8], int]:
     y, x = (along[:, None] - np.float32(row)) / radius, (along[None] - np.float32(column)) / radius
     y, x = math.cos(turn) * y - math.sin(turn) * x, math.sin(turn) * y + math.cos(turn) * x
     inside = _inside(KINDS[kind], y, x)
-    contrast = random.uniform(35, 90) * random.choice((-1, 1))
-    picture = ground + contrast * inside + random.normal(0, 9, (size, size))
+    contrast = random.uniform(50, 100) * random.choice((-1, 1))
+    picture = ground + contrast * inside + random.normal(0, 6, (size, size))
     return np.clip(picture, 0, 255).astype(np.uint8), kind
 
 

@@ -252,9 +252,13 @@ def _loader(source: Any, config: Config, options: dict[str, Any], *, training: b
 
 def pictures(files: ImageFiles, config: Config, *, training: bool) -> Pictures:
     """Image files as a data set, augmented on the CPU as the section `gpu_augmentation` says."""
-    settings = make_augmentation(config, config.training.seed or 0).settings
+    named = config.data.features
     return Pictures(
-        files, settings, channels=config.data.channels, training=training and config.gpu_augmentation is not None
+        files,
+        make_augmentation(config, config.training.seed or 0).settings,
+        channels=config.data.channels,
+        training=training and config.gpu_augmentation is not None,
+        features=None if named is None else found("data.features", named),
     )
 
 

@@ -62,6 +62,8 @@ class DataConfig(Section):
     cache: str | None = None
     """A folder made by `fulltilt cache build`."""
     quality: Literal["exact", "fast"] = "exact"
+    features: str | None = None
+    """package.module:callable, which makes a row of numbers of an image file's pixels: one more input of the model."""
     on_error: Literal["raise", "skip"] = "raise"
 
 

@@ -319,6 +319,9 @@ def _relations(content: Mapping[str, Any]) -> list[str]:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f" (did you mean {near[0]}?)" if near else ""
             problems.append(f"{path}: found {name!r}{hint}; allowed: {', '.join(known)} or package.module:callable")
+    features = at("data.features")
+    if isinstance(features, str) and not is_reference(features):
+        problems.append(f"data.features: found {features!r}; allowed: package.module:callable")
     if at("training.use_amp") is False and at("training.precision") in ("bf16", "fp16"):
         problems.append(
             f"training.precision: found {at('training.precision')!r} with use_amp: false, which is fp32; "

@@ -48,6 +48,7 @@ class _Names:
             self.problems += map(InputError, found_wrong)
             if is_reference(name):
                 self._callable(path, name, {}, args)
+        self._callable("data.features", self._at("data", "features"), {}, None)
         cache = self._at("data", "cache")
         if isinstance(cache, str) and cache != "auto" and not Path(cache).is_dir():
             self.problems.append(InputError(f"data.cache: {cache} does not exist; `fulltilt cache build` makes one"))

@@ -35,6 +35,10 @@ _AUGMENTATIONS: dict[str, Callable[..., GPUAugmentation]] = {
 }
 
 
+_OF_FILES = ("cache", "quality", "features")
+"""Keys of `data` that say something about image files only."""
+
+
 def make_feeds(config: Config, device: torch.device) -> tuple[Feed, Feed | None, GPUAugmentation | None]:
     """Feeds for training and validation, and the augmentation that is left to the loop.
 
@@ -155,7 +159,9 @@ def _feed(
             options["num_workers"] = 1
         options |= {"augment": augment, "quality": data.quality, "channels": data.channels, "on_error": data.on_error}
         options["cache"] = data.cache
-    elif training and (ignored := [key for key in ("cache", "quality") if key in data.model_fields_set]):
+        if data.features is not None:
+            options["features"] = found("data.features", data.features)
+    elif training and (ignored := [key for key in _OF_FILES if key in data.model_fields_set]):
         raise InputError(f"data.{', data.'.join(ignored)}: only for image files; {data.source} gives its own samples")
     return called(name, feed, options, source)  # type: ignore[no-any-return]
 
