@@ -1,9 +1,9 @@
-"""The README's figures and charts, made from the benchmarks' committed JSON.
+"""The README's and the documents' figures and charts, made from the benchmarks' committed JSON.
 
-    python scripts/tables.py            rewrite the block between the two marks in README.md, and the charts
+    python scripts/tables.py            rewrite what stands between the two marks of each page, and the charts
     python scripts/tables.py --check    exit with 1 when something is not what the JSON says
 
-A new result is one function, from its JSON to rows, and one line in `SECTIONS`.
+A new result is one function, from its JSON to rows (rows.py), and one line in `SECTIONS`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fulltilt.bench.augment.figures import Bound
-from fulltilt.bench.augment.table import times
-from fulltilt.bench.feed.chart import chart
-from fulltilt.bench.feed.figures import Figure, in_words
-from fulltilt.bench.monitor import BUSY_SM_PERCENT, IDLE_SM_PERCENT
+import rows
+from rows import Row
+
+from fulltilt.bench.feed.chart import chart as feed_chart
+from fulltilt.bench.guides.chart import chart as guides_chart
+from fulltilt.bench.scaling.figures import SERIES
+from fulltilt.bench.scaling.figures import chart as scaling_chart
+from fulltilt.bench.simulate.page import chart as simulation_chart
+from fulltilt.bench.simulate.page import page as simulation_page
+from fulltilt.bench.simulate.page import table
 
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- figures:begin -->", "<!-- figures:end -->"
-
-Row = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,148 +42,156 @@ class Section:
     """What writes the file."""
     columns: Row
     rows: Callable[[dict[str, Any]], Sequence[Row]]
-
-
-def monitor_rows(result: dict[str, Any]) -> list[Row]:
-    costs: list[Row] = [
-        (
-            f"CPU of the monitor, a sample every {cost['interval_seconds']:g} s"
-            + (", live view" if cost["live_view"] else ", no view"),
-            f"{cost['core_percent']:.2f} % of one core",
-            f"< {cost['target_percent']:g} %",
-        )
-        for cost in result["costs"]
-    ]
-    loads = {
-        "idle": ("an idle card", f"< {IDLE_SM_PERCENT:g} %"),
-        "fed": ("one bf16 matrix product after another", f"> {BUSY_SM_PERCENT:g} %"),
-    }
-    readings: list[Row] = [
-        (f"SM activity read from {loads[one['load']][0]}", f"{one['sm']:.1f} %", loads[one["load"]][1])
-        for one in result["readings"]
-    ]
-    return costs + readings
-
-
-def augment_rows(result: dict[str, Any]) -> list[Row]:
-    def ms(one: dict[str, Any], figure: str) -> str:
-        return f"{one[figure]:.3f} ms" if figure in one else ""
-
-    ours: list[Row] = [
-        (
-            f"fulltilt, {case['title']}",
-            ms(case, "gpu_ms"),
-            ms(case, "wall_ms"),
-            "",
-            ", ".join(
-                str(Bound(figure=t["figure"], limit=t.get("at_least", t.get("at_most")), at_least="at_least" in t))
-                for t in case.get("target", ())
-            ),
-        )
-        for case in result["cases"]
-    ]
-    others: list[Row] = [
-        (
-            peer["name"] + ("" if peer["masks"] or "images only" in peer["name"] else " (no masks)"),
-            ms(peer, "gpu_ms"),
-            ms(peer, "wall_ms"),
-            f"{times(peer['speedup'])}×",
-            "",
-        )
-        for peer in result["peers"]
-        if "speedup" in peer
-    ]
-    return ours + others
-
-
-def feed_rows(result: dict[str, Any]) -> list[Row]:
-    rows: list[Row] = []
-    for case in result["cases"]:
-        if "samples_per_second" not in case or (case["part"] == "grid" and "target" not in case):
-            continue  # of a grid's many settings, only what is compared with the best of them
-        figures: tuple[Figure, ...] = ("share", "times_loader", "of_best", "of_own", "of_alone")
-        against = ", ".join(in_words(name, case[name]) for name in figures if name in case)
-        wanted = ", ".join(f"≥ {in_words(target['figure'], target['at_least'])}" for target in case.get("target", ()))
-        rows.append((case["title"], f"{case['samples_per_second']:,.0f}/s", against, wanted))
-    return rows
-
-
-def train_rows(result: dict[str, Any]) -> list[Row]:
-    titles = {(case["workload"], case["key"]): case["title"] for case in result["cases"]}
-    rows: list[Row] = []
-    for case in result["cases"]:
-        if "samples_per_second" not in case:
-            continue
-        against = titles.get((case["workload"], case.get("against")), "the fastest by hand")
-        share, wanted = case.get("share"), case.get("at_least")
-        rows.append(
-            (
-                f"{result['workloads'][case['workload']]}: {case['title']}",
-                f"{case['samples_per_second']:,.0f}/s",
-                "" if share is None else f"{_share(share)} of {against}",
-                "" if wanted is None else f"≥ {_share(wanted)}",
-            )
-        )
-    return rows
-
-
-def _share(value: float) -> str:
-    return f"{value:.3g} times" if value >= 2 else f"{100 * value:.3g} %"
+    chart: str | None = None
+    """Its picture, under docs."""
+    in_readme: bool = True
+    """docs/benchmarks.md has them all."""
 
 
 SECTIONS = (
+    Section(
+        title="The guides' workloads",
+        result="h200/guides.json",
+        command="fulltilt bench guides",
+        columns=rows.GUIDE_COLUMNS,
+        rows=rows.guides_rows,
+        chart="images/guides.svg",
+    ),
     Section(
         title="The monitor",
         result="h200/monitor.json",
         command="fulltilt bench monitor",
         columns=("", "measured", "wanted"),
-        rows=monitor_rows,
+        rows=rows.monitor_rows,
     ),
     Section(
         title="Augmentation",
         result="h200/augment.json",
         command="fulltilt bench augment",
         columns=("", "GPU", "wall", "ours is faster", "wanted"),
-        rows=augment_rows,
+        rows=rows.augment_rows,
     ),
     Section(
         title="The feed",
         result="h200/feed.json",
         command="fulltilt bench feed",
         columns=("", "samples", "against", "wanted"),
-        rows=feed_rows,
+        rows=rows.feed_rows,
+        chart="images/feed.svg",
     ),
     Section(
         title="Workers, found by itself",
         result="cpu-2-cores/feed-grid.json",
         command="fulltilt bench feed --only grid",
         columns=("", "samples", "against", "wanted"),
-        rows=feed_rows,
+        rows=rows.feed_rows,
     ),
     Section(
         title="Training",
         result="h200/train.json",
         command="fulltilt bench train",
         columns=("", "samples", "share", "wanted"),
-        rows=train_rows,
+        rows=rows.train_rows,
+    ),
+    Section(
+        title="Cores, batch size, image size",
+        result="h200/scaling.json",
+        command="fulltilt bench scaling",
+        columns=("", *SERIES.values()),
+        rows=rows.scaling_rows,
+        chart="images/scaling.svg",
+        in_readme=False,
+    ),
+    Section(
+        title="Ordinary scripts under `fulltilt run`",
+        result="h200/scripts.json",
+        command="fulltilt bench scripts",
+        columns=("", "before", "after", "limit", "faster", "wanted"),
+        rows=rows.scripts_rows,
+    ),
+    Section(
+        title="Video",
+        result="h200/video.json",
+        command="fulltilt bench video",
+        columns=("", "decoded", "against", "wanted"),
+        rows=rows.video_rows,
+    ),
+    Section(
+        title="CPU work beside the step",
+        result="h200/assist.json",
+        command="fulltilt bench assist",
+        columns=("", "rate", "against", "wanted"),
+        rows=rows.assist_rows,
+        in_readme=False,
+    ),
+    Section(
+        title="What watching a script costs it",
+        result="h200/observe.json",
+        command="fulltilt bench observe",
+        columns=("", "added", "allowed"),
+        rows=rows.observe_rows,
+        in_readme=False,
     ),
 )
-CHARTS = {"docs/images/feed.svg": ("h200/feed.json", chart)}
+CHARTS: dict[str, tuple[str, Callable[[dict[str, Any]], str | None]]] = {
+    "docs/images/guides.svg": ("h200/guides.json", guides_chart),
+    "docs/images/feed.svg": ("h200/feed.json", feed_chart),
+    "docs/images/scaling.svg": ("h200/scaling.json", scaling_chart),
+    "docs/images/simulation.svg": ("h200/feed.json", simulation_chart),
+}
 """Picture → the result that it is drawn from, and how."""
+SIMULATED_FROM = "h200/feed.json"
+BENCHMARKS, SCALING = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "scaling.md"
 
 
 def block(sections: Sequence[Section] = SECTIONS, results: Path = ROOT / "benchmarks" / "results") -> str:
-    """Everything between the marks. What has no result yet has no table."""
-    measured = [section for section in sections if (results / section.result).exists()]
+    """Everything between the README's marks. What has no result yet has no table."""
+    measured = [one for one in sections if one.in_readme and (results / one.result).exists()]
     return "\n".join(_section(section, json.loads((results / section.result).read_text())) for section in measured)
 
 
+def benchmarks_page(sections: Sequence[Section] = SECTIONS, results: Path = ROOT / "benchmarks" / "results") -> str:
+    """Everything between the marks of docs/benchmarks.md: every committed result, with its picture."""
+    parts = []
+    for section in sections:
+        if not (file := results / section.result).exists():
+            continue
+        result = json.loads(file.read_text())
+        dates = sorted({day[:10] for day in (result.get("dates") or {"": result.get("date", "")}).values()} - {""})
+        picture = [f"![{section.title}]({section.chart})", ""] if section.chart is not None else []
+        parts.append(
+            "\n".join(
+                [
+                    f"## {section.title}",
+                    "",
+                    f"`{section.command}` on {_machine(result['machine'])}{', ' if dates else ''}{', '.join(dates)}: "
+                    f"[{section.result}](../benchmarks/results/{section.result})",
+                    "",
+                    *picture,
+                    table(section.columns, section.rows(result)),
+                    "",
+                ]
+            )
+        )
+    return "\n".join(parts)
+
+
+def scaling_page(results: Path = ROOT / "benchmarks" / "results") -> str:
+    """Between the marks of docs/scaling.md: measured curves where there are some, and the simulation."""
+    curves = (
+        ["### Curves, on one GPU\n", "![Training throughput](images/scaling.svg)\n",
+         "The figures are in [benchmarks.md](benchmarks.md#cores-batch-size-image-size).\n"]
+        if (results / "h200/scaling.json").exists()
+        else []
+    )  # fmt: skip
+    simulated = simulation_page(json.loads((results / SIMULATED_FROM).read_text()))
+    return "\n".join([*curves, "![Share of the limit over GPUs](images/simulation.svg)\n", simulated])
+
+
 def _section(section: Section, result: dict[str, Any]) -> str:
-    table = [section.columns, ("---",) * len(section.columns), *section.rows(result)]
-    lines = ["| " + " | ".join(row) + " |" for row in table]
     file = f"benchmarks/results/{section.result}"
     source = f"`{section.command}` on {_machine(result['machine'])}: [{file}]({file})"
-    return "\n".join([f"**{section.title}.** {source}", "", *lines, ""])
+    return "\n".join([f"**{section.title}.** {source}", "", table(section.columns, section.rows(result)), ""])
 
 
 def _machine(machine: dict[str, Any]) -> str:
@@ -208,11 +219,12 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 when something would change")
     parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
     wanted = parser.parse_args()
-    text = wanted.readme.read_text(encoding="utf-8")
-    try:
-        new = {wanted.readme: replaced(text, block()), **charts()}
-    except ValueError as error:
-        sys.exit(f"{wanted.readme}: {error}")
+    new = charts()
+    for page, inside in ((wanted.readme, block()), (BENCHMARKS, benchmarks_page()), (SCALING, scaling_page())):
+        try:
+            new[page] = replaced(page.read_text(encoding="utf-8"), inside)
+        except ValueError as error:
+            sys.exit(f"{page}: {error}")
     for file, content in new.items():
         if file.exists() and file.read_text(encoding="utf-8") == content:
             print(f"{file} is up to date")

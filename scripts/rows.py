@@ -1,0 +1,204 @@
+"""From a benchmark's JSON to the rows of its table: one function for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fulltilt.bench.augment.figures import Bound
+from fulltilt.bench.augment.table import times
+from fulltilt.bench.feed.figures import Figure, in_words
+from fulltilt.bench.monitor import BUSY_SM_PERCENT, IDLE_SM_PERCENT
+from fulltilt.bench.scaling.figures import PARTS, SERIES, TITLES
+from fulltilt.bench.scaling.figures import rows as curve_rows
+
+Row = tuple[str, ...]
+
+
+def monitor_rows(result: dict[str, Any]) -> list[Row]:
+    costs: list[Row] = [
+        (
+            f"CPU of the monitor, a sample every {cost['interval_seconds']:g} s"
+            + (", live view" if cost["live_view"] else ", no view"),
+            f"{cost['core_percent']:.2f} % of one core",
+            f"< {cost['target_percent']:g} %",
+        )
+        for cost in result["costs"]
+    ]
+    loads = {
+        "idle": ("an idle card", f"< {IDLE_SM_PERCENT:g} %"),
+        "fed": ("one bf16 matrix product after another", f"> {BUSY_SM_PERCENT:g} %"),
+    }
+    readings: list[Row] = [
+        (f"SM activity read from {loads[one['load']][0]}", f"{one['sm']:.1f} %", loads[one["load"]][1])
+        for one in result["readings"]
+    ]
+    return costs + readings
+
+
+def augment_rows(result: dict[str, Any]) -> list[Row]:
+    def ms(one: dict[str, Any], figure: str) -> str:
+        return f"{one[figure]:.3f} ms" if figure in one else ""
+
+    ours: list[Row] = [
+        (
+            f"fulltilt, {case['title']}",
+            ms(case, "gpu_ms"),
+            ms(case, "wall_ms"),
+            "",
+            ", ".join(
+                str(Bound(figure=t["figure"], limit=t.get("at_least", t.get("at_most")), at_least="at_least" in t))
+                for t in case.get("target", ())
+            ),
+        )
+        for case in result["cases"]
+    ]
+    others: list[Row] = [
+        (
+            peer["name"] + ("" if peer["masks"] or "images only" in peer["name"] else " (no masks)"),
+            ms(peer, "gpu_ms"),
+            ms(peer, "wall_ms"),
+            f"{times(peer['speedup'])}×",
+            "",
+        )
+        for peer in result["peers"]
+        if "speedup" in peer
+    ]
+    return ours + others
+
+
+def feed_rows(result: dict[str, Any]) -> list[Row]:
+    rows: list[Row] = []
+    for case in result["cases"]:
+        if "samples_per_second" not in case or (case["part"] == "grid" and "target" not in case):
+            continue  # of a grid's many settings, only what is compared with the best of them
+        figures: tuple[Figure, ...] = ("share", "times_loader", "of_best", "of_own", "of_alone")
+        against = ", ".join(in_words(name, case[name]) for name in figures if name in case)
+        wanted = ", ".join(f"≥ {in_words(target['figure'], target['at_least'])}" for target in case.get("target", ()))
+        rows.append((case["title"], f"{case['samples_per_second']:,.0f}/s", against, wanted))
+    return rows
+
+
+def train_rows(result: dict[str, Any]) -> list[Row]:
+    titles = {(case["workload"], case["key"]): case["title"] for case in result["cases"]}
+    rows: list[Row] = []
+    for case in result["cases"]:
+        if "samples_per_second" not in case:
+            continue
+        against = titles.get((case["workload"], case.get("against")), "the fastest by hand")
+        share, wanted = case.get("share"), case.get("at_least")
+        rows.append(
+            (
+                f"{result['workloads'][case['workload']]}: {case['title']}",
+                f"{case['samples_per_second']:,.0f}/s",
+                "" if share is None else f"{_share(share)} of {against}",
+                "" if wanted is None else f"≥ {_share(wanted)}",
+            )
+        )
+    return rows
+
+
+def _share(value: float) -> str:
+    return f"{value:.3g} times" if value >= 2 else f"{100 * value:.3g} %"
+
+
+GUIDE_COLUMNS = ("", "samples", "against before", "of the limit", "GPU", "waits", "GPU memory", "metric")
+
+
+def guides_rows(result: dict[str, Any]) -> list[Row]:
+    """Contestants by workload, and under them what the guide claims and what was wanted."""
+    rows: list[Row] = []
+    for name, about in result["workloads"].items():
+        cases = [case for case in result["cases"] if case["workload"] == name]
+        rows += [_contestant(f"{name}: {case['title']}", case) for case in cases if "samples_per_second" in case]
+        rows += [(f"{name}: {case['title']}", case["problem"], *[""] * 6) for case in cases if "problem" in case]
+        if claim := about.get("claim"):
+            rows.append((f"*{name}: guide {claim['guides']} claims*", "", claim["speed"], "", claim["utilisation"],
+                         "", "", ""))  # fmt: skip
+        targets = [target for case in cases for target in case.get("targets", ())]
+        if targets:
+            missed = [target["words"] for target in targets if target.get("met") is not True]
+            met = f"{len(targets) - len(missed)} of {len(targets)} targets met"
+            rows.append((f"*{name}: {met}{'; not: ' if missed else ''}{'; '.join(missed)}*", *[""] * 7))
+    return rows
+
+
+def _contestant(title: str, case: dict[str, Any]) -> Row:
+    def shown(key: str, form: str, scale: float = 1.0) -> str:
+        return form.format(scale * case[key]) if key in case else ""
+
+    spread = shown("gpu_util_std", " ± {:.0f}")
+    return (
+        f"**{title}**" if case["key"] == "after" else title,
+        shown("samples_per_second", "{:,.0f}/s"),
+        shown("speed_up", "{:.2f}×"),
+        shown("share", "{:.1f} %", 100),
+        shown("gpu_util", "{:.0f}") + (f"{spread} %" if spread else ""),
+        shown("wait_share", "{:.0f} %", 100),
+        shown("peak_memory_bytes", "{:.1f} GiB", 2**-30),
+        shown("metric", "{:.3f}"),
+    )
+
+
+def scaling_rows(result: dict[str, Any]) -> list[Row]:
+    """All series have a column, whether a part has them or not."""
+    rows: list[Row] = []
+    for part in PARTS:
+        cases = [case for case in result["cases"] if case["part"] == part]
+        there = [name for name in SERIES if any(case["series"] == name for case in cases)]
+        for x, *rates in curve_rows(result, part):
+            by_series = dict(zip(there, rates, strict=True))
+            rows.append((f"{TITLES[part].lower()} {x}", *(by_series.get(name, "") for name in SERIES)))
+    return rows
+
+
+def video_rows(result: dict[str, Any]) -> list[Row]:
+    rows: list[Row] = []
+    for case in result["cases"]:
+        unit = next((unit for unit in ("frames", "clips") if f"{unit}_per_second" in case), None)
+        if unit is None:
+            continue
+        wanted = case.get("at_least")
+        target = "" if wanted is None else f"≥ {wanted:g}×" if unit == "clips" else f"≥ {wanted:,.0f}/s"
+        against = f"{case['times']:.2f}×" if "times" in case else ""
+        rows.append((case["title"], f"{case[f'{unit}_per_second']:,.0f} {unit}/s", against, target))
+    return rows
+
+
+def assist_rows(result: dict[str, Any]) -> list[Row]:
+    rows: list[Row] = [
+        (
+            f"{result['workload']}: {case['title']}",
+            f"{case['samples_per_second']:,.0f}/s" if "samples_per_second" in case else "",
+            f"{100 * case['share']:.1f} %" if "share" in case else "",
+            f"≥ {100 * case['at_least']:g} %" if "at_least" in case else "",
+        )
+        for case in result.get("cases", ())
+    ]
+    if tasks := result.get("tasks"):
+        theirs = f"concurrent.futures {tasks['concurrent_futures_tasks_per_second']:,}/s"
+        rows.append(("trivial tasks through the queue", f"{tasks['tasks_per_second']:,}/s", theirs, ""))
+    return rows
+
+
+def observe_rows(result: dict[str, Any]) -> list[Row]:
+    return [
+        (
+            f"steps of {cost['asked_ms']:g} ms",
+            f"{cost['added_ms']:.3f} ms, {100 * cost['share']:.2f} %",
+            cost["allowed"],
+        )
+        for cost in result["costs"]
+    ]
+
+
+def scripts_rows(result: dict[str, Any]) -> list[Row]:
+    def rate(one: dict[str, Any], key: str) -> str:
+        return "" if one.get(key) is None else f"{one[key]:,.0f}/s"
+
+    return [
+        (
+            one["script"], rate(one, "before"), rate(one, "after"), rate(one, "limit"),
+            f"{one['after'] / one['before']:.2f}×", f"≥ {one['target']:g}×",
+        )
+        for one in result["scripts"]
+    ]  # fmt: skip
