@@ -1,4 +1,6 @@
-"""For all tests: Triton's interpreter where there is no GPU, and property tests that are the same on every run."""
+"""For all tests: Triton's interpreter where there is no GPU, property tests that are the same on every run, and
+one thread for each.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,9 @@ from hypothesis import settings
 
 settings.register_profile("fulltilt", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("fulltilt")
+
+# Tests share the cores: threads that wait for their last one, which waits for a core, take several times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def _gpu_is_usable() -> bool:
