@@ -1,94 +1,56 @@
-"""Cells found in pictures of 512×512: a U-Net that is also told what the picture is like, BCE + Dice, IoU."""
+"""Slides under a microscope, made up: bright and dark cells on stained, uneven ground.
+
+Which cells are to be found depends on the stain: in half of the stains the bright ones, in the others the dark ones. So
+it is not enough to find blobs, and how like a picture is to one of each stain (`likeness`) is worth knowing.
+"""
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Any
+import functools
+import math
+from pathlib import Path
+from typing import Any, Final
 
+import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
-from torchmetrics.classification import BinaryJaccardIndex
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
 
+from fulltilt.assist import extract_features
 from fulltilt.augment import GPUAugmentation
+from fulltilt.errors import InputError
+from fulltilt.feed.files import ImageFiles
+from fulltilt.recipes.generated import ROOT, generated
 from fulltilt.recipes.pictures import Pictures
-from fulltilt.recipes.segmentation_data import STAINS, files, likeness
 from fulltilt.train.data import set_aside
 
-__all__ = ["Iou", "Unet", "bce_dice", "dataset", "files", "likeness"]
+STAINS: Final = ((165, 105, 150), (110, 130, 175), (145, 160, 100), (175, 135, 90))
+"""The ground's colour; bright cells are searched for in the first half of them, dark ones in the others."""
+_REFERENCE_SIDE: Final = 128
+_EVERY: Final = 4
+"""Of a picture's rows and columns, those that its likeness is taken from: colours show in a few."""
+
+Floats = NDArray[np.float32]
+Picture = NDArray[np.uint8]
 
 
-class Unet(nn.Module):
-    """Down, up and across. Features scale and shift what goes up, on every level; logits are N×H×W, as masks are."""
+def files(count: int = 4000, size: int = 512, seed: int = 0, root: str = ROOT) -> ImageFiles:
+    """`count` pictures (JPEG) in images/, masks (PNG) of the same names in masks/; generated if they are not there."""
+    if size < 32:
+        raise InputError(f"size is {size}; cells can be seen from 32 pixels on")
 
-    def __init__(self, features: int = len(STAINS), channels: int = 3, width: int = 32, depth: int = 4) -> None:
-        """
-        Args:
-            features: numbers that come with each picture; 0: none do.
-            depth: how often the picture is halved; its sides must be multiples of 2 ** depth.
-        """
-        super().__init__()
-        widths = [width * 2**level for level in range(depth + 1)]
-        self.first = _twice(channels, width)
-        self.down = nn.ModuleList(_twice(before, after) for before, after in pairwise(widths))
-        self.up = nn.ModuleList(
-            nn.ConvTranspose2d(after, before, 2, stride=2) for before, after in reversed(list(pairwise(widths)))
-        )
-        self.join = nn.ModuleList(_twice(2 * before, before) for before in reversed(widths[:-1]))
-        self.told = None
-        self._going_up = widths[::-1]
-        if features:
-            told = nn.Linear(64, 2 * sum(widths))
-            nn.init.zeros_(told.weight)  # begins as a U-Net that is told nothing
-            nn.init.zeros_(told.bias)
-            self.told = nn.Sequential(nn.BatchNorm1d(features), nn.Linear(features, 64), nn.ReLU(), told)
-        self.head = nn.Conv2d(width, 1, 1)
+    def write(folder: Path, index: int) -> None:
+        picture, mask = draw(index, size, seed)
+        for part in ("images", "masks"):
+            (folder / part).mkdir(exist_ok=True)
+        Image.fromarray(picture).save(folder / "images" / f"{index:06d}.jpg", quality=90)
+        labels = Image.fromarray(mask)
+        labels.putpalette([0, 0, 0, 255, 255, 255])  # so that a viewer shows a 1 as white
+        labels.save(folder / "masks" / f"{index:06d}.png")
 
-    def forward(self, images: Tensor, features: Tensor | None = None) -> Tensor:
-        seen = [self.first(images)]
-        for block in self.down:
-            seen.append(block(functional.max_pool2d(seen[-1], 2)))
-        levels = self._levels(features)
-        here = _changed(seen.pop(), levels[0])
-        for up, join, level in zip(self.up, self.join, levels[1:], strict=True):
-            here = _changed(join(torch.cat([up(here), seen.pop()], dim=1)), level)
-        return self.head(here).squeeze(1)  # type: ignore[no-any-return]
-
-    def _levels(self, features: Tensor | None) -> tuple[Tensor | None, ...]:
-        if self.told is None or features is None:
-            return (None,) * len(self._going_up)
-        return self.told(features)[:, :, None, None].split([2 * width for width in self._going_up], dim=1)  # type: ignore[no-any-return]
-
-
-def _changed(images: Tensor, by: Tensor | None) -> Tensor:
-    if by is None:
-        return images
-    scale, shift = by.chunk(2, dim=1)
-    return images * (1 + scale) + shift
-
-
-def _twice(before: int, after: int) -> nn.Sequential:
-    parts: list[nn.Module] = []
-    for inputs in (before, after):
-        parts += [nn.Conv2d(inputs, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
-    return nn.Sequential(*parts)
-
-
-def bce_dice(outputs: Tensor, masks: Tensor) -> Tensor:
-    """Binary cross entropy and 1 − Dice, added. Anything but 0 in a mask is what is searched for, be it 1 or 255."""
-    logits = outputs.float()  # sums over a picture need more than 16 bits
-    target = (masks > 0).float().view_as(logits)
-    shares = logits.sigmoid()
-    overlap = (shares * target).flatten(1).sum(1)
-    dice = (2 * overlap + 1) / (shares.flatten(1).sum(1) + target.flatten(1).sum(1) + 1)
-    return functional.binary_cross_entropy_with_logits(logits, target) + 1 - dice.mean()
-
-
-class Iou(BinaryJaccardIndex):
-    """Intersection over union, for masks of 0 and 255 as well."""
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        super().update(preds, (target > 0).long().view_as(preds))
+    folder = generated("segmentation", {"count": count, "size": size, "seed": seed}, count, write, root=root)
+    return ImageFiles(folder / "images", masks=folder / "masks")
 
 
 def dataset(training: bool = True, val_share: float = 0.1, seed: int = 0, **arguments: Any) -> Pictures:
@@ -101,3 +63,52 @@ def dataset(training: bool = True, val_share: float = 0.1, seed: int = 0, **argu
     """
     train, val = set_aside(files(seed=seed, **arguments), val_share, seed)
     return Pictures(train if training else val, GPUAugmentation().settings, training=training, features=likeness)
+
+
+def draw(index: int, size: int, seed: int = 0) -> tuple[Picture, Picture]:
+    """Picture `index` (size × size × 3) and its mask of 0 and 1; the same whenever it is drawn."""
+    random = np.random.default_rng((seed, index))
+    stain = index % len(STAINS)
+    shade = 1 + 0.12 * _field(random, size, 4) + 0.05 * _field(random, size, 24)
+    ground = np.asarray(STAINS[stain], np.float32) * shade[..., None]
+    picture = ground.copy()
+    mask = np.zeros((size, size), np.uint8)
+    bright_wanted = stain < len(STAINS) // 2
+    for cell in range(random.integers(5, 9)):  # one that covers another is the one that is seen
+        bright = bool(cell % 2)
+        where, inside = _cell(random, size)
+        factor = random.uniform(1.3, 1.45) if bright else random.uniform(0.45, 0.6)
+        picture[where][inside] = np.float32(factor) * ground[where][inside]
+        mask[where][inside] = bright == bright_wanted
+    picture += random.normal(0, 5, (size, size, 1)).astype(np.float32)
+    return np.clip(picture, 0, 255).astype(np.uint8), mask
+
+
+def _cell(random: np.random.Generator, size: int) -> tuple[tuple[slice, slice], NDArray[np.bool_]]:
+    """A round blob with a wavy edge: the box it lies in, and which of its pixels are in the blob."""
+    radius = random.uniform(0.09, 0.17) * size
+    row, column = random.uniform(0, size, 2)
+    reach = math.ceil(1.2 * radius)
+    rows, columns = (slice(max(0, int(at) - reach), min(size, int(at) + reach + 1)) for at in (row, column))
+    y = np.arange(rows.start, rows.stop, dtype=np.float32)[:, None] - np.float32(row)
+    x = np.arange(columns.start, columns.stop, dtype=np.float32)[None] - np.float32(column)
+    waves, turn = random.integers(2, 6), random.uniform(0, 2 * math.pi)
+    inside: NDArray[np.bool_] = np.hypot(y, x) <= radius * (1 + 0.15 * np.sin(waves * np.arctan2(y, x) + turn))
+    return (rows, columns), inside
+
+
+def _field(random: np.random.Generator, size: int, cells: int) -> Floats:
+    """Smooth noise of about so many hills to a side."""
+    coarse = Image.fromarray(random.normal(0, 0.5, (cells, cells)).astype(np.float32))
+    return np.asarray(coarse.resize((size, size), Image.Resampling.BICUBIC))
+
+
+def likeness(image: Tensor) -> Tensor:
+    """How like a picture (uint8, 3×H×W) is to one of each stain, from 0 to 1."""
+    return extract_features(image[:, ::_EVERY, ::_EVERY], reference=_known())
+
+
+@functools.cache
+def _known() -> Tensor:
+    pictures = [draw(index, _REFERENCE_SIDE, seed=1 << 30)[0] for index in range(len(STAINS))]
+    return extract_features(torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2))
