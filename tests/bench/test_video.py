@@ -66,7 +66,7 @@ def test_as_data():
 
 def test_parts():
     assert parts_of("clips, cpu") == ("cpu", "clips")
-    with pytest.raises(InputError, match="found gpu; allowed: cpu, nvdec, both, clips"):
+    with pytest.raises(InputError, match="found gpu; allowed: cpu, nvdec, both, clips, train"):
         parts_of("gpu")
 
 
@@ -130,10 +130,20 @@ def test_the_command(tmp_path, monkeypatch):
     result = CliRunner().invoke(bench, ["video", "--quick", "--json", str(file)])
     assert result.exit_code == 0, result.output
     cases = {case["key"]: case for case in json.loads(file.read_text())["cases"]}
-    assert list(cases) == ["cpu", "nvdec", "both", "loader", "loader_jumps", "loader_scaled", "feed", "feed_cached"]
+    peers = ["loader", "loader_jumps", "loader_scaled", "loader_scaled_long"]
+    ways = ["feed", "feed_fast", "feed_cached", "feed_long", "feed_fast_long", "feed_together_long"]
+    assert set(cases) == {"cpu", "nvdec", "both", *peers, *ways, "limit", "cached", "files"}
+    assert all(cases[key]["clips_per_second"] > 0 for key in (*peers, *ways, "limit", "cached", "files"))
+    assert cases["loader"]["decoded_per_frame"] > cases["loader_scaled"]["decoded_per_frame"] > 1
+    assert cases["feed_long"]["decoded_per_frame"] < cases["loader_scaled_long"]["decoded_per_frame"]
+    assert cases["feed_together_long"]["decoded_per_frame"] < cases["feed_long"]["decoded_per_frame"]
+    assert "decoded_per_frame" not in cases["feed_cached"]
+    assert cases["files"]["decoded_per_frame"] >= 1
+    assert cases["cached"]["times"] == pytest.approx(
+        cases["cached"]["clips_per_second"] / cases["limit"]["clips_per_second"], rel=0.01
+    )
     assert cases["cpu"]["frames_per_second"] > 0
-    assert cases["feed"]["clips_per_second"] > 0
     assert "no video engines" in cases["nvdec"]["problem"]
     again = CliRunner().invoke(bench, ["video", "--quick", "--only", "cpu", "--json", str(file)])
     assert again.exit_code == 0, again.output
-    assert len(json.loads(file.read_text())["cases"]) == 8
+    assert len(json.loads(file.read_text())["cases"]) == len(cases)

@@ -244,12 +244,12 @@ def video(
     *,
     only: Annotated[
         str, typer.Option(help="Parts to run; the others stay as they are in the --json file.")
-    ] = "cpu,nvdec,both,clips",
+    ] = "cpu,nvdec,both,clips,train",
     folder: Annotated[Path | None, typer.Option(help="Where videos are put meanwhile.")] = None,
     quick: Annotated[bool, typer.Option(help="A smoke run: a short time for each.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
-    """Frames a second of the CPU, of NVDEC and of both together; random clips against DataLoaders."""
+    """Frames a second of the CPU, of NVDEC and of both; random clips against DataLoaders; training on clips."""
     import json
 
     from fulltilt.machine.files import check_writable, write_whole

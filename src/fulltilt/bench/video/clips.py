@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from fulltilt.decode.video.container import pyav
 from fulltilt.feed import VideoClips, feed
 
 LENGTH = 16
+_LINES = 256
 
 
 class PerItem(Dataset[torch.Tensor]):
@@ -30,6 +31,13 @@ class PerItem(Dataset[torch.Tensor]):
     ) -> None:
         self._paths, self._count, self._frames, self._size = paths, count, frames, size
         self._jumps, self._scaled = jumps, scaled
+        self._decoded = torch.zeros((_LINES, 2), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        """Frames decoded, frames given, by each worker."""
+
+    @property
+    def decoded_per_frame(self) -> float:
+        decoded, given = self._decoded.sum(0).tolist()
+        return float(decoded / max(given, 1))
 
     def __len__(self) -> int:
         return self._count
@@ -42,12 +50,16 @@ class PerItem(Dataset[torch.Tensor]):
             stream = file.streams.video[0]
             if self._jumps:
                 file.seek(round(start / stream.average_rate / stream.time_base), stream=stream)
+            decoded = 0
             for frame in file.decode(stream):
+                decoded += 1
                 if round(frame.time * stream.average_rate) < start:
                     continue
                 found.append(self._pixels(frame))
                 if len(found) == min(LENGTH, self._frames):
                     break
+        worker = torch.utils.data.get_worker_info()
+        self._decoded[0 if worker is None else worker.id % _LINES] += torch.tensor([decoded, len(found)])
         return torch.stack(found)
 
     def _pixels(self, frame: Any) -> torch.Tensor:
@@ -67,18 +79,43 @@ def feed_rate(
     device: str,
     seconds: float,
     cache: Path | None = None,
+    quality: Literal["exact", "fast"] = "exact",
+    together: int = 1,
+    gpu_share: float | Literal["auto"] = 0.0,
+    settle_seconds: float = 0.0,
 ) -> tuple[float, dict[str, Any]]:
-    """Clips per second through the feed, and how it was done."""
-    source = VideoClips(paths, length=LENGTH, size=(size, size), clips=batch, cache=cache)
-    with feed(source, batch_size=batch, shuffle=True, num_workers=workers, device=device) as batches:
+    """Clips per second through the feed, and how it was done.
+
+    Args:
+        together: clips of a video that come in one batch.
+        gpu_share: "auto" first looks for it, for at most `settle_seconds`.
+    """
+    source = VideoClips(
+        paths, length=LENGTH, size=(size, size), clips=batch, cache=cache, quality=quality, together=together
+    )
+    with feed(
+        source, batch_size=batch, shuffle=True, num_workers=workers, device=device, gpu_share=gpu_share
+    ) as batches:
 
         def endless() -> Iterable[Any]:
             while True:
                 yield from batches
 
-        rate = _rate(endless(), device, seconds, warm=2 * workers)
-        hosting = batches.hosting.value  # type: ignore[attr-defined]
-        return rate, {"workers": workers, "worker_kind": hosting.kind}
+        giving = iter(endless())
+        settle(batches, giving, settle_seconds)
+        rate = rate_of(giving, device, seconds, warm=2 * workers)
+        hosting, share = batches.hosting.value, batches.stats().get("gpu_share")  # type: ignore[attr-defined]
+        notes: dict[str, Any] = {"workers": workers, "worker_kind": hosting.kind}
+        if source.frames.given:
+            notes["decoded_per_frame"] = round(source.frames.decoded / source.frames.given, 2)
+        return rate, notes if share is None else {**notes, "gpu_share": share}
+
+
+def settle(batches: Any, giving: Iterator[Any], seconds: float) -> None:
+    """Take batches until the feed has found its balance, if it looks for one; at most for so long."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until and not getattr(batches, "is_settled", True):
+        next(giving)
 
 
 def loader_rate(
@@ -92,16 +129,17 @@ def loader_rate(
     seconds: float,
     jumps: bool,
     scaled: bool,
-) -> float:
-    """Clips per second of a DataLoader whose items do all of it."""
+) -> tuple[float, float]:
+    """Clips per second of a DataLoader whose items do all of it, and frames decoded for each one given."""
     dataset = PerItem(paths, count=10_000_000, frames=frames, size=(size, size), jumps=jumps, scaled=scaled)
     loader = DataLoader(
         dataset, batch_size=batch, shuffle=False, num_workers=workers, pin_memory=device != "cpu", prefetch_factor=2
     )
-    return _rate((clips.to(device, non_blocking=True) for clips in loader), device, seconds, warm=2 * workers)
+    batches = (clips.to(device, non_blocking=True) for clips in loader)
+    return rate_of(batches, device, seconds, warm=2 * workers), dataset.decoded_per_frame
 
 
-def _rate(batches: Iterable[Any], device: str, seconds: float, *, warm: int) -> float:
+def rate_of(batches: Iterable[Any], device: str, seconds: float, *, warm: int) -> float:
     """Clips per second, once as many batches have come as were made ahead while workers started."""
     given, began = 0, 0.0
     for number, clips in enumerate(batches):

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-PARTS = ("cpu", "nvdec", "both", "clips")
+PARTS = ("cpu", "nvdec", "both", "clips", "train")
 CPU_AT_LEAST, NVDEC_AT_LEAST, BOTH_AT_LEAST = 3000.0, 2500.0, 5000.0
 """Frames of 720p a second as RGB: in host memory, on the device."""
 TIMES_LOADER = 3.0
 """Clips, against a DataLoader with as many workers."""
+OF_LIMIT = 0.95
+"""Training from cached clips, of what the step does with a batch that is there already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,8 @@ import numpy as np
 from fulltilt.decode.video.container import pyav
 
 GOP = 32
+LONG_GOP = 250
+"""What encoders do unless they are told otherwise."""
 RATE = 30
 
 
@@ -22,10 +24,12 @@ class Material:
     height: int
     frames: int
     files: int
+    gop: int = GOP
+    """Frames from one key frame to the next."""
 
     @property
     def title(self) -> str:
-        return f"H.264 {self.width}×{self.height}, {self.frames} frames, a key frame every {GOP}, two B-frames"
+        return f"H.264 {self.width}×{self.height}, {self.frames} frames, a key frame every {self.gop}, two B-frames"
 
 
 def make_videos(folder: Path, material: Material) -> list[Path]:
@@ -37,7 +41,7 @@ def make_videos(folder: Path, material: Material) -> list[Path]:
     grain = np.random.default_rng(1).integers(-6, 7, (height + 64, width + 64), dtype=np.int16)
     with av.open(str(first), "w") as file:
         stream = file.add_stream("libx264", rate=RATE, options={"preset": "veryfast", "crf": "23", "bf": "2"})
-        stream.width, stream.height, stream.pix_fmt, stream.gop_size = width, height, "yuv420p", GOP
+        stream.width, stream.height, stream.pix_fmt, stream.gop_size = width, height, "yuv420p", material.gop
         planes = np.full((height * 3 // 2, width), 128, np.uint8)
         for number in range(material.frames):
             part = scene[number : number + height, 2 * number : 2 * number + width]

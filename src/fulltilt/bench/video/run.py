@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import cycle, islice
 from pathlib import Path
@@ -13,20 +13,18 @@ from pathlib import Path
 import torch
 
 from fulltilt.bench.ground import machine_facts, said
-from fulltilt.bench.video.clips import feed_rate, loader_rate
+from fulltilt.bench.video.contest import Ground, clips
 from fulltilt.bench.video.figures import (
     BOTH_AT_LEAST,
     CPU_AT_LEAST,
     NVDEC_AT_LEAST,
     PARTS,
-    TIMES_LOADER,
     Case,
     VideoBench,
 )
-from fulltilt.bench.video.material import Material, make_videos, megabits_per_second
+from fulltilt.bench.video.material import LONG_GOP, Material, make_videos, megabits_per_second
 from fulltilt.bench.video.rates import Crew, beside
-from fulltilt.cache import CacheSettings
-from fulltilt.cache.video import build_videos
+from fulltilt.bench.video.training import Course, training
 from fulltilt.errors import FulltiltError, InputError
 from fulltilt.machine.cores import read_cores
 
@@ -34,13 +32,6 @@ Say = Callable[[str], None]
 NO_GPU = "The targets need an NVIDIA GPU and a machine like it: small videos were decoded on the CPU."
 _ENGINES = 14
 """Decoders that keep seven engines busy."""
-
-_PEERS = (
-    ("loader", "from the beginning", False, False),
-    ("loader_jumps", "from a key frame, scaled by torch", True, False),
-    ("loader_scaled", "from a key frame, scaled by swscale", True, True),
-)
-"""DataLoaders: key, how, whether they jump, whether swscale scales."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +82,7 @@ def measure(*, quick: bool, only: Sequence[str], folder: Path | None = None, say
     began = time.monotonic()
     gpu = torch.cuda.is_available()
     chosen = setting(gpu=gpu, cores=read_cores().usable, quick=quick)
-    run = {"cpu": _cpu, "nvdec": _nvdec, "both": _both, "clips": _clips}
+    run = {"cpu": _cpu, "nvdec": _nvdec, "both": _both, "clips": _clips, "train": _train}
     cases: list[Case] = []
     with tempfile.TemporaryDirectory(prefix="fulltilt-video-", dir=folder) as home:
         say(f"{chosen.material.title}: is made")
@@ -164,59 +155,23 @@ def _both(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
 
 
 def _clips(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
-    """One after another; the feed is compared with the fastest of the others."""
-    workers = chosen.decoders
-    cases = []
-    for key, how, jumps, scaled in _PEERS:
-        say(f"clips: DataLoader, {how}")
-        rate = loader_rate(
-            paths,
-            frames=chosen.material.frames,
-            size=chosen.size,
-            batch=chosen.batch,
-            workers=workers,
-            device=chosen.device,
-            seconds=chosen.seconds,
-            jumps=jumps,
-            scaled=scaled,
-        )
-        title = f"DataLoader, PyAV per item, {how}, {workers} workers"
-        cases.append(Case(part="clips", key=key, title=title, per_second=rate, unit="clips"))
-    say("clips: feed")
-    rate, notes = feed_rate(
-        paths, size=chosen.size, batch=chosen.batch, workers=workers, device=chosen.device, seconds=chosen.seconds
-    )
-    best = max(case.per_second or 0.0 for case in cases)
-    against = {f"times_{case.key}": round(rate / case.per_second, 2) for case in cases if case.per_second}
-    ours = Case(
-        part="clips",
-        key="feed",
-        title=f"feed(VideoClips), {workers} workers",
-        per_second=rate,
-        unit="clips",
-        times=rate / best,
-        at_least=TIMES_LOADER if chosen.targets else None,
-        notes={**notes, **against},
-    )
-    say("clips: feed, from a cache")
-    folder = paths[0].parent / "cache"
-    built = build_videos(folder, paths, settings=CacheSettings(size=chosen.size))
-    rate, notes = feed_rate(
-        paths,
+    """From videos with key frames close together, then from such as encoders make unless told otherwise."""
+    ground = Ground(
+        frames=chosen.material.frames,
         size=chosen.size,
         batch=chosen.batch,
-        workers=workers,
+        workers=chosen.decoders,
         device=chosen.device,
         seconds=chosen.seconds,
-        cache=folder,
+        targets=chosen.targets,
     )
-    cached = Case(
-        part="clips",
-        key="feed_cached",
-        title=f"feed(VideoClips) from a cache, {workers} workers",
-        per_second=rate,
-        unit="clips",
-        times=rate / best,
-        notes={**notes, "cache_frames_per_second": round(built.frames / built.seconds), "cache_bytes": built.bytes},
-    )
-    return [*cases, ours, cached]
+    cases = clips(paths, ground, say)
+    with tempfile.TemporaryDirectory(prefix="long-", dir=paths[0].parent) as home:
+        far = make_videos(Path(home), replace(chosen.material, gop=LONG_GOP))
+        cases += clips(far, replace(ground, long=True), say)
+    return cases
+
+
+def _train(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
+    course = Course.large() if chosen.targets else Course.small()
+    return training(paths[0].parent / "train", course, chosen.device, chosen.seconds, targets=chosen.targets, say=say)

@@ -17,10 +17,13 @@ def show(found: VideoBench, console: Console | None = None) -> None:
     table.add_column("")
     table.add_column("per second", justify="right", no_wrap=True)
     table.add_column("times", justify="right", no_wrap=True)
+    table.add_column("decoded per frame", justify="right")
     for case in found.cases:
         if case.per_second is not None:
             times = "" if case.times is None else f"{case.times:.2f}"
-            table.add_row(case.title, f"{case.per_second:,.0f} {case.unit}", times)
+            decoded = case.notes.get("decoded_per_frame")
+            rate = f"{case.per_second:,.{0 if case.per_second >= 10 else 1}f} {case.unit}"
+            table.add_row(case.title, rate, times, "" if decoded is None else f"{decoded:.2f}")
     console.print(table)
     for text in lines(found):
         console.print(text, soft_wrap=True, markup=False, highlight=False)

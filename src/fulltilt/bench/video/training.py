@@ -1,0 +1,178 @@
+"""The video recipe's model in training: from a batch that is on the device (its limit), from a cache, from files.
+
+Videos, clips and the step are the recipe's own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from fulltilt.bench.video.clips import settle
+from fulltilt.bench.video.figures import OF_LIMIT, Case
+from fulltilt.cache import CacheSettings
+from fulltilt.cache.video import build_videos
+from fulltilt.feed import VideoClips, feed
+from fulltilt.recipes.video.data import SEGMENTS, make_videos
+from fulltilt.recipes.video.drawing import ACTIONS
+from fulltilt.recipes.video.loss import detection_loss
+from fulltilt.recipes.video.model import Detector
+
+_WARM = 6
+"""Steps before anything is timed: kernels are compiled, batches that were made ahead are used up."""
+_SETTLE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """Videos, clips and model."""
+
+    videos: int
+    frames: int
+    height: int
+    width: int
+    length: int
+    size: int
+    clips: int
+    batch: int
+    model: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def large(cls) -> Self:
+        """As the recipe has them, but fewer videos: each clip is drawn anew all the same."""
+        return cls(videos=16, frames=1536, height=240, width=320, length=768, size=160, clips=2, batch=4)
+
+    @classmethod
+    def small(cls) -> Self:
+        model = {"widths": (16, 32), "blocks": 1, "hidden": 32, "dilations": (1, 2)}
+        return cls(videos=2, frames=96, height=32, width=48, length=16, size=32, clips=2, batch=2, model=model)
+
+
+def training(
+    folder: Path, course: Course, device: str, seconds: float, *, targets: bool, say: Callable[[str], None]
+) -> list[Case]:
+    """The limit, taken before and after the others, and how near they come to it."""
+    say("train: videos are made")
+    home = make_videos(
+        course.videos, frames=course.frames, height=course.height, width=course.width, seed=0, root=str(folder)
+    )
+    cache = folder / "cache"
+    build_videos(cache, sorted(home.glob("*.mp4")), settings=CacheSettings(size=course.size))
+    step = _Step(course, device)
+    resident = _resident(_source(home, course), course, device)
+    found: dict[str, tuple[float, dict[str, Any]]] = {}
+    say("train: its limit")
+    limits = [_rate(step, _again(resident), device, seconds)]
+    for key, options in (("cached", {"cache": cache}), ("files", {"quality": "fast"})):
+        say(f"train: {key}")
+        found[key] = _fed(step, _source(home, course, **options), course, device, seconds)
+    limits.append(_rate(step, _again(resident), device, seconds))
+    limit = max(limits)
+    shape = f"{course.length} frames of {course.size}²"
+    cases = [Case(part="train", key="limit", title=f"training on {shape}: its limit", per_second=limit, unit="clips")]
+    for key, title in (("cached", "from cached clips"), ("files", "from files")):
+        rate, notes = found[key]
+        cases.append(
+            Case(
+                part="train",
+                key=key,
+                title=f"training on {shape} {title}",
+                per_second=rate,
+                unit="clips",
+                times=rate / limit,
+                at_least=OF_LIMIT if targets and key == "cached" else None,
+                notes=notes,
+            )
+        )
+    return cases
+
+
+class _Step:
+    """Forward, loss, backward, optimizer; compiled and in bf16 on a GPU."""
+
+    def __init__(self, course: Course, device: str) -> None:
+        self._half = device != "cpu"
+        self._kind = torch.device(device).type
+        model = Detector(len(ACTIONS), **course.model).to(device)
+        trained = [weights for weights in model.parameters() if weights.requires_grad]
+        self._optimizer = torch.optim.AdamW(trained, lr=1e-3, fused=self._half or None)
+        self._forward: Any = torch.compile(model) if self._half else model
+
+    def __call__(self, images: Tensor, labels: Tensor) -> None:
+        with torch.autocast(self._kind, torch.bfloat16, enabled=self._half):
+            loss = detection_loss(self._forward(images), labels)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+
+
+def _source(home: Path, course: Course, **options: Any) -> VideoClips:
+    return VideoClips(
+        home / SEGMENTS,
+        length=course.length,
+        size=(course.size, course.size),
+        clips=course.clips,
+        temporal=True,
+        classes=ACTIONS,
+        **options,
+    )
+
+
+def _resident(source: VideoClips, course: Course, device: str) -> tuple[Tensor, Tensor]:
+    images, labels = source.collate(source.__getitems__(range(course.batch)))
+    return images.to(device), labels.to(device)
+
+
+def _again(batch: tuple[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    while True:
+        yield batch
+
+
+def _fed(step: _Step, source: VideoClips, course: Course, device: str, seconds: float) -> tuple[float, dict[str, Any]]:
+    """Clips per second with everything that the feed finds by itself, once it has."""
+    with feed(source, batch_size=course.batch, shuffle=True, device=device) as batches:
+
+        def stepped() -> Iterator[Any]:
+            while True:
+                for batch in batches:
+                    step(*batch)
+                    yield batch
+
+        giving = stepped()
+        until = time.perf_counter() + (_SETTLE_SECONDS if device != "cpu" else 0.0)
+        settle(batches, giving, until - time.perf_counter())
+        while time.perf_counter() < until and getattr(batches, "decision", 0) is None:
+            next(giving)
+        rate = _rate(lambda *_: None, giving, device, seconds)
+        stats, frames = batches.stats(), source.frames
+        notes = {name: stats.get(name) for name in ("workers", "worker_kind", "gpu_share", "bottleneck")}
+        split = getattr(batches, "split", None)
+        notes["decoder_threads"] = None if split is None else split.value.threads
+        if frames.given:
+            notes["decoded_per_frame"] = round(frames.decoded / frames.given, 2)
+        return rate, {name: value for name, value in notes.items() if value is not None}
+
+
+def _rate(step: Callable[[Tensor, Tensor], None], batches: Iterator[Any], device: str, seconds: float) -> float:
+    """Clips per second."""
+    for _ in range(_WARM):
+        step(*next(batches))
+    _finish(device)
+    began, given = time.perf_counter(), 0
+    while not given or time.perf_counter() - began < seconds:
+        images, labels = next(batches)
+        step(images, labels)
+        given += len(images)
+    _finish(device)
+    return given / (time.perf_counter() - began)
+
+
+def _finish(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize()
