@@ -19,6 +19,7 @@ from fulltilt.cli.compare import compare
 from fulltilt.cli.diagnose import PASS_ON, diagnose
 from fulltilt.cli.env import env
 from fulltilt.cli.monitor import monitor
+from fulltilt.cli.recipes import recipes
 from fulltilt.cli.run import run
 from fulltilt.cli.train import train
 from fulltilt.cli.video import video
@@ -58,6 +59,7 @@ app.command()(train)
 app.add_typer(augment, name="augment")
 app.add_typer(bench, name="bench")
 app.add_typer(cache, name="cache")
+app.add_typer(recipes, name="recipes")
 app.add_typer(video, name="video")
 
 

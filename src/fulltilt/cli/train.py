@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,12 +18,24 @@ _SIGNAL = 128
 """A run that a signal ended, after it was saved, exits with this plus the signal's number, as shells count."""
 
 
+def _shorthand(name: str, key: str) -> Any:
+    """An option that means an override. Its value is text, which is checked where all of the file is."""
+    names = (f"--{name}", f"--{name.replace('_', '-')}")
+    return typer.Option(*names, metavar="N", help=f"Short for {key}=N.", show_default=False)
+
+
 def train(
     config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="The YAML file.", show_default=False)] = None,
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as training.lr=0.01.", show_default=False)
     ] = None,
     *,
+    num_workers: Annotated[str | None, _shorthand("num_workers", "data.num_workers")] = None,
+    batch_size: Annotated[str | None, _shorthand("batch_size", "data.batch_size")] = None,
+    eval_interval: Annotated[str | None, _shorthand("eval_interval", "training.eval_interval")] = None,
+    checkpoint_interval: Annotated[
+        str | None, _shorthand("checkpoint_interval", "training.checkpoint_interval")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest good checkpoint of the output folder, if any.")
     ] = False,
@@ -43,7 +55,14 @@ def train(
             raise InputError("CONFIG is missing: name a YAML file; `fulltilt train --print-config` shows its keys")
         print(dump_config(parse_config("")), end="")
         return
-    settings = _with_output(read_config(config, overrides or [], look_up=not print_config), config)
+    short = {
+        "data.num_workers": num_workers,
+        "data.batch_size": batch_size,
+        "training.eval_interval": eval_interval,
+        "training.checkpoint_interval": checkpoint_interval,
+    }
+    given = [*(overrides or []), *(f"{key}={value}" for key, value in short.items() if value is not None)]
+    settings = _with_output(read_config(config, given, look_up=not print_config), config)
     if print_config:
         print(dump_config(settings), end="")
         return

@@ -52,6 +52,19 @@ class Recipe:
             raise InputError(f"{self.name} has no variant {name!r}; it has {', '.join(self.variants) or 'none'}")
         return CONFIGS / f"{self.name}_{name}.yaml"
 
+    def as_json(self) -> dict[str, object]:
+        """For `fulltilt recipes list --json`."""
+        files = {"after": self.after, "before": self.before} | {name: self.variant(name) for name in self.variants}
+        return {
+            "name": self.name,
+            "title": self.title,
+            "metric": self.metric,
+            "wanted": self.wanted,
+            "small": list(self.small),
+            "requires": self.requires,
+            "files": {name: str(path) for name, path in files.items()},
+        }
+
     def config(self, side: Side = "after", overrides: Sequence[str] = (), *, small: bool = False) -> Config:
         """The configuration, read; `overrides` as on the command line, after those of the small size."""
         from fulltilt.train.config_file import read_config
@@ -135,8 +148,7 @@ RECIPES = {
             wanted=0.8,
             requires="video",
             small=(
-                "data.args={count: 48, clips: 2, frames: 128, length: 64, height: 32, width: 32, size: 32,"
-                " threads: 1}",
+                "data.args={count: 48, clips: 2, frames: 128, length: 64, height: 32, width: 32, size: 32, threads: 1}",
                 "data.val_args={count: 16, seed: 1, frames: 128, length: 128, jitter: false, height: 32, width: 32,"
                 " size: 32, threads: 1}",
                 "data.num_workers=0",

@@ -1,0 +1,67 @@
+"""`fulltilt recipes`: whole trainings to begin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+recipes = typer.Typer(help="Whole trainings to begin with.", no_args_is_help=True)
+
+
+@recipes.callback()
+def _recipes() -> None:
+    pass
+
+
+@recipes.command("list")
+def list_recipes(
+    *, as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, in one line.")] = False
+) -> None:
+    """What there is: the file for `fulltilt train`, what it trains, and what it has to reach."""
+    from fulltilt.recipes.catalog import RECIPES
+
+    if as_json:
+        import json
+
+        print(json.dumps([recipe.as_json() for recipe in RECIPES.values()]))
+        return
+    width = max(map(len, RECIPES)) + 2
+    for recipe in RECIPES.values():
+        print(f"{recipe.name:{width}}{recipe.title}")
+        extra = f"; needs fulltilt[{recipe.requires}]" if recipe.requires else ""
+        print(f"{'':{width}}{recipe.metric} ≥ {recipe.wanted:g} at a small size on a CPU{extra}")
+        files = [recipe.after, *map(recipe.variant, recipe.variants)]
+        for path in files:
+            print(f"{'':{width}}fulltilt train {_shown(path)}")
+        print(f"{'':{width}}python -m fulltilt.recipes.plain {_shown(recipe.before)}\n")
+    print("For data of your own: fulltilt recipes new DIR --recipe NAME")
+
+
+@recipes.command()
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is empty or not there yet.")],
+    *,
+    recipe: Annotated[str, typer.Option(help="Which one; `fulltilt recipes list` names them.")] = "classification",
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER_OR_CSV", help="Your own pictures; otherwise generated ones.", show_default=False),
+    ] = None,
+    masks: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Their masks, of the same names.", show_default=False)
+    ] = None,
+) -> None:
+    """Copy a recipe as the beginning of a project: a configuration, the model to edit, a README with the commands."""
+    from fulltilt.recipes.catalog import recipe_named
+    from fulltilt.recipes.new import make_project
+
+    for path in make_project(folder, recipe_named(recipe), data=data, masks=masks):
+        print(f"wrote {path}")
+    print(f"next: cd {folder} && fulltilt train config.yaml")
+
+
+def _shown(path: Path) -> str:
+    """As one would type it in a clone of the repository; elsewhere the whole path."""
+    near = Path("recipes") / path.name
+    return str(near) if near.exists() else str(path)
