@@ -24,8 +24,6 @@ from fulltilt.recipes.video.drawing import ACTIONS
 from fulltilt.recipes.video.loss import detection_loss
 from fulltilt.recipes.video.model import Detector
 
-_WARM = 6
-"""Steps before anything is timed: kernels are compiled, batches that were made ahead are used up."""
 _SETTLE_SECONDS = 60.0
 
 
@@ -41,6 +39,10 @@ class Course:
     size: int
     clips: int
     batch: int
+    warm: int = 6
+    """Steps before anything is timed: kernels are compiled, batches that were made ahead are used up."""
+    workers: int | None = None
+    """None leaves their number to the feed."""
     model: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -51,7 +53,19 @@ class Course:
     @classmethod
     def small(cls) -> Self:
         model = {"widths": (16, 32), "blocks": 1, "hidden": 32, "dilations": (1, 2)}
-        return cls(videos=2, frames=96, height=32, width=48, length=16, size=32, clips=2, batch=2, model=model)
+        return cls(
+            videos=2,
+            frames=96,
+            height=32,
+            width=48,
+            length=16,
+            size=32,
+            clips=2,
+            batch=2,
+            warm=2,
+            workers=1,
+            model=model,
+        )
 
 
 def training(
@@ -68,11 +82,11 @@ def training(
     resident = _resident(_source(home, course), course, device)
     found: dict[str, tuple[float, dict[str, Any]]] = {}
     say("train: its limit")
-    limits = [_rate(step, _again(resident), device, seconds)]
+    limits = [_rate(step, _again(resident), device, seconds, course.warm)]
     for key, options in (("cached", {"cache": cache}), ("files", {"quality": "fast"})):
         say(f"train: {key}")
         found[key] = _fed(step, _source(home, course, **options), course, device, seconds)
-    limits.append(_rate(step, _again(resident), device, seconds))
+    limits.append(_rate(step, _again(resident), device, seconds, course.warm))
     limit = max(limits)
     shape = f"{course.length} frames of {course.size}²"
     cases = [Case(part="train", key="limit", title=f"training on {shape}: its limit", per_second=limit, unit="clips")]
@@ -136,7 +150,8 @@ def _again(batch: tuple[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
 
 def _fed(step: _Step, source: VideoClips, course: Course, device: str, seconds: float) -> tuple[float, dict[str, Any]]:
     """Clips per second with everything that the feed finds by itself, once it has."""
-    with feed(source, batch_size=course.batch, shuffle=True, device=device) as batches:
+    workers = course.workers
+    with feed(source, batch_size=course.batch, shuffle=True, num_workers=workers, device=device) as batches:
 
         def stepped() -> Iterator[Any]:
             while True:
@@ -149,7 +164,7 @@ def _fed(step: _Step, source: VideoClips, course: Course, device: str, seconds: 
         settle(batches, giving, until - time.perf_counter())
         while time.perf_counter() < until and getattr(batches, "decision", 0) is None:
             next(giving)
-        rate = _rate(lambda *_: None, giving, device, seconds)
+        rate = _rate(lambda *_: None, giving, device, seconds, course.warm)
         stats, frames = batches.stats(), source.frames
         notes = {name: stats.get(name) for name in ("workers", "worker_kind", "gpu_share", "bottleneck")}
         split = getattr(batches, "split", None)
@@ -159,9 +174,11 @@ def _fed(step: _Step, source: VideoClips, course: Course, device: str, seconds: 
         return rate, {name: value for name, value in notes.items() if value is not None}
 
 
-def _rate(step: Callable[[Tensor, Tensor], None], batches: Iterator[Any], device: str, seconds: float) -> float:
+def _rate(
+    step: Callable[[Tensor, Tensor], None], batches: Iterator[Any], device: str, seconds: float, warm: int
+) -> float:
     """Clips per second."""
-    for _ in range(_WARM):
+    for _ in range(warm):
         step(*next(batches))
     _finish(device)
     began, given = time.perf_counter(), 0
