@@ -1,6 +1,7 @@
 # make demo   set up, make photographs, take a slow training script, say why it is slow, make it faster, prove it
 # make test   set up, then run every test
-# make check  set up, then lint, format, types, import layers
+# make check  set up, then lint, format, types, import layers, the documentation's site
+# make site   set up, then build the site: site/index.html
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,10 +9,11 @@ STAMP := $(VENV)/.installed
 # transformers, for the test of its callback. Not in the environment itself: torchmetrics imports it where it finds it,
 # which takes a second in each of the hundreds of processes that the tests start.
 PEERS := $(VENV)/peers/.installed
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 DEMO := runs/demo
 SLOW := examples/slow_train.py $(DEMO)/photos --epochs 20 --out $(DEMO)/model.pt
 
-.PHONY: demo test check format clean
+.PHONY: demo test check site format clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -38,6 +40,10 @@ check: $(STAMP)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(SITE)
+
+site: $(STAMP)
+	$(SITE)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix
@@ -54,4 +60,4 @@ $(PEERS): $(STAMP)
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

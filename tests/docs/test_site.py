@@ -1,0 +1,87 @@
+"""The site: its pages, its navigation, its reference; nothing in it is loaded from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import fulltilt
+
+ROOT = Path(__file__).parents[2]
+HOOKS = runpy.run_path(str(ROOT / "scripts" / "site_hooks.py"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("mkdocs")
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_page_is_in_the_navigation_and_becomes_one(site):
+    pages = {page.stem for page in (ROOT / "docs").glob("*.md")}
+    navigation = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    named = {Path(name).stem for name in _names(HOOKS["expanded"](navigation, ROOT / "docs"))}
+    assert pages - named == set(), "add them to nav in mkdocs.yml"
+    assert pages <= {page.stem for page in site.glob("*.html")}
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    loaded = re.compile(r"<(?:script|img|iframe|source)[^>]*\ssrc=\"?(https?:)?//|<link[^>]*\shref=\"?(https?:)?//")
+    for page in site.glob("*.html"):
+        assert loaded.search(page.read_text(encoding="utf-8")) is None, page.name
+    for sheet in site.rglob("*.css"):
+        assert re.search(r"(@import|url\()\s*[\"']?(https?:)?//", sheet.read_text(encoding="utf-8")) is None, sheet.name
+
+
+def test_the_reference_has_every_public_name(site):
+    text = (site / "api.html").read_text(encoding="utf-8")
+    for name in fulltilt.__all__:
+        if not name.startswith("__"):
+            assert re.search(rf'id="fulltilt\.[\w.]*{name}"', text), name
+    assert "rotation_degrees" in text
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("[examples/a.py](../examples/a.py)", "`examples/a.py`"),
+        ("[the script](../examples/a.py)", "the script (`examples/a.py`)"),
+        ("[feed](feed.md)", "[feed](feed.md)"),
+    ],
+)
+def test_links_out_of_the_site_become_names(written, shown):
+    assert HOOKS["without_outside_links"](written) == shown
+
+
+def test_sections_without_pages_are_left_out(tmp_path):
+    (tmp_path / "recipe-b.md").touch()
+    (tmp_path / "recipe-a.md").touch()
+    nav = ["index.md", {"Recipes": ["recipe*.md"]}, {"Later": ["later*.md"]}]
+    assert HOOKS["expanded"](nav, tmp_path) == ["index.md", {"Recipes": ["recipe-a.md", "recipe-b.md"]}]
+
+
+def _names(nav: list[object]) -> list[str]:
+    found: list[str] = []
+    for entry in nav:
+        if isinstance(entry, dict):
+            found += [name for pages in entry.values() for name in _names(pages)]
+        else:
+            found.append(str(entry))
+    return found
