@@ -1,5 +1,6 @@
-"""*after*: `fulltilt train` with the recipe's file. Trained twice in one process: as far as *before* came, for the
-metric; then as it is started by a person, all its trials and compiling included, for the rates; then the limit.
+"""*after*: `fulltilt train` with the recipe's file. On a GPU it is trained twice in one process: for as many steps as
+*before* has made, for the metric; then as a person starts it, with its trials and compiling, for the rates. Then its
+limit is measured, with the very step that has trained.
 """
 
 from __future__ import annotations
@@ -33,19 +34,20 @@ def run(order: Order, answer: Answer) -> None:
     size = config.data.batch_size
     assert isinstance(size, int)
     answer.batch_size = size
-    on_gpu = torch.cuda.is_available()
-    if order.samples is not None or not on_gpu:
-        steps = steps_for(order, size, most=config.training.max_steps or _ENDLESS)
+    on_gpu, validation = torch.cuda.is_available(), 0.0
+    if order.steps is not None or not on_gpu:
+        steps = steps_for(order, most=config.training.max_steps or _ENDLESS)
         trained = _trained(with_training(config, max_steps=steps, output=f"{order.folder}/quality"), _Clock(0, None))
-        answer.metric, answer.samples = trained.metric(recipe.metric), trained.trainer.step * size
+        answer.metric, answer.steps = trained.metric(recipe.metric), trained.trainer.step
         if not on_gpu:  # nothing is tried and compiled there: one training has it all
             trained.note(order, answer)
             return
         answer.write(order.answer)
+        validation = trained.validation_seconds
         del trained
         gc.collect()  # the trainer, its workers and its memory
     config = with_training(config, epochs=_LONGER * config.training.epochs, output=f"{order.folder}/rates")
-    _trained(config, _Clock(1, order.seconds)).note(order, answer)
+    _trained(config, _Clock(1, order.seconds, validation)).note(order, answer)
 
 
 def _trained(config: Config, clock: _Clock) -> _Trained:
@@ -67,6 +69,10 @@ class _Trained:
 
     def metric(self, name: str) -> float | None:
         return self.trainer.history.last.get(name)
+
+    @property
+    def validation_seconds(self) -> float:
+        return float(self.trainer.history.last.get("val_seconds", 0.0))
 
     def note(self, order: Order, answer: Answer) -> None:
         self._clock.note(answer)
@@ -97,8 +103,13 @@ class _Held:
 class _Clock(Callback):
     """Measures from the end of the epochs in which things are still chosen and compiled, until time is up."""
 
-    def __init__(self, warm_epochs: int, seconds: float | None) -> None:
-        self._warm, self._most = warm_epochs, seconds
+    def __init__(self, warm_epochs: int, seconds: float | None, validation_seconds: float = 0.0) -> None:
+        """
+        Args:
+            validation_seconds: of one validation, for those that would come due but did not fall into the measurement.
+        """
+        self._warm, self._most, self._validation = warm_epochs, seconds, validation_seconds
+        self._every = 1
         self.held: _Held | None = None
         self._window: tuple[float, float] | None = None
         self._records: list[dict[str, Any]] = []
@@ -109,6 +120,7 @@ class _Clock(Callback):
 
     def on_epoch_end(self, trainer: Trainer, record: dict[str, Any]) -> None:
         now = time.monotonic()
+        self._every = trainer.config.eval_interval
         if self.held is not None:
             self.held.let_go()
         if self._window is None:
@@ -127,7 +139,8 @@ class _Clock(Callback):
         training = sum(record["seconds"] for record in self._records)
         answer.window, answer.seconds = self._window, self._window[1] - self._window[0]
         answer.samples_per_second = samples / training
-        answer.overall_per_second = samples / answer.seconds
+        due = len(self._records) / self._every - sum("val_seconds" in record for record in self._records)
+        answer.overall_per_second = samples / (answer.seconds + max(0.0, due) * self._validation)
         answer.wait_share = sum(r["wait_share"] * r["seconds"] for r in self._records) / training
         answer.setup_seconds = since_start(self._window[0])
 

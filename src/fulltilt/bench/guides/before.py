@@ -7,7 +7,16 @@ from unittest.mock import patch
 
 from fulltilt.bench.guides.meter import Meter, Metered, TimeUpError
 from fulltilt.bench.guides.order import Answer, Order
-from fulltilt.bench.guides.setting import before_config, meter_for, note_meter, recipe_of, with_training
+from fulltilt.bench.guides.setting import (
+    PATIENCE,
+    STOPPED,
+    add_note,
+    before_config,
+    meter_for,
+    note_meter,
+    recipe_of,
+    with_training,
+)
 from fulltilt.recipes import plain
 from fulltilt.train.config import Config
 
@@ -15,8 +24,6 @@ _PROBE_SHARE = 0.2
 _USED = 0.75
 """Of the time, for steps: validation and checkpoints take some, and a first epoch is faster than the rest."""
 _LEAST_STEPS = 12
-_PATIENCE = 2.0
-"""Times what it was given, before it is stopped without a metric."""
 
 
 def run(order: Order, answer: Answer) -> None:
@@ -24,16 +31,16 @@ def run(order: Order, answer: Answer) -> None:
     batch_size = config.data.batch_size
     assert isinstance(batch_size, int), "a plain loop has a number"
     answer.batch_size = batch_size
-    probe = meter_for(order, seconds=_PROBE_SHARE * order.seconds, warm=3)
+    probe = meter_for(_PROBE_SHARE * order.seconds, warm=3)
     whole, done = _train(config, probe)
     if done is not None:  # all of it took less than a look
-        _note(order, answer, probe, done, probe.steps * batch_size)
+        _note(order, answer, probe, done, done.steps)
         return
     rate = probe.steps / max(probe.training_seconds, 1e-9)
     steps = max(1, min(whole, max(_LEAST_STEPS, round(_USED * order.seconds * rate))))
-    meter = meter_for(order, seconds=_PATIENCE * order.seconds, warm=2)
+    meter = meter_for(PATIENCE * order.seconds, warm=2)
     _, done = _train(with_training(config, max_steps=steps), meter)
-    _note(order, answer, meter, done, steps * batch_size)
+    _note(order, answer, meter, done, steps)
 
 
 def _train(config: Config, meter: Meter) -> tuple[int, plain.PlainHistory | None]:
@@ -54,10 +61,10 @@ def _train(config: Config, meter: Meter) -> tuple[int, plain.PlainHistory | None
     return lengths[0] * config.training.epochs, done
 
 
-def _note(order: Order, answer: Answer, meter: Meter, done: plain.PlainHistory | None, samples: int) -> None:
+def _note(order: Order, answer: Answer, meter: Meter, done: plain.PlainHistory | None, steps: int) -> None:
     note_meter(answer, meter)
-    answer.samples = samples
+    answer.steps = steps
     if done is None:
-        answer.note = "stopped by the clock, before its last validation"
+        add_note(answer, STOPPED)
     else:
         answer.metric = done.last.get(recipe_of(order).metric)

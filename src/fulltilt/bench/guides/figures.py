@@ -76,7 +76,7 @@ class Case:
             "wait_share": found.wait_share,
             "peak_memory_bytes": found.peak_memory_bytes,
             "metric": found.metric,
-            "samples": found.samples,
+            "steps": found.steps,
             "batch_size": found.batch_size,
             "seconds": found.seconds,
             "setup_seconds": found.setup_seconds,

@@ -55,8 +55,8 @@ class Order:
     """Of training, about; setting up comes on top."""
     small: bool = False
     overrides: tuple[str, ...] = ()
-    samples: int | None = None
-    """To train on in all, so that every metric is of the same training; None: *before* finds what it can do."""
+    steps: int | None = None
+    """To train in all, so that every metric is of a training as long; None: *before* finds what it can do."""
     batch_size: int | None = None
     """As *after* has it, for whoever is tuned by hand."""
 
@@ -79,7 +79,7 @@ class Answer:
     """Validation and checkpoints in it, as often as the configuration has them."""
     seconds: float | None = None
     """That these were measured over."""
-    samples: int | None = None
+    steps: int | None = None
     """That the metric was reached with."""
     wait_share: float | None = None
     """Of the training time, without a batch to go on with."""

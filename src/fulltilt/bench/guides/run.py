@@ -46,7 +46,7 @@ class Scale:
     """For all contestants of a workload, starting and compiling in it."""
 
 
-FULL, FEW = Scale(each_seconds=10.0, workload_seconds=120.0), Scale(each_seconds=3.0, workload_seconds=240.0)
+FULL, FEW = Scale(each_seconds=8.0, workload_seconds=130.0), Scale(each_seconds=3.0, workload_seconds=240.0)
 
 
 def parts_of(text: str) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ def _workload(
         yield Case(workload=name, key=name, title="all of it", answer=Answer(), problem=said(error))
         return
     until = time.monotonic() + scale.workload_seconds
-    samples = batch_size = None
+    steps = batch_size = None
     for one in contestants:
         case = Case(workload=name, key=one.key, title=one.title, answer=Answer())
         left = until - time.monotonic()
@@ -134,11 +134,11 @@ def _workload(
             continue
         say(f"{name}: {one.title}")
         answer = contend(
-            name, one.key, small=small, seconds=scale.each_seconds, samples=samples, batch_size=batch_size,
+            name, one.key, small=small, seconds=scale.each_seconds, steps=steps, batch_size=batch_size,
             most_seconds=min(left, _MOST_SHARE * scale.workload_seconds),
         )  # fmt: skip
         if one.key == BEFORE:
-            samples = answer.samples
+            steps = answer.steps
         if one.key == AFTER:
             batch_size = answer.batch_size
         gpu = None if answer.window is None else watch.utilisation(answer.window, answer.gpu_uuid)
@@ -151,7 +151,7 @@ def contend(
     *,
     small: bool,
     seconds: float,
-    samples: int | None,
+    steps: int | None,
     batch_size: int | None,
     most_seconds: float,
 ) -> Answer:
@@ -160,7 +160,7 @@ def contend(
         file = Path(folder) / "answer.json"
         order = Order(
             recipe=recipe, contestant=contestant, folder=str(Path(folder) / "run"), answer=str(file), seconds=seconds,
-            small=small, samples=samples, batch_size=batch_size,
+            small=small, steps=steps, batch_size=batch_size,
         )  # fmt: skip
         command = [sys.executable, "-m", "fulltilt.bench.guides.contestant", order.to_json()]
         with (Path(folder) / "errors").open("w+b") as errors:

@@ -19,6 +19,11 @@ from fulltilt.train.build import make_loss
 from fulltilt.train.config import Config, TrainingConfig
 
 WARM_STEPS = 10
+"""Before a rate is measured, or a quarter of the training where that is less."""
+PATIENCE = 2.0
+"""Times what a contestant was given, before it is stopped without a metric."""
+TUNED, UNTUNED = "bf16, channels_last, compiled", "no GPU: fp32, not compiled"
+STOPPED = "stopped by the clock, before its last validation"
 _FUSED = ("adamw", "adam", "sgd")
 
 
@@ -63,13 +68,22 @@ def tuned_loading() -> dict[str, Any]:
     }
 
 
-def steps_for(order: Order, batch_size: int, most: int) -> int:
-    """Steps that see as many samples as *before* has seen; `most` is the whole training."""
-    return most if order.samples is None else max(1, min(most, round(order.samples / batch_size)))
+def add_note(answer: Answer, note: str) -> None:
+    answer.note = note if answer.note is None else f"{answer.note}; {note}"
 
 
-def meter_for(order: Order, *, seconds: float | None = None, warm: int = WARM_STEPS) -> Meter:
-    return Meter(warm=warm, seconds=order.seconds if seconds is None else seconds, settle=settling())
+def steps_for(order: Order, most: int) -> int:
+    """As many as *before* has made; `most` is the whole training."""
+    return most if order.steps is None else max(1, min(most, order.steps))
+
+
+def meter_for(seconds: float, *, steps: int | None = None, warm: int = WARM_STEPS) -> Meter:
+    """
+    Args:
+        steps: of the training, where that is known.
+    """
+    warm = warm if steps is None else min(warm, max(1, steps // 4))
+    return Meter(warm=warm, seconds=seconds, settle=settling())
 
 
 def settling() -> Callable[[], None]:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from typing import Any
 
 import torch
 
-from fulltilt.bench.guides.meter import Metered, TimeUpError
+from fulltilt.bench.guides.meter import Meter, Metered, TimeUpError
 from fulltilt.bench.guides.order import Answer, Order
 from fulltilt.bench.guides.setting import (
+    PATIENCE,
+    STOPPED,
+    TUNED,
+    UNTUNED,
+    add_note,
     before_config,
     each_step,
     loss_of,
@@ -35,25 +42,32 @@ def run(order: Order, answer: Answer) -> None:
     if tuned:
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.benchmark = True
-        answer.note = "bf16, channels_last, compiled" if gpu else "no GPU: fp32, not compiled"
+        add_note(answer, TUNED if gpu else UNTUNED)
     size = config.data.batch_size
     assert isinstance(size, int)
     answer.batch_size = size
-    loop = _Loop(config, order, size, fast=tuned and gpu, loading=tuned_loading() if tuned else {})
-    meter = meter_for(order)
+    loop = _Loop(config, order, fast=tuned and gpu, loading=tuned_loading() if tuned else {})
+    meter = meter_for(PATIENCE * order.seconds, steps=loop.steps)
     try:
-        loop.train(Metered(loop.train_loader, meter))
+        loop.train(meter)
         meter.finish()
-        answer.metric, answer.samples = loop.validate().get(recipe_of(order).metric), loop.steps * size
+        answer.metric, answer.steps = loop.validate().get(recipe_of(order).metric), loop.steps
     except TimeUpError:
-        answer.note = "; ".join(filter(None, (answer.note, "stopped by the clock, before its last validation")))
+        add_note(answer, STOPPED)
     note_meter(answer, meter)
+    if tuned:
+        answer.write(order.answer)
+        meter = meter_for(order.seconds)
+        loop.renew()
+        with suppress(TimeUpError):
+            loop.train(meter)
+        note_meter(answer, meter)
 
 
 class _Loop:
     """As Accelerate's documentation writes one."""
 
-    def __init__(self, config: Config, order: Order, size: int, *, fast: bool, loading: dict[str, Any]) -> None:
+    def __init__(self, config: Config, order: Order, *, fast: bool, loading: dict[str, Any]) -> None:
         from accelerate import Accelerator
 
         self._fast = fast
@@ -61,15 +75,14 @@ class _Loop:
         model = make_model(config)
         if fast:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._config, self._loading = config, loading
         loaders = plain.loaders(config, **loading)
         per_epoch = len(loaders[0])
-        self.steps = steps_for(order, size, most=per_epoch * config.training.epochs)
+        self.steps = steps_for(order, most=per_epoch * config.training.epochs)
         self._training = config.training.model_copy(update={"max_steps": self.steps})
         optimizer = make_optimizer(model, self._training)
         self._scheduler = make_scheduler(optimizer, self._training, per_epoch)
-        self._model, self._optimizer, self.train_loader, self._val = self._accelerator.prepare(
-            model, optimizer, *loaders
-        )
+        self._model, self._optimizer, self._train, self._val = self._accelerator.prepare(model, optimizer, *loaders)
         self._forward: Any = torch.compile(self._model) if fast else self._model
         self._loss = loss_of(self._training)
         self._metrics = {
@@ -77,7 +90,13 @@ class _Loop:
             for name, metric in config.metrics.items()
         }
 
-    def train(self, source: Metered) -> None:
+    def renew(self) -> None:
+        """On without an end, with new workers: those before had filled their queues while the model was compiled."""
+        self.steps, self._scheduler = sys.maxsize, None
+        self._train, self._val = self._accelerator.prepare(*plain.loaders(self._config, **self._loading))
+
+    def train(self, meter: Meter) -> None:
+        source = Metered(self._train, meter)
         done = epochs = 0
         while done < self.steps:
             self._model.train()

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import logging
 import warnings
+from contextlib import suppress
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from fulltilt.bench.guides.meter import Metered, TimeUpError
+from fulltilt.bench.guides.meter import Meter, Metered, TimeUpError
 from fulltilt.bench.guides.order import Answer, Order
 from fulltilt.bench.guides.setting import (
+    PATIENCE,
+    STOPPED,
+    TUNED,
+    UNTUNED,
+    add_note,
     before_config,
     each_step,
     loss_of,
@@ -30,44 +36,62 @@ from fulltilt.train.seeding import seed_everything
 
 
 def run(order: Order, answer: Answer) -> None:
-    import lightning.pytorch as pl
-
     tuned, gpu = order.contestant.endswith("_tuned"), torch.cuda.is_available()
     config = tuned_config(order) if tuned else before_config(order)
     if config.training.seed is not None:
         seed_everything(config.training.seed)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
-    train, val = plain.loaders(config, **(tuned_loading() if tuned else {}))
+    if tuned:
+        torch.set_float32_matmul_precision("high")
+        add_note(answer, TUNED if gpu else UNTUNED)
     size = config.data.batch_size
     assert isinstance(size, int)
     answer.batch_size = size
-    steps = steps_for(order, size, most=len(train) * config.training.epochs)
-    meter = meter_for(order)
-    settings: dict[str, Any] = {}
-    if tuned:
-        torch.set_float32_matmul_precision("high")
-        settings = {
-            "precision": "bf16-mixed" if gpu else None, "benchmark": True, "logger": False,
-            "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0,
-            "check_val_every_n_epoch": config.training.eval_interval,
-        }  # fmt: skip
-        answer.note = "bf16, channels_last, compiled" if gpu else "no GPU: fp32, not compiled"
-    trainer = pl.Trainer(
-        max_steps=steps, max_epochs=-1, accelerator="auto", devices=1, default_root_dir=order.folder,
-        gradient_clip_val=config.training.clip_norm, **settings,
-    )  # fmt: skip
+    loading = tuned_loading() if tuned else {}
+    train, val = plain.loaders(config, **loading)
+    steps = steps_for(order, most=len(train) * config.training.epochs)
+    meter = meter_for(PATIENCE * order.seconds, steps=steps)
     module = _module(config, steps=steps, per_epoch=len(train), tuned=tuned and gpu)
+    trainer = _trainer(order, config, steps, tuned=tuned)
     try:
         trainer.fit(module, Metered(train, meter), val)
         meter.finish()
         if val is not None:
             trainer.validate(module, val, verbose=False)
-            answer.metric = module.figures.get(recipe_of(order).metric)
-            answer.samples = steps * size
+            answer.metric, answer.steps = module.figures.get(recipe_of(order).metric), steps
     except TimeUpError:
-        answer.note = "; ".join(filter(None, (answer.note, "stopped by the clock, before its last validation")))
+        add_note(answer, STOPPED)
     note_meter(answer, meter)
+    if tuned:
+        answer.write(order.answer)
+        note_meter(answer, _rates(order, config, module, loading))
+
+
+def _rates(order: Order, config: Config, module: Any, loading: dict[str, Any]) -> Meter:
+    """Once more, compiled as it is, with new workers: those before had filled their queues while it was compiled."""
+    meter = meter_for(order.seconds)
+    module.scheduled = False
+    train, val = plain.loaders(config, **loading)
+    with suppress(TimeUpError):
+        _trainer(order, config, -1, tuned=True).fit(module, Metered(train, meter), val)
+    return meter
+
+
+def _trainer(order: Order, config: Config, steps: int, *, tuned: bool) -> Any:
+    import lightning.pytorch as pl
+
+    settings: dict[str, Any] = {}
+    if tuned:
+        settings = {
+            "precision": "bf16-mixed" if torch.cuda.is_available() else None, "benchmark": True, "logger": False,
+            "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0,
+            "check_val_every_n_epoch": config.training.eval_interval,
+        }  # fmt: skip
+    return pl.Trainer(
+        max_steps=steps, max_epochs=-1, accelerator="auto", devices=1, default_root_dir=order.folder,
+        gradient_clip_val=config.training.clip_norm, **settings,
+    )  # fmt: skip
 
 
 def _module(config: Config, *, steps: int, per_epoch: int, tuned: bool) -> Any:
@@ -88,6 +112,7 @@ def _module(config: Config, *, steps: int, per_epoch: int, tuned: bool) -> Any:
                 {name: make_metric(f"metrics.{name}", metric) for name, metric in config.metrics.items()}
             )
             self.figures: dict[str, float] = {}
+            self.scheduled = True
 
         def training_step(self, batch: Any, _index: int) -> Tensor:
             found = self._loss(batch)[0]
@@ -106,7 +131,7 @@ def _module(config: Config, *, steps: int, per_epoch: int, tuned: bool) -> Any:
 
         def configure_optimizers(self) -> Any:
             optimizer = make_optimizer(self.model, training)
-            scheduler = make_scheduler(optimizer, training, per_epoch)
+            scheduler = make_scheduler(optimizer, training, per_epoch) if self.scheduled else None
             if scheduler is None:
                 return optimizer
             each = "step" if each_step(training) else "epoch"

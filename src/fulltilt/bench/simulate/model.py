@@ -51,7 +51,7 @@ class Fleet:
     gpus_per_machine: int = 8
     cores_per_machine: int = 96
     launch_cores_per_gpu: float = 1.0
-    """Taken from loading: one process per GPU launches kernels."""
+    """Taken from loading: one process per GPU launches kernels. No more than half of the cores: they take turns."""
     bus_bytes_per_second: float = 50e9
     """To each GPU: PCIe 5.0 ×16 with a tenth lost."""
     disk_bytes_per_second: float = 12e9
@@ -106,7 +106,8 @@ def simulate(work: Workload, fleet: Fleet, gpus: int) -> Outcome:
 def feed_stations(work: Workload, fleet: Fleet, gpus: int, gpu_share: float) -> dict[str, float]:
     """Samples a second of all machines together, by what brings samples to the GPUs."""
     machines = fleet.machines(gpus)
-    loading = max(0.0, fleet.cores_per_machine * machines - fleet.launch_cores_per_gpu * gpus)
+    cores = fleet.cores_per_machine * machines
+    loading = max(cores / 2, cores - fleet.launch_cores_per_gpu * gpus)
     by_cores = work.core_seconds * (1 - gpu_share)
     storage = fleet.storage_bytes_per_second
     disks = fleet.disk_bytes_per_second * machines if storage is None else storage

@@ -1,0 +1,435 @@
+"""The guides' benchmark: its clockwork and arithmetic from canned figures, and each contestant for real, very small."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from rich.console import Console
+
+from fulltilt.bench.guides import after, before, run
+from fulltilt.bench.guides.chart import chart
+from fulltilt.bench.guides.claims import CLAIMS, WORKLOADS
+from fulltilt.bench.guides.figures import Case, GuidesBench, about, compared
+from fulltilt.bench.guides.meter import Meter, Metered, TimeUpError, samples_in
+from fulltilt.bench.guides.order import CONTESTANTS, Answer, Order
+from fulltilt.bench.guides.setting import steps_for
+from fulltilt.bench.guides.table import lines, show
+from fulltilt.bench.guides.watch import Utilisation, utilisation
+from fulltilt.errors import InputError
+from fulltilt.machine.sample import GpuSample, Sample
+from fulltilt.recipes.catalog import RECIPES
+
+# --- the meter -------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Moves only when it is told to."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def loader(clock, *, batches, wait, size=4):
+    for _ in range(batches):
+        clock.now += wait
+        yield torch.zeros(size, 2), torch.zeros(size)
+
+
+class Loader:
+    def __init__(self, clock, **options):
+        self.clock, self.options = clock, options
+
+    def __len__(self):
+        return self.options["batches"]
+
+    def __iter__(self):
+        return loader(self.clock, **self.options)
+
+
+def test_a_meter_counts_steps_waits_and_what_lies_between_epochs():
+    clock, settled = Clock(), []
+    meter = Meter(warm=2, seconds=1000, settle=lambda: settled.append(clock.now), clock=clock)
+    source = Metered(Loader(clock, batches=5, wait=1.0), meter)
+    assert len(source) == 5
+    for _ in range(2):
+        for _ in source:
+            clock.now += 3.0  # the step
+        clock.now += 10.0  # validation
+    meter.finish()
+    # Eight of ten batches are measured: 1 s of waiting and 3 s of a step each, and ten seconds after each epoch.
+    assert (meter.steps, meter.samples) == (8, 32)
+    assert meter.training_seconds == pytest.approx(32)
+    assert meter.samples_per_second == pytest.approx(1.0)
+    assert meter.overall_per_second == pytest.approx(32 / 52)
+    assert meter.wait_share == pytest.approx(0.25)
+    assert len(settled) == 3  # when it began, and at each epoch's end: never between two steps
+    ended = meter.ended
+    clock.now += 5
+    meter.finish()
+    assert meter.ended == ended
+
+
+def test_a_meter_ends_a_loop_that_is_not_ours():
+    clock = Clock()
+    meter = Meter(warm=0, seconds=10.0, clock=clock)
+    steps = iter(Metered(Loader(clock, batches=100, wait=1.0), meter))
+    for _ in range(5):
+        next(steps)
+        clock.now += 1.0
+    with pytest.raises(TimeUpError):
+        next(steps)
+    assert meter.steps == 5
+    assert meter.training_seconds == pytest.approx(10)
+
+
+def test_a_loop_that_breaks_off_has_its_last_epoch_counted():
+    clock = Clock()
+    meter = Meter(warm=1, seconds=1000, clock=clock)
+    for number, _ in enumerate(Metered(Loader(clock, batches=100, wait=1.0), meter)):
+        clock.now += 1.0
+        if number == 4:
+            break
+    meter.finish()
+    assert meter.steps == 4
+    assert meter.training_seconds == pytest.approx(8)
+
+
+def test_a_meter_that_never_began_has_no_figures():
+    meter = Meter(warm=10, seconds=1.0)
+    list(Metered([torch.zeros(2, 3)], meter))
+    meter.finish()
+    assert (meter.samples_per_second, meter.overall_per_second, meter.wait_share) == (None, None, None)
+
+
+def test_samples_of_any_batch():
+    assert samples_in(torch.zeros(3, 2)) == 3
+    assert samples_in([torch.zeros(4), torch.zeros(5)]) == 4
+    assert samples_in({"image": (torch.zeros(6),)}) == 6
+
+
+# --- the GPU from outside --------------------------------------------------------------------------------------------
+
+
+def reading(t, *utils):
+    return Sample(
+        t=t,
+        gpus=tuple(
+            GpuSample(index=index, util=util, uuid=f"GPU-{index}" if t == 0 else None)
+            for index, util in enumerate(utils)
+        ),
+    )
+
+
+def test_utilisation_is_of_the_window_and_of_the_gpu():
+    samples = [reading(t / 2, 0.0 if t < 10 else 90.0 + 10 * (t % 2), 7.0) for t in range(40)]
+    found = utilisation(samples, (4.0, 15.0), "0")
+    assert found is not None
+    assert found.mean == pytest.approx(95, abs=0.5)
+    assert found.std == pytest.approx(5, abs=0.1)
+    assert found.readings == 21  # from 5.0, a second after the beginning, to 15.0
+    other = utilisation(samples, (4.0, 15.0), "GPU-1")
+    assert other == Utilisation(mean=7.0, std=0.0, readings=21)
+    assert utilisation(samples, (4.0, 15.0), "9") is None
+    assert utilisation(samples, (4.0, 6.0), "0") is None  # three readings are not enough to say
+    assert utilisation([], (0.0, 10.0), None) is None
+
+
+# --- figures and targets ---------------------------------------------------------------------------------------------
+
+
+def case(key, rate, *, overall=None, **more):
+    fields = {name: more.pop(name) for name in ("metric", "limit_per_second", "wait_share") if name in more}
+    answer = Answer(samples_per_second=rate, overall_per_second=overall or rate, **fields)
+    title = next(one.title for one in CONTESTANTS if one.key == key)
+    return Case(workload="segmentation", key=key, title=title, answer=answer, **more)
+
+
+def canned(*, ours=700.0, lightning=500.0, util=(95.0, 2.0), metric=0.84):
+    return [
+        case("before", 200.0, overall=180.0, metric=0.85),
+        case("after", ours, overall=690.0, metric=metric, limit_per_second=740.0, wait_share=0.01,
+             gpu=Utilisation(mean=util[0], std=util[1], readings=20)),
+        case("lightning_tuned", lightning),
+        case("accelerate_tuned", 480.0),
+    ]  # fmt: skip
+
+
+def bench(cases, **more):
+    told = {"segmentation": about("cells", "val_iou", CLAIMS["segmentation"])}
+    return GuidesBench(
+        machine={"gpus": ["NVIDIA H200"], "cores": 16}, date="2026-11-15T12:00:00+00:00", small=False,
+        workloads=told, cases=tuple(cases), seconds=100.0, **more,
+    )  # fmt: skip
+
+
+def test_speed_up_is_of_the_whole_and_share_of_the_training():
+    found = {one.key: one for one in compared(canned(), hold=True)}
+    assert found["after"].speed_up == pytest.approx(690 / 180)
+    assert found["after"].share == pytest.approx(700 / 740)
+    assert found["before"].share == pytest.approx(200 / 740)
+    assert found["limit"].answer.samples_per_second == 740
+    assert [one.key for one in compared(canned(), hold=True)][:3] == ["before", "after", "limit"]
+    assert all(target.met for target in found["after"].targets)
+    assert len(found["after"].targets) == 7
+
+
+@pytest.mark.parametrize(
+    ("change", "missed"),
+    [
+        ({"util": (91.0, 2.0)}, "gpu_util"),
+        ({"util": (95.0, 5.5)}, "gpu_util_std"),
+        ({"ours": 660.0}, "share"),
+        ({"lightning": 701.0}, "times_peer"),
+        ({"metric": 0.82}, "metric"),
+    ],
+)
+def test_each_target_can_be_missed(change, missed):
+    found = {one.key: one for one in compared(canned(**change), hold=True)}
+    assert [target.figure for target in found["after"].targets if target.met is False] == [missed]
+
+
+def test_what_was_not_measured_is_neither_met_nor_missed():
+    cases = [replace(one, gpu=None) if one.key == "after" else one for one in canned() if one.key != "before"]
+    after = next(one for one in compared(cases, hold=True) if one.key == "after")
+    states = {target.figure: target.met for target in after.targets}
+    assert states["gpu_util"] is None
+    assert states["speed_up"] is None
+    assert "metric" not in states
+    assert all(not one.targets for one in compared(canned(), hold=False))
+
+
+def test_every_guide_has_a_recipe_and_a_claim():
+    assert set(WORKLOADS) == set(RECIPES)
+    assert CLAIMS["classification"].speed_up_at_least == pytest.approx(1.378, abs=0.001)
+
+
+def test_the_json_has_no_nulls_and_the_table_says_what_was_missed():
+    cases = [*canned(util=(91.0, 2.0)), replace(case("lightning", 1.0), answer=Answer(), problem="not installed")]
+    found = bench(compared(cases, hold=True))
+    flat = found.to_json()
+    assert "null" not in json.dumps(flat)
+    shown = io.StringIO()
+    show(found, Console(file=shown, width=130))
+    text = shown.getvalue()
+    assert "missed: segmentation: GPU ≥ 92 %, found 91 %" in text
+    assert "6 of 7 targets met" in text
+    assert "claims 1.2–1.8×" in text
+    assert "Lightning, its defaults: not installed" in text
+    root = ElementTree.fromstring(chart(flat))
+    bars = [one.get("class") for one in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert bars == ["before", "after", "other", "other"]
+
+
+def test_without_a_limit_there_is_no_chart():
+    cases = compared([case("before", 5.0)], hold=True)
+    assert chart(bench(cases).to_json()) is None
+    assert lines(bench(cases, problem="no GPU"))[-1] == "no GPU"
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+
+def order(tmp_path, contestant="before", **more):
+    return Order(
+        recipe="classification", contestant=contestant, folder=str(tmp_path / "run"),
+        answer=str(tmp_path / "answer.json"), seconds=0.5, small=True,
+        overrides=("data.args={count: 64, size: 16}", "data.size=16", "data.batch_size=8", "data.num_workers=0",
+                   "model.args={classes: 8, width: 4, blocks: [1]}", "training.epochs=2"),
+        **more,
+    )  # fmt: skip
+
+
+def test_an_order_and_its_answer_travel(tmp_path):
+    given = order(tmp_path, steps=7)
+    assert Order.from_json(given.to_json()) == given
+    answer = Answer(samples_per_second=5.0, window=(1.0, 2.0), plan={"compile": True})
+    answer.write(given.answer)
+    assert Answer.read(Path(given.answer)) == answer
+    assert Answer.read(tmp_path / "none.json") == Answer()
+
+
+def test_as_many_steps_as_before(tmp_path):
+    assert steps_for(order(tmp_path, steps=50), most=40) == 40
+    assert steps_for(order(tmp_path, steps=50), most=80) == 50
+    assert steps_for(order(tmp_path), most=80) == 80
+
+
+class Watched:
+    """A GPU that is always at 93 %."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def utilisation(self, window, uuid):
+        return Utilisation(mean=93.0, std=1.0, readings=10)
+
+
+@pytest.fixture
+def contended(monkeypatch):
+    """Contestants that answer at once; what each was asked."""
+    asked = []
+
+    def contend(recipe, contestant, **given):
+        asked.append((recipe, contestant, given["steps"], given["batch_size"]))
+        if contestant == "lightning":
+            return Answer(problem="stopped after 3 s")
+        rate = {"before": 100.0, "after": 900.0}.get(contestant, 500.0)
+        return Answer(
+            samples_per_second=rate, overall_per_second=rate, steps=12, batch_size=64, window=(0.0, 1.0),
+            limit_per_second=950.0 if contestant == "after" else None, metric=0.9,
+        )  # fmt: skip
+
+    monkeypatch.setattr(run, "contend", contend)
+    monkeypatch.setattr(run, "make_data", lambda name, small: None)
+    monkeypatch.setattr(run, "Watch", Watched)
+    monkeypatch.setattr(run, "find_spec", lambda name: object() if name == "lightning" else None)
+    return asked
+
+
+def test_contestants_train_as_long_as_before_and_each_is_kept_at_once(contended):
+    kept = []
+    found = run.measure(
+        only=("classification",), small=False, scale=run.FULL, say=lambda _: None, keep=kept.append, has_gpu=True
+    )
+    assert contended == [
+        ("classification", "before", None, None),
+        ("classification", "after", 12, None),
+        ("classification", "lightning_tuned", 12, 64),
+        ("classification", "lightning", 12, 64),
+    ]
+    assert [len(one.cases) for one in kept] == [1, 3, 4, 5, 6, 7, 7]  # the limit comes with after
+    cases = {one.key: one for one in found.cases}
+    assert cases["accelerate"].problem == "accelerate is not installed"
+    assert cases["lightning"].problem == "stopped after 3 s"
+    assert cases["after"].speed_up == 9
+    # Without Accelerate, what it was to be held against is not measured.
+    assert [target.met for target in cases["after"].targets] == [True, True, True, True, True, None, True]
+
+
+def test_without_time_a_contestant_is_not_begun(contended):
+    scale = run.Scale(each_seconds=1.0, workload_seconds=0.0)
+    found = run.measure(only=("classification",), small=True, scale=scale, say=lambda _: None, has_gpu=False)
+    assert found.problem == run.NO_GPU
+    assert contended == [] or all(one[1] == "before" for one in contended)
+
+
+def test_a_recipe_that_cannot_begin_is_a_line(monkeypatch, contended):
+    def fail(name, small):
+        raise InputError("PyAV is missing")
+
+    monkeypatch.setattr(run, "make_data", fail)
+    found = run.measure(only=("video",), small=True, scale=run.FEW, say=lambda _: None, has_gpu=False)
+    assert [one.problem for one in found.cases] == ["InputError: PyAV is missing"]
+    assert contended == []
+
+
+def test_unknown_workloads_are_named():
+    assert run.parts_of("video,segmentation") == ("segmentation", "video")
+    with pytest.raises(InputError, match="nothing here"):
+        run.parts_of("nothing here")
+
+
+def test_sigterm_ends_the_contestant_too():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+
+    def contest():
+        with run.ending_at_sigterm():
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(5)
+            finally:
+                run.end(child)
+
+    with pytest.raises(SystemExit) as left:
+        contest()
+    assert left.value.code == 143
+    assert child.returncode == -signal.SIGTERM
+
+
+def test_a_contestant_that_fails_says_why():
+    answer = run.contend("nothing", "before", small=True, seconds=1.0, steps=None, batch_size=None, most_seconds=120.0)
+    assert answer.problem is not None
+    assert "there is no recipe 'nothing'" in answer.problem
+
+
+# --- contestants, for real -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Where the data of all of them are made, once."""
+    return tmp_path_factory.mktemp("guides")
+
+
+@pytest.fixture(autouse=True)
+def there(request, monkeypatch):
+    if "place" in request.fixturenames:
+        monkeypatch.chdir(request.getfixturevalue("place"))
+
+
+def complete(answer):
+    assert answer.problem is None
+    assert answer.samples_per_second > 0
+    assert answer.overall_per_second <= answer.samples_per_second * 1.01
+    assert 0 <= answer.wait_share <= 1
+    assert 0 <= answer.metric <= 1
+    assert answer.window[0] < answer.window[1]
+    assert answer.peak_memory_bytes is None or torch.cuda.is_available()
+
+
+def test_before(place, tmp_path):
+    answer = Answer()
+    before.run(order(tmp_path), answer)
+    complete(answer)
+    assert 1 <= answer.steps <= 14  # two epochs of seven batches
+    assert list((tmp_path / "run").glob("plain-*.pt"))
+
+
+def test_after(place, tmp_path):
+    answer = Answer()
+    after.run(order(tmp_path, "after", steps=6), answer)
+    complete(answer)
+    assert (answer.steps, answer.batch_size) == (6, 8)
+    assert answer.limit_per_second > 0
+    assert answer.plan["precision"] == "fp32"
+
+
+@pytest.mark.parametrize("contestant", ["lightning", "lightning_tuned"])
+@pytest.mark.filterwarnings("ignore")
+def test_lightning(place, tmp_path, contestant):
+    pytest.importorskip("lightning.pytorch")
+    from fulltilt.bench.guides import with_lightning
+
+    answer = Answer()
+    with_lightning.run(order(tmp_path, contestant, steps=6, batch_size=8), answer)
+    complete(answer)
+    assert (answer.steps, answer.batch_size) == (6, 8)
+
+
+@pytest.mark.parametrize("contestant", ["accelerate", "accelerate_tuned"])
+@pytest.mark.filterwarnings("ignore")
+def test_accelerate(place, tmp_path, contestant):
+    pytest.importorskip("accelerate")
+    from fulltilt.bench.guides import with_accelerate
+
+    answer = Answer()
+    with_accelerate.run(order(tmp_path, contestant, steps=6, batch_size=8), answer)
+    complete(answer)
+    assert (answer.steps, answer.batch_size) == (6, 8)
