@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -17,9 +18,13 @@ pytest.importorskip("av")
 
 from tests.decode.video.support import make
 
+from fulltilt.augment import GPUAugmentation
 from fulltilt.decode.video import open_video
+from fulltilt.decode.video.device import DeviceVideo
 from fulltilt.decode.video.nvdec import library
-from fulltilt.errors import UnavailableError
+from fulltilt.decode.video.sessions import Sessions
+from fulltilt.errors import DecodeError, UnavailableError
+from fulltilt.feed import VideoClips, feed
 
 pytestmark = pytest.mark.gpu
 SIZE = (320, 256)
@@ -136,3 +141,161 @@ def test_memory_stays_flat(tmp_path):
             torch.cuda.empty_cache()
             used.append(torch.cuda.mem_get_info()[0])
     assert used[0] - used[1] < 64 << 20
+
+
+@pytest.mark.parametrize("codec", ["h264", "h264 open gop", "hevc", "vp9", "av1", "mpeg-ts"])
+def test_nothing_beyond_the_last_frame_is_decoded(tmp_path, codec):
+    """The engine is emptied behind the frames that are wanted, and takes the next from a key frame on."""
+    path = make(tmp_path / "v", codec, size=SIZE, gop=12)
+    draw = np.random.default_rng(1)
+    with open_video(path) as here, open_video(path, device="cuda:0") as there:
+        assert there.decision.value == "nvdec", there.decision.reason
+        for _ in range(30):
+            start, length = int(draw.integers(0, 36)), int(draw.integers(1, 5))
+            wanted = [int(number) for number in np.minimum(start + np.arange(length) * 2, 39)]
+            before = there.decoded
+            close(there.frames(wanted, stay=bool(draw.integers(0, 2))), here.frames(wanted))
+            assert there.decoded - before <= 12 + 2 * length + 12
+        before = there.decoded
+        there.frames([13], stay=False)
+        assert there.decoded - before <= 4, "a frame beside a key frame"
+        assert there.decision.value == "nvdec", there.decision.reason
+
+
+@pytest.mark.parametrize("codec", ["h264", "hevc", "av1"])
+def test_a_session_goes_on_with_another_video(tmp_path, codec):
+    paths = [make(tmp_path / f"v{number}", codec, size=SIZE, count=20 + number) for number in range(5)]
+    sessions, draw, known = Sessions(2), np.random.default_rng(0), {}
+    for turn in range(40):
+        path = paths[int(draw.integers(5))]
+        with (
+            open_video(path, known=known.get(path)) as here,
+            DeviceVideo(path, device=torch.device("cuda", 0), known=known.get(path), sessions=sessions) as there,
+        ):
+            known[path] = here.known
+            assert there.decision.value == "nvdec", there.decision.reason
+            wanted = draw.integers(0, len(here), 4).tolist()
+            close(there.frames(wanted, stay=bool(turn % 2)), here.frames(wanted))
+            assert there.decision.value == "nvdec", there.decision.reason
+    assert sessions.used_again >= 25, "of forty openings"
+    assert len(sessions) <= 2
+
+
+def test_sessions_of_several_sizes_and_codecs_side_by_side(tmp_path):
+    kinds = [("h264", SIZE), ("h264", (160, 128)), ("hevc", SIZE), ("h264", (640, 360))]
+    paths = [make(tmp_path / f"v{number}", codec, size=size) for number, (codec, size) in enumerate(kinds)]
+    sessions = Sessions(4)
+    for turn in range(24):
+        path = paths[turn * 7 % 4]
+        with (
+            open_video(path) as here,
+            DeviceVideo(path, device=torch.device("cuda", 0), sessions=sessions) as there,
+        ):
+            assert there.decision.value == "nvdec", there.decision.reason
+            close(there.frames([turn, 3]), here.frames([turn, 3]))
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("videos")
+    return [make(folder / f"v{number}", size=SIZE, count=48, gop=12) for number in range(12)]
+
+
+class TestClips:
+    """Workers and engines together, under one balance."""
+
+    def clips(self, paths, **options):
+        given = {"length": 8, "size": (SIZE[1], SIZE[0]), "clips": 2, "labels": range(len(paths))}
+        return VideoClips(paths, **(given | options))
+
+    @pytest.mark.parametrize(("share", "kind"), [(0.5, "threads"), (1.0, "threads"), (0.5, "processes")])
+    def test_batches_are_those_of_the_cpu(self, paths, share, kind):
+        options = {"batch_size": 5, "shuffle": True, "device": "cuda:0"}
+        with feed(self.clips(paths), num_workers=2, **options) as it:
+            expected = [(images.cpu(), labels.cpu(), it.indices.copy()) for _ in range(2) for images, labels in it]
+        with feed(self.clips(paths), num_workers=2, worker_kind=kind, gpu_share=share, **options) as it:
+            found = [(images, labels, it.indices.copy()) for _ in range(2) for images, labels in it]
+            stats = it.stats()
+        assert stats["gpu_share"] == share, "nothing was refused"
+        assert stats["gpu_samples"] >= 2 * 24 * share - 1
+        for (ours, labels, indices), (theirs, their_labels, their_indices) in zip(found, expected, strict=True):
+            assert ours.device == torch.device("cuda", 0)
+            assert np.array_equal(indices, their_indices)
+            assert torch.equal(labels.cpu(), their_labels)
+            close(ours, theirs.numpy())
+
+    def test_scaled_within_the_tolerance(self, paths):
+        source = self.clips(paths, size=(112, 112))
+        with feed(source, batch_size=6, device="cuda:0", num_workers=2, gpu_share=1.0) as it:
+            for images, _ in it:
+                theirs = torch.stack([source[0, int(number)][0] for number in it.indices])
+                close(images, theirs.numpy(), scaled=True)
+
+    def test_while_the_step_is_busy_on_its_stream(self, paths):
+        """What the engines give is not read before it is there, nor overwritten while it is read."""
+        source = self.clips(paths)
+        with feed(source, batch_size=4, shuffle=True, device="cuda:0", num_workers=2, gpu_share=0.75) as it:
+            given = []
+            for _ in range(2):
+                for images, _ in it:
+                    torch.cuda._sleep(20_000_000)
+                    given.append((images.clone(), it.indices.copy(), len(given) >= 6))
+            torch.cuda.synchronize()
+        for images, indices, second in given:
+            theirs = torch.stack([source[int(second), int(number)][0] for number in indices])
+            close(images, theirs.numpy())
+
+    def test_one_draw_per_clip_whoever_decodes_it(self, paths):
+        augment = GPUAugmentation(1.0, 0, 0, 0)  # flips all
+        options = {"batch_size": 6, "device": "cuda:0", "num_workers": 1, "augment": augment}
+        with feed(self.clips(paths), **options) as it:
+            expected = [images.float() for images, _ in it]
+        with feed(self.clips(paths), gpu_share=0.5, **options) as it:
+            for (images, _), theirs in zip(it, expected, strict=True):
+                assert (images.float() - theirs).abs().max() <= 4 / 255
+
+    def test_files_that_the_engines_refuse(self, paths, tmp_path, caplog):
+        others = [make(tmp_path / f"o{number}", "mpeg4", size=SIZE, count=48) for number in range(3)]
+        source = self.clips([*paths[:3], *others])
+        with feed(source, batch_size=4, device="cuda:0", num_workers=1, gpu_share=1.0) as it:
+            for epoch in range(2):
+                for images, _ in it:
+                    theirs = torch.stack([source[epoch, int(number)][0] for number in it.indices])
+                    close(images, theirs.numpy())
+        said = [record for record in caplog.records if "NVDEC is not used for mpeg4" in record.getMessage()]
+        assert len(said) == 1
+
+    def test_damage_is_named(self, paths, tmp_path):
+        bad = tmp_path / "bad.mp4"
+        bad.write_bytes(b"no video" * 100)
+        with (
+            feed(self.clips([paths[0], bad]), batch_size=4, device="cuda:0", num_workers=1, gpu_share=1.0) as it,
+            pytest.raises(DecodeError, match=r"bad\.mp4"),
+        ):
+            list(it)
+
+    def test_a_share_is_found(self, paths):
+        source = self.clips(paths, quality="fast", size=(112, 112))
+        with feed(source, batch_size=8, shuffle=True, device="cuda:0", num_workers=1) as it:
+            until = time.monotonic() + 120
+            while not it.is_settled:
+                assert time.monotonic() < until, it.stats()
+                for _ in it:
+                    pass
+            assert it.share_decision is not None
+            assert it.share_decision.evidence["trials"]
+            assert it.share_decision.value > 0, it.share_decision.reason  # one worker, and nothing but decoding
+
+    def test_memory_and_sessions_stay_flat(self, paths):
+        source, used = self.clips(paths, size=(112, 112)), []
+        with feed(source, batch_size=8, shuffle=True, device="cuda:0", num_workers=1, gpu_share=1.0) as it:
+            for epoch in range(60):
+                for _ in it:
+                    pass
+                if epoch in (19, 59):
+                    torch.cuda.synchronize()
+                    used.append((torch.cuda.mem_get_info()[0], len(os.listdir("/proc/self/fd"))))
+            assert it._splitter.side._sessions.made <= 40, "of more than a thousand clips"
+        (free, handles), (free_later, handles_later) = used
+        assert free - free_later < 128 << 20
+        assert handles_later <= handles + 8
