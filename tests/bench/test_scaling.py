@@ -1,0 +1,104 @@
+"""Curves: their arithmetic and picture from canned points, and a few points for real."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fulltilt.bench.curves import Curve, Panel, draw
+from fulltilt.bench.scaling import run
+from fulltilt.bench.scaling.figures import PARTS, Point, ScalingBench, chart, panels, rows
+from fulltilt.bench.scaling.table import show
+from fulltilt.cli.bench import bench
+from fulltilt.errors import InputError
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def canned():
+    points = [
+        Point(part="cores", series="limit", x=1, samples_per_second=6000.0),
+        Point(part="cores", series="limit", x=16, samples_per_second=6000.0),
+        Point(part="cores", series="feed", x=16, samples_per_second=5900.0, wait_share=0.01),
+        Point(part="cores", series="feed", x=1, samples_per_second=600.0),
+        Point(part="batch", series="limit", x=8, problem="OutOfMemoryError"),
+    ]
+    return ScalingBench(
+        machine={"gpus": ["NVIDIA H200"], "cores": 16, "torchvision": None}, date="2026-11-15T12:00:00+00:00",
+        about={"cores": "ResNet-50", "batch": "ResNet-50"}, points=tuple(points), seconds=10.0,
+    )  # fmt: skip
+
+
+def test_rows_have_a_column_for_each_series_and_a_dash_for_what_is_absent():
+    flat = canned().to_json()
+    assert rows(flat, "cores") == [("1", "6,000", "600"), ("16", "6,000", "5,900")]
+    assert rows(flat, "batch") == [("8", "–")]
+    assert "null" not in json.dumps(flat)
+
+
+def test_curves_are_in_order_of_x_and_without_what_failed():
+    (panel,) = panels(canned().to_json())
+    assert [(curve.dashed, curve.points) for curve in panel.curves] == [
+        (True, ((1, 6000.0), (16, 6000.0))),
+        (False, ((1, 600.0), (16, 5900.0))),
+    ]
+    assert chart({"cases": []}) is None
+
+
+def test_the_picture_is_to_scale():
+    panel = Panel(
+        title="t", x_label="x", y_label="y", y_top=100.0,
+        curves=(Curve(label="a < b", points=((1.0, 0.0), (4.0, 100.0), (16.0, 50.0))),),
+    )  # fmt: skip
+    root = ElementTree.fromstring(draw("title", [panel, panel]))
+    path = next(one for one in root.iter(f"{SVG}path") if one.get("class") == "curve c0")
+    values = [float(value) for value in path.get("d").removeprefix("M").split()]
+    xs, ys = values[::2], values[1::2]
+    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2)  # 1, 4, 16: as far apart
+    assert ys[2] == pytest.approx((ys[0] + ys[1]) / 2, abs=0.2)  # half as high
+    assert "a < b" in [one.text for one in root.iter(f"{SVG}text")]
+
+
+def test_the_table_says_what_failed():
+    shown = io.StringIO()
+    show(canned(), Console(file=shown, width=110))
+    assert "5,900" in shown.getvalue()
+    assert "OutOfMemoryError" in shown.getvalue()
+
+
+def test_points_are_measured_and_each_is_kept():
+    scale = replace(run.ON_CPU, photos=16, cores=(1,), batches=(4,), sides=(16,), seconds=0.02)
+    kept = []
+    found = run.measure_scaling(only=("cores", "batch"), scale=scale, say=lambda _: None, keep=kept.append)
+    assert [(point.part, point.series, point.x) for point in found.points] == [
+        ("cores", "limit", 1),
+        ("cores", "feed", 1),
+        ("batch", "limit", 4),
+        ("batch", "feed", 4),
+    ]
+    assert all(point.problem is None and point.samples_per_second > 0 for point in found.points)
+    assert [len(one.points) for one in kept] == [1, 2, 3, 4]
+
+
+def test_a_point_that_fails_is_a_line(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("out of memory")
+
+    curves = run._Curves(None, run.ON_CPU, cores=1, say=lambda _: None)
+    assert curves._point("size", "feed", 16, fail) == Point(
+        part="size", series="feed", x=16, problem="RuntimeError: out of memory"
+    )
+
+
+def test_unknown_parts_are_named():
+    assert run.parts_of("size,cores") == ("cores", "size")
+    assert set(run.parts_of(",".join(PARTS))) == set(PARTS)
+    with pytest.raises(InputError, match="colour"):
+        run.parts_of("colour")
+    assert isinstance(CliRunner().invoke(bench, ["scaling", "--only", "colour"]).exception, InputError)
