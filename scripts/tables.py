@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import rows
+from chinese import in_chinese
 from rows import Row
 
 from fulltilt.bench.feed.chart import chart as feed_chart
@@ -142,6 +143,7 @@ CHARTS: dict[str, tuple[str, Callable[[dict[str, Any]], str | None]]] = {
 """Picture → the result that it is drawn from, and how."""
 SIMULATED_FROM = "h200/feed.json"
 BENCHMARKS, SCALING = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "scaling.md"
+README, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
 
 
 def block(sections: Sequence[Section] = SECTIONS, results: Path = ROOT / "benchmarks" / "results") -> str:
@@ -217,10 +219,13 @@ def replaced(text: str, inside: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 when something would change")
-    parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    parser.add_argument("--readme", type=Path, default=README)
     wanted = parser.parse_args()
     new = charts()
-    for page, inside in ((wanted.readme, block()), (BENCHMARKS, benchmarks_page()), (SCALING, scaling_page())):
+    pages = [(wanted.readme, block()), (BENCHMARKS, benchmarks_page()), (SCALING, scaling_page())]
+    if wanted.readme == README:
+        pages.append((CHINESE, in_chinese(block())))
+    for page, inside in pages:
         try:
             new[page] = replaced(page.read_text(encoding="utf-8"), inside)
         except ValueError as error:

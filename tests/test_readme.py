@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 TABLES = [sys.executable, str(ROOT / "scripts" / "tables.py")]
-PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [README, ROOT / "README.zh-CN.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = [ROOT / "docs" / "machine.md"]
 """Pages whose Python runs as it stands."""
 

@@ -6,7 +6,8 @@ its own stand-in:
     env, cache, video            as they are, except that nobody is asked
     augment                      once in all, with a small photograph
     monitor                      for half a second; the process to watch is this one
-    train                        the example's configuration, cut to two steps: once in all, and once more to resume
+    train                        the example's configuration, cut to two steps: once in all, and once more to resume;
+                                 others are only read
     diagnose                     once in all, for a short loop; the others take its result
     compare                      of that result
     run, bench, torchrun, make   parsed only: they take minutes (tests/cli, tests/launch and tests/train run them)
@@ -165,24 +166,20 @@ def _hand_over(diagnosis: Path, words: list[str]) -> None:
 
 
 def _shortened(words: list[str]) -> list[str]:
-    if words[0] == "monitor":
-        if "--replay" in words and not Path(words[words.index("--replay") + 1]).exists():
-            raise AssertionError(f"{' '.join(words)}: nothing on this page has made that recording")
-        if "--replay" in words:
-            return words
+    """The stand-in for a command, as above."""
+    more = {("video", "info"): ["--seconds", "0.1"], ("cache", "clear"): ["--yes"]}.get(tuple(words[:2]), [])
+    if words[0] == "monitor" and "--replay" not in words:
         if "--duration" in words:
             at = words.index("--duration")
             words = [*words[:at], *words[at + 2 :]]
-        return [*words, "--duration", "0.4", "--interval", "0.2"]
-    if words[0] == "train" and "--print-config" not in words:
-        output = f"training.output={'resumed' if '--resume' in words else 'trained'}"
+        more = ["--duration", "0.4", "--interval", "0.2"]
+    elif words[0] == "train" and words[1] != "examples/train.yaml":
+        more = ["--print-config"]  # read and checked with its settings; tests/recipes trains with it
+    elif words[0] == "train" and "--print-config" not in words:
         small = ["training.max_steps=2", "data.args.count=64", "data.val_args.count=16", "data.num_workers=0"]
-        return [*words, *small, "training.compile=false", output]
-    if words[:2] == ["video", "info"]:
-        return [*words, "--seconds", "0.1"]
-    if words[:2] == ["cache", "clear"]:
-        return [*words, "--yes"]
-    return words
+        output = f"training.output={'resumed' if '--resume' in words else 'trained'}"
+        more = [*small, "training.compile=false", output]
+    return [*words, *more]
 
 
 def test_commands_are_found_and_checked():

@@ -3,25 +3,69 @@
 from __future__ import annotations
 
 import ast
+import io
+import os
 import re
+import subprocess
+import sys
 from dataclasses import fields
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+from PIL import Image
 from tests.decode.video.support import make
 
 from fulltilt.augment import GPUAugmentation, Settings
 from fulltilt.bench.photos import photos
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+README, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
+APART = {"integrations.md"}
+"""Run in a process of their own: hooks that are put into torch stay there."""
+PEERS = Path(sys.prefix) / "peers"
+"""Where `make test` puts transformers."""
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+READER = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+if not torch.cuda.is_available():
+    torch.Tensor.cuda = lambda self: self
+images, masks = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8), torch.randint(0, 2, (4, 32, 32))
+loader = DataLoader(TensorDataset(images, masks), batch_size=2)
+train_loader = val_loader = DataLoader(TensorDataset(images.float(), torch.tensor([0, 1, 0, 1])), batch_size=2)
+model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(3 * 64, 2))
+
+
+def train_one_epoch():
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for inputs, labels in train_loader:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs.to(next(model.parameters()).device)), labels).backward()
+        optimizer.step()
+
+
+"""
+"""What the READMEs' examples take for granted."""
+
+
+def _small_photo() -> bytes:
+    out = io.BytesIO()
+    Image.open(io.BytesIO(next(photos(1)))).resize((32, 32)).save(out, "JPEG")
+    return out.getvalue()
+
+
+PHOTO = _small_photo()
 
 
 def blocks() -> list[tuple[str, int, str]]:
     """File, line and code of each block."""
     found = []
-    for page in sorted(DOCS.glob("*.md")):
+    for page in sorted(page for page in DOCS.glob("*.md") if page.name not in APART):
         text = page.read_text(encoding="utf-8")
         found += [(page.name, text.count("\n", 0, match.start(1)), match[1]) for match in BLOCK.finditer(text)]
     return found
@@ -35,6 +79,42 @@ def test_block(page, line, code, tmp_path, monkeypatch):
         make(Path("ball"))
     tree = ast.increment_lineno(ast.parse(code), line)
     exec(compile(tree, DOCS / page, "exec"), {"__name__": "example"})
+
+
+def test_the_readmes_blocks_run_one_after_the_other(tmp_path):
+    """With what a reader has: loaders, a model, a folder of photographs. Without a GPU, `cuda()` is the CPU's."""
+    code = READER + "\n".join(match[1] for match in BLOCK.finditer(README.read_text(encoding="utf-8")))
+    for kind in ("cat", "dog"):
+        (tmp_path / "train" / kind).mkdir(parents=True)
+        for number in range(4):
+            (tmp_path / "train" / kind / f"{number}.jpg").write_bytes(PHOTO)
+    assert "data_wait" in code
+    _run_apart(code, tmp_path)
+
+
+def test_the_chinese_readme_has_the_same_code():
+    english, chinese = (
+        [ast.dump(ast.parse(match[1])) for match in BLOCK.finditer(page.read_text(encoding="utf-8"))]
+        for page in (README, CHINESE)
+    )
+    assert chinese == english
+
+
+@pytest.mark.parametrize("page", sorted(APART))
+def test_pages_whose_hooks_stay(page, tmp_path):
+    found = [match[1] for match in BLOCK.finditer((DOCS / page).read_text(encoding="utf-8"))]
+    assert found
+    there = {name: PathFinder.find_spec(name, [*sys.path, str(PEERS)]) for name in ("lightning", "transformers")}
+    missing = [name for name, spec in there.items() if spec is None]
+    _run_apart("\n".join(code for code in found if not any(name in code for name in missing)), tmp_path)
+
+
+def _run_apart(code: str, folder: Path) -> None:
+    start = f"import sys; sys.path.append({str(PEERS)!r})\n"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", "-c", start + code]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_there_are_blocks():
