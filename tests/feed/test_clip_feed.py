@@ -9,6 +9,7 @@ import time
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from hypothesis import given
@@ -123,6 +124,19 @@ def test_sessions_are_used_again(paths, engines, monkeypatch):
     assert len(engines.threads) == 2
     side.close()
     assert len(side._sessions) == 0
+
+
+def test_handles_and_memory_stay_flat(paths, engines, monkeypatch):
+    process, seen = psutil.Process(), []
+    side = clip_side.ClipSide(clips(paths, size=(16, 24)), torch.device("cpu"), threads=2)
+    for epoch in range(60):  # 720 clips
+        side.submit([(epoch, number) for number in range(12)], range(12)).wait()
+        if epoch in (19, 59):
+            seen.append((process.num_fds(), process.memory_info().rss))
+    side.close()
+    (handles, memory), (handles_later, memory_later) = seen
+    assert handles_later <= handles + 2 * OPEN, "as many as happen to be open"
+    assert memory_later - memory < 20e6
 
 
 def test_files_that_the_engines_refuse(paths, engines, monkeypatch, told, tmp_path):

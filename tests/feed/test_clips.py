@@ -71,6 +71,48 @@ def test_clips_of_one_video_are_one_pass(folder, monkeypatch):
     assert len(calls) == 1
 
 
+def test_frames_decoded_are_counted_whoever_decodes(folder):
+    """In this thread, in workers that are threads, and in processes."""
+    for workers, kind in ((0, "threads"), (2, "threads"), (2, "processes")):
+        source = clips(folder, stride=1)
+        with feed(source, batch_size=3, num_workers=workers, worker_kind=kind) as it:
+            list(it)
+            decoded, given = source.frames
+            assert given >= 48, "four frames of twelve clips"
+            assert 1 <= decoded / given < 3
+            assert it.stats()["frames_decoded_per_frame"] > 1
+
+
+def test_clips_in_order_go_on_from_where_the_decoder_stands(tmp_path):
+    """A long group of pictures: only the second clip begins at its key frame again, then the order is known."""
+    path = make(tmp_path / "v", count=60, gop=60)
+    source = VideoClips([path], length=6, size=(32, 48), clips=10, jitter=False)
+    for number in range(10):
+        source[0, number]
+    decoded, given = source.frames
+    assert decoded / given < 1.5
+    shuffled = VideoClips([path], length=6, size=(32, 48), clips=10, jitter=False)
+    for number in (5, 2, 9, 0, 7, 4, 8, 1, 6, 3):
+        shuffled[0, number]
+    assert shuffled.frames.decoded > 2 * decoded
+
+
+def test_together_means_fewer_frames_decoded(tmp_path):
+    """The same clips in the same epoch, in fewer passes."""
+    paths = [make(tmp_path / f"v{number}", count=64, gop=64) for number in range(4)]
+    ratios, seen = [], []
+    for together in (1, 4):
+        source = VideoClips(paths, length=4, size=(32, 48), clips=8, together=together)
+        with feed(source, batch_size=4, shuffle=True, num_workers=0) as it:
+            given = {int(n): one for batch in it for n, one in zip(it.indices, batch, strict=True)}
+            assert (it.state_dict().get("together") == together) is (together > 1)
+        seen.append(given)
+        ratios.append(source.frames.decoded / source.frames.given)
+    assert sorted(seen[0]) == sorted(seen[1]) == list(range(32))
+    assert all(torch.equal(seen[0][number], seen[1][number]) for number in range(32))
+    assert ratios[1] < 0.6 * ratios[0]
+
+
 def test_a_short_video_repeats_its_last_frame(tmp_path):
     path = make(tmp_path / "v", count=3)
     pixels = VideoClips([path], length=6, size=(64, 96))[0]

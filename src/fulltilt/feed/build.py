@@ -228,6 +228,8 @@ def _clips(
     """
     probed = order.permutation(0)[:PROBED].tolist()
     share = _clip_share(gpu_share, device, source, collate=collate is not None)
+    if share != 0.0 and kind == "auto":
+        kind = "processes"  # the loop's own has the engines' threads already
     split = decoder_split(source, probed, cores=cores, ranks=_local_world(), workers=workers)
     source = source.with_threads(split.value.threads)
     hosting = prepare(

@@ -112,7 +112,7 @@ class ClipFeed(DatasetFeed):
 
     def stats(self) -> dict[str, Any]:
         """With the GPU's share, what it has decoded, and what the balance does."""
-        side, balance, frames = self._splitter.side, self._sharing.balance, self._source.frames
+        side, balance = self._splitter.side, self._sharing.balance
         return {
             **super().stats(),
             "gpu_share": self._splitter.share,
@@ -121,7 +121,6 @@ class ClipFeed(DatasetFeed):
             "balance": balance.state,
             "balance_changes": balance.changes,
             "balance_reopened": balance.reopened,
-            "frames_decoded_per_frame": frames.decoded / frames.given if frames.given else None,
         }
 
     def _begin(self, steps: Iterator[Step]) -> None:

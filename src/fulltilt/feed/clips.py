@@ -8,6 +8,7 @@ are converted; everything wider is made on the device.
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 import os
 import threading
@@ -33,8 +34,9 @@ log = logging.getLogger(__name__)
 __all__ = ["Entry", "Segment", "VideoClips"]
 _DRAWS = 0xC11B
 """Keeps these draws apart from all others of the same seed."""
-_LINES = 256
-"""Lines of the table of frames: a worker's, by its number."""
+_LINES = 128
+"""Of the table of frames, for worker processes, by their numbers, and as many for threads. Nobody waits for anybody: a
+lock that a thread holds while a process is forked would stay locked there."""
 
 
 class Frames(NamedTuple):
@@ -119,8 +121,8 @@ class VideoClips:
             raise InputError(f"no videos in {source!r}; looked for {', '.join(SUFFIXES)}")
         self._told = torch.zeros(len(self.entries), dtype=torch.bool).share_memory_()  # type: ignore[no-untyped-call]
         """Whether an entry's problem has been logged: all workers look at the same."""
-        self._frames = torch.zeros((_LINES, 2), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
-        self._here, self._lock = threading.local(), threading.Lock()
+        self._frames = torch.zeros((2 * _LINES, 2), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._here, self._threads = threading.local(), itertools.count()
 
     def __len__(self) -> int:
         return len(self.entries) * self.clips
@@ -190,6 +192,11 @@ class VideoClips:
         decoded, given = self._frames.sum(0).tolist()
         return Frames(decoded, given)
 
+    def figures(self) -> dict[str, Any]:
+        """For a feed's statistics."""
+        decoded, given = self.frames
+        return {"frames_decoded_per_frame": decoded / given if given else None}
+
     @property
     def has_cache(self) -> bool:
         return self._cache_folder is not None
@@ -248,9 +255,13 @@ class VideoClips:
 
     def _count(self, decoded: int, given: int) -> None:
         worker = torch.utils.data.get_worker_info()
-        line = 0 if worker is None else 1 + worker.id % (_LINES - 1)
-        with self._lock:
-            self._frames[line] += torch.tensor([decoded, given])
+        if worker is not None:
+            line = worker.id % _LINES
+        else:
+            if not hasattr(self._here, "number"):
+                self._here.number = next(self._threads)  # one step of C code: threads can share it
+            line = _LINES + self._here.number % _LINES
+        self._frames[line] += torch.tensor([decoded, given])
 
     def _cached(
         self, path: str, video: Video | DeviceVideo, numbers: Sequence[int], size: tuple[int, int]
@@ -268,11 +279,11 @@ class VideoClips:
             log.warning("left out: %s", error)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_here", "_lock")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_here", "_threads")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._here, self._lock = threading.local(), threading.Lock()
+        self._here, self._threads = threading.local(), itertools.count()
 
 
 def _cover(video: tuple[int, int], size: tuple[int, int]) -> tuple[tuple[int, int], int, int]:

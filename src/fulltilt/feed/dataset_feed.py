@@ -10,6 +10,7 @@ import torch
 
 from fulltilt.errors import InputError
 from fulltilt.feed.base import NOTHING, OrderedFeed, when_forgotten
+from fulltilt.feed.clips import VideoClips
 from fulltilt.feed.crew import Crew
 from fulltilt.feed.hosting import Hosting
 from fulltilt.feed.leg import Work
@@ -42,6 +43,9 @@ class DatasetFeed(OrderedFeed):
         self._keyed = bool(getattr(dataset, "takes_epoch", False))
         self._leaves_out = bool(getattr(dataset, "leaves_out", False))
         self._skipped = 0
+        self._figures: Callable[[], dict[str, Any]] | None = None
+        if isinstance(dataset, VideoClips):
+            self._figures = dataset.figures
         work = Work(
             dataset=dataset,
             collate=collate,
@@ -85,6 +89,8 @@ class DatasetFeed(OrderedFeed):
         figures = super().stats()
         if self._leaves_out:
             figures["skipped"] = self._skipped
+        if self._figures is not None:
+            figures |= self._figures()
         return {**figures, **self._crew.figures(figures.get("wait_share"))}
 
     def close(self) -> None:

@@ -97,7 +97,8 @@ def advice(key_interval: float, *, seekable: bool, clip: int = CLIP) -> str | No
         return None
     return (
         f"a key frame every {key_interval:.0f} frames: random clips decode {decoded_per_frame(key_interval, clip):.1f} "
-        f"frames for each one wanted. ffmpeg -i IN -g {clip} OUT would make them about {gain:.1f} times as fast"
+        f"frames for each one wanted. ffmpeg -i IN -g {clip} OUT would make them about {gain:.1f} times as fast; "
+        "VideoClips(together=…) decodes several of a video in one pass"
     )
 
 
