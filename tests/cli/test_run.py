@@ -38,6 +38,7 @@ for step, (inputs, labels) in enumerate(DataLoader(Slow(), batch_size=4, shuffle
     loss = nn.functional.cross_entropy(net(inputs), labels)
     loss.backward()
     optimizer.step()
+    time.sleep(0.02)  # the step's own work: four workers feed it, and more of them win nothing
     if step == int(sys.argv[1]):
         break
 print("trained", step, flush=True)
@@ -60,12 +61,17 @@ def plans(home: Path) -> list[Path]:
     return list((home / "cache" / "fulltilt" / "plans").glob("*.toml"))
 
 
+@pytest.mark.timeout(700)
 def test_a_starved_script_is_found_a_plan_that_is_used_again(home: Path) -> None:
-    """The whole way on two cores: planted are samples that wait 20 ms each, and no workers."""
+    """The whole way: planted are samples that wait 20 ms each, and no workers.
+
+    Nobody computes, so a busy machine changes little; the time is a bound that is not reached, and nothing here is
+    held against a clock.
+    """
     (home / "train.py").write_text(SLEEPY)
-    first = run("--max-seconds", "120", "--json", "found.json", "--html", "found.html", "train.py", "400")
+    first = run("--max-seconds", "200", "--json", "found.json", "--html", "found.html", "train.py", "150", timeout=500)
     assert first.returncode == 7, first.stderr
-    assert first.stdout == "trained 400\n", "trials' output is not the script's"
+    assert first.stdout == "trained 150\n", "trials' output is not the script's"
     found = json.loads((home / "found.json").read_text())
     plan = found["plan"]
     assert plan is not None, first.stderr
@@ -79,21 +85,22 @@ def test_a_starved_script_is_found_a_plan_that_is_used_again(home: Path) -> None
     assert "<html" in (home / "found.html").read_text()
     assert len(plans(home)) == 1
 
-    began = time.monotonic()
-    again = run("train.py", "400")
-    assert (again.returncode, again.stdout) == (7, "trained 400\n")
+    again = run("train.py", "150")
+    assert (again.returncode, again.stdout) == (7, "trained 150\n")
     assert "the plan found before" in again.stderr
     assert "samples/s, after" in again.stderr
-    assert time.monotonic() - began < 45, "nothing is looked for again"
+    assert not any(word in again.stderr for word in ("looking for", "tried", "comparing")), (
+        "nothing is looked for again"
+    )
 
-    shown = run("--dry-run", "train.py", "400")
+    shown = run("--dry-run", "train.py", "150")
     assert shown.returncode == 0
     assert "trained" not in shown.stdout
     assert '"loader.num_workers" =' in shown.stdout
     assert "DataLoader(…, num_workers=" in shown.stdout
 
     (home / "train.py").write_text(SLEEPY + "\n# changed\n")
-    stale = run("--no-tune", "--dry-run", "train.py", "400")
+    stale = run("--no-tune", "--dry-run", "train.py", "150")
     assert "the script has changed since" in stale.stderr
     assert "no plan" in stale.stdout
 

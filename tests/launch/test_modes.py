@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -22,15 +23,17 @@ def test_replayed_batches_cost_nothing(workers: int) -> None:
     assert limit.mode == "replay"
     assert actual.samples_per_second < 290  # samples of 4 ms each; of eight batches the first is an epoch's start
     assert limit.samples_per_second > 1.5 * actual.samples_per_second
-    waited, before = (sum(step.phases.get("data wait", 0.0) for step in seen.steps) for seen in (limit, actual))
-    assert waited / len(limit.steps) < 0.02 * before / len(actual.steps)
+    # Of most steps: in one of them another process may have had the core.
+    waited, before = (median(step.phases.get("data wait", 0.0) for step in seen.steps) for seen in (limit, actual))
+    assert waited < 0.02 * before
     assert len(limit.steps) > 15  # its epochs are as long as they were, and evaluation still happens
     assert limit.outside["eval"] > 0
 
 
-@pytest.mark.parametrize(("workers", "least", "most"), [(0, 150, 255), (2, 280, 505)])
+@pytest.mark.parametrize(("workers", "least", "most"), [(0, 25, 51), (2, 52, 101)])
 def test_the_loader_alone(workers: int, least: float, most: float) -> None:
-    seen = observe(parse([PLAIN, "--seconds", "0.004", "--workers", str(workers), "--epochs", "9"]), mode="loader")
+    """Samples of 20 ms, in which nobody computes: a busy machine adds little to them."""
+    seen = observe(parse([PLAIN, "--seconds", "0.02", "--workers", str(workers), "--epochs", "9"]), mode="loader")
     train = next(loader for loader in seen.loaders if loader.role == "train")
     assert train.samples_per_second is not None
     assert least < train.samples_per_second < most

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fulltilt.cli.bench_guides import guides, scaling, simulate
+from fulltilt.cli.bench_predictions import predictions
 from fulltilt.errors import InputError
 
 if TYPE_CHECKING:
     from fulltilt.bench.monitor import MonitorBench
 
 bench = typer.Typer(help="Measure what fulltilt itself costs and gives on this machine.", no_args_is_help=True)
-for command in (guides, scaling, simulate):
+for command in (guides, scaling, simulate, predictions):
     bench.command()(command)
 
 

@@ -1,0 +1,121 @@
+"""What a diagnosis foretells, beside what its fix gives: scripts with one planted cause each.
+
+    folder/name.py         the script: diagnosed, its first finding's gain is the forecast
+    folder/fixed/name.py   the same script, mended; where there is none, the finding's settings are put upon it
+
+Both are run by turns, several times, because a machine that others use is not the same a minute later. Compared is the
+time of a step with all that lies between the steps. Points are of that time: a forecast that 60 % of it are saved,
+where 70 % were, is 10 points off; gains themselves have no upper end (from 16 to 18 times is 200 points).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fulltilt.errors import InputError
+
+ALLOWED_POINTS = 15.0
+_WATCH: dict[str, Any] = {"max_steps": 120, "max_seconds": 5.0, "deadline_seconds": 120.0}
+_LIMITS: dict[str, Any] = {"max_steps": 60, "max_seconds": 4.0, "deadline_seconds": 120.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    script: str
+    cause: str | None
+    """Of the first finding; None where there is none."""
+    foretold: float | None
+    """Gain; None where none can be foretold."""
+    measured: float | None
+    """After the fix."""
+    rounds: int = 0
+
+    @property
+    def points(self) -> float | None:
+        """How far apart, in percent of the step's time."""
+        if self.foretold is None or self.measured is None:
+            return None
+        return 100 * abs(1 / (1 + self.foretold) - 1 / (1 + self.measured))
+
+    @property
+    def holds(self) -> bool | None:
+        return None if self.points is None else self.points <= ALLOWED_POINTS
+
+
+def measure(
+    folder: Path, *, names: Sequence[str] = (), rounds: int = 3, say: Callable[[str], None] = lambda _: None
+) -> list[Forecast]:
+    """One for each script of the folder, or for those named."""
+    found = sorted(path.stem for path in folder.glob("*.py"))
+    missing = sorted(set(names) - set(found))
+    if missing or not found:
+        raise InputError(
+            f"{folder}: no script {', '.join(missing) or 'at all'}; there are {', '.join(found) or 'none'}"
+        )
+    forecasts = []
+    for name in names or found:
+        forecast = _forecast(folder, name, rounds)
+        say(as_line(forecast))
+        forecasts.append(forecast)
+    return forecasts
+
+
+def _forecast(folder: Path, name: str, rounds: int) -> Forecast:
+    from fulltilt.diagnose import diagnose
+    from fulltilt.launch.command import Command
+    from fulltilt.launch.observe import observe
+
+    script, twin = folder / f"{name}.py", folder / "fixed" / f"{name}.py"
+    command = Command(target=str(script))
+    foretold: list[float | None] = []
+    causes: list[str | None] = []
+    ratios: list[float] = []
+    for _ in range(rounds):
+        seen = observe(command, **_WATCH)
+        replay = observe(command, mode="replay", **_LIMITS) if seen.loaders else None
+        alone = observe(command, mode="loader", **_LIMITS) if seen.loaders else None
+        diagnosis = diagnose(seen, replay=replay, loader=alone)
+        first = diagnosis.findings[0] if diagnosis.findings else None
+        causes.append(None if first is None else first.cause)
+        foretold.append(None if first is None else first.gain)
+        if first is None or not (twin.exists() or first.settings):
+            continue
+        settings = {} if twin.exists() else dict(first.settings)
+        fixed = observe(Command(target=str(twin)) if twin.exists() else command, settings=settings, **_WATCH)
+        again = observe(command, **_WATCH)
+        ratios.append(statistics.fmean((_whole(seen), _whole(again))) / _whole(fixed))
+    known = [one for one in foretold if one is not None]
+    return Forecast(
+        script=name,
+        cause=statistics.mode(causes),
+        foretold=statistics.median(known) if known else None,
+        measured=statistics.median(ratios) - 1 if ratios else None,
+        rounds=rounds,
+    )
+
+
+def _whole(seen: Any) -> float:
+    from fulltilt.diagnose.figures import Figures
+    from fulltilt.diagnose.finding import Limits
+
+    return Figures(observation=seen, limits=Limits(step=None, loader=None)).whole
+
+
+def as_line(one: Forecast) -> str:
+    told = " ".join(
+        f"{name} {'—' if gain is None else f'{gain:+.0%}'}"
+        for name, gain in (("foretold", one.foretold), ("measured", one.measured))
+    )
+    apart = "" if one.points is None else f", {one.points:.0f} points apart{'' if one.holds else ' (!)'}"
+    return f"{one.script:20} {one.cause or 'no finding':18} {told}{apart}"
+
+
+def to_json(forecasts: Sequence[Forecast]) -> dict[str, Any]:
+    return {
+        "allowed_points": ALLOWED_POINTS,
+        "scripts": [{**asdict(one), "points": one.points, "holds": one.holds} for one in forecasts],
+    }

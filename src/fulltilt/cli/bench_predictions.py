@@ -1,0 +1,38 @@
+"""`fulltilt bench predictions`: what diagnoses foretell, beside what their fixes give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fulltilt.errors import InputError
+
+
+def predictions(
+    folder: Annotated[Path, typer.Argument(help="Scripts with one fault each; in fixed/ mended.")] = Path(
+        "tests/diagnose/scripts"
+    ),
+    *,
+    only: Annotated[str, typer.Option(help="Names of scripts, with commas between.", show_default="all")] = "",
+    rounds: Annotated[int, typer.Option(help="How often both are run, by turns.")] = 3,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+) -> None:
+    """The gain that a diagnosis foretells for scripts with a planted fault, and the gain of mending it."""
+    import json
+
+    from fulltilt.bench.predictions import measure, to_json
+    from fulltilt.cli.bench import _say
+    from fulltilt.machine.files import check_writable, write_whole
+
+    if not 1 <= rounds <= 100:
+        raise InputError(f"--rounds: expected 1 to 100, found {rounds}")
+    if json_file is not None:
+        check_writable(json_file, option="--json")
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    found = measure(folder, names=names, rounds=rounds, say=_say)
+    held = [one.holds for one in found if one.holds is not None]
+    print(f"{sum(held)} of {len(held)} forecasts within their points")
+    if json_file is not None:
+        write_whole(json_file, json.dumps(to_json(found), indent=2, ensure_ascii=False) + "\n")
