@@ -25,8 +25,9 @@ TINY = (
 
 
 @pytest.fixture(autouse=True)
-def _one_thread():
-    """Layers this small wait longer for each other than they compute."""
+def _one_thread(tmp_path, monkeypatch):
+    """Layers this small wait longer for each other than they compute. Features are not kept for the next test."""
+    monkeypatch.setenv("FULLTILT_CACHE_DIR", str(tmp_path / "cache"))
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

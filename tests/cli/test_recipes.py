@@ -1,0 +1,163 @@
+"""`fulltilt recipes`: what there is, and projects that train as they are made."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+from typer.testing import CliRunner
+
+from fulltilt.cli import app
+from fulltilt.errors import InputError
+from fulltilt.recipes import classification, segmentation
+from fulltilt.recipes.catalog import RECIPES, recipe_named
+from fulltilt.recipes.new import make_project
+from fulltilt.train.build import make_trainer
+from fulltilt.train.config_file import read_config
+
+SMALL_UNET = "model.args={features: 80, width: 4, depth: 2}"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder of one's own, and an interpreter that has not seen another project's model.py."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FULLTILT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "model", raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+    sys.modules.pop("model", None)
+
+
+def trained(*overrides):
+    """Where config.yaml is."""
+    settings = read_config(Path("config.yaml"), ["data.num_workers=1", *overrides], look_up=True)
+    return make_trainer(settings).fit()
+
+
+def test_the_list_names_every_file():
+    told = CliRunner().invoke(app, ["recipes", "list"], catch_exceptions=False).stdout
+    for recipe in RECIPES.values():
+        for path in (recipe.after, recipe.before, *map(recipe.variant, recipe.variants)):
+            assert path.name in told
+    listed = json.loads(CliRunner().invoke(app, ["recipes", "list", "--json"], catch_exceptions=False).stdout)
+    assert [entry["name"] for entry in listed] == list(RECIPES)
+    assert all(Path(path).is_file() for entry in listed for path in entry["files"].values())
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_can_be_begun_with(name, here):
+    done = CliRunner().invoke(app, ["recipes", "new", "mine", "--recipe", name], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert sorted(path.name for path in Path("mine").iterdir()) == ["README.md", "config.yaml", "model.py"]
+    os.chdir("mine")
+    read_config(Path("config.yaml"), look_up=True)  # also what it names, such as model:Classifier
+    content = yaml.safe_load(Path("config.yaml").read_text())
+    assert content["model"]["name"].startswith("model:")
+    assert "fulltilt train config.yaml" in Path("README.md").read_text()
+
+
+def test_a_project_trains_as_it_is(tmp_path):
+    """The command in a process of its own, with the short options; only sizes are smaller."""
+    make_project(tmp_path / "mine", recipe_named("classification"))
+    small = ["data.args={count: 24, size: 32}", "data.size=32", "training.epochs=2"]
+    small += ["model.args={classes: 8, width: 4, blocks: [1]}", "--json"]
+    short = ["--num_workers", "1", "--batch_size", "4", "--eval_interval", "1", "--checkpoint-interval", "2"]
+    command = [sys.executable, "-m", "fulltilt", "train", "config.yaml", *short, *small]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path / "mine", check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["steps"], result["epochs"]) == (2 * (22 // 4), 2)
+    assert 0 <= result["last"]["val_accuracy"] <= 1
+    used = yaml.safe_load((tmp_path / "mine/runs/config/config.yaml").read_text())
+    assert used["data"]["batch_size"] == 4
+    assert (used["training"]["eval_interval"], used["training"]["checkpoint_interval"]) == (1, 2)
+    assert len(list((tmp_path / "mine/runs/data").glob("classification-*"))) == 1
+
+
+def test_pictures_in_a_folder_for_each_class(here):
+    for index in range(30):
+        kind = index % 3
+        folder = Path("photos", classification.KINDS[kind])
+        folder.mkdir(parents=True, exist_ok=True)
+        picture = Image.fromarray(classification.draw(kind + 8 * index, 40)[0])
+        picture.resize((40 + index, 36)).convert("RGB").save(folder / f"{index}.jpg")
+    arguments = ["recipes", "new", "mine", "--data", "photos"]
+    assert CliRunner().invoke(app, arguments, catch_exceptions=False).exit_code == 0
+    os.chdir("mine")
+    content = yaml.safe_load(Path("config.yaml").read_text())
+    assert content["model"]["args"] == {"classes": 3, "channels": 3}
+    assert content["metrics"]["accuracy"]["args"]["num_classes"] == 3
+    history = trained("data.size=32", "training.epochs=1", "model.args.width=4", "model.args.blocks=[1]")
+    assert history.steps == 24 // 3
+    assert 0 <= history.last["val_accuracy"] <= 1
+
+
+def test_pictures_and_masks_of_255_in_a_table(here):
+    rows = [["path", "mask"]]
+    for index in range(10):
+        picture, mask = segmentation.draw(index, 40)
+        Image.fromarray(picture).save(f"{index}.png")
+        Image.fromarray(np.uint8(255) * mask).save(f"{index}-mask.png")
+        rows.append([f"{index}.png", f"{index}-mask.png"])
+    with Path("train.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    make_project(Path("mine"), recipe_named("segmentation"), data=Path("train.csv"))
+    os.chdir("mine")
+    content = yaml.safe_load(Path("config.yaml").read_text())
+    assert content["data"]["size"] == [32, 32]  # a multiple of 16
+    assert content["model"]["args"]["features"] == 80
+    history = trained("training.epochs=2", "data.batch_size=2", SMALL_UNET)
+    assert history.steps == 8
+    assert 0 <= history.last["val_iou"] <= 1
+
+
+def test_pictures_and_masks_in_two_folders(here):
+    for part in ("images", "masks"):
+        Path(part).mkdir()
+    for index in range(5):
+        picture, mask = segmentation.draw(index, 48)
+        Image.fromarray(picture).save(f"images/{index}.jpg")
+        Image.fromarray(mask).save(f"masks/{index}.png")
+    arguments = ["recipes", "new", "mine", "--recipe", "segmentation", "--data", "images", "--masks", "masks"]
+    assert CliRunner().invoke(app, arguments, catch_exceptions=False).exit_code == 0
+    os.chdir("mine")
+    content = yaml.safe_load(Path("config.yaml").read_text())
+    assert content["data"]["masks"] == str(Path("../masks").resolve())
+    assert read_config(Path("config.yaml"), look_up=True).data.val_share == 0.2
+
+
+def test_what_can_not_be_made_is_said_before_anything_is_written(here):
+    Path("full").mkdir()
+    Path("full", "notes.txt").write_text("")
+    Path("file").write_text("")
+    for index in range(6):
+        Path("photos", str(index % 2)).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.zeros((16, 16), np.uint8)).save(f"photos/{index % 2}/{index}.png")
+    some, other = recipe_named("classification"), recipe_named("segmentation")
+    for folder, recipe, options, says in (
+        ("full", some, {}, "full is not empty; name a folder that is, or a new one"),
+        ("file", some, {}, "file is a file"),
+        ("mine", some, {"masks": Path("photos")}, "give these, too, with --data"),
+        ("mine", some, {"data": Path("nowhere")}, "nowhere does not exist"),
+        ("mine", other, {"data": Path("photos")}, "have labels and no masks; give --masks"),
+        ("mine", recipe_named("forecast"), {"data": Path("photos")}, "allowed for classification, segmentation"),
+    ):
+        with pytest.raises(InputError, match=says):
+            make_project(Path(folder), recipe, **options)
+    assert not Path("mine").exists()
+    assert [path.name for path in Path("full").iterdir()] == ["notes.txt"]
+    with pytest.raises(InputError, match="no recipe 'segmentatoin'"):
+        recipe_named("segmentatoin")
