@@ -23,7 +23,7 @@ from fulltilt.bench.guides.claims import CLAIMS, WORKLOADS
 from fulltilt.bench.guides.figures import Case, GuidesBench, about, compared
 from fulltilt.bench.guides.meter import Meter, Metered, TimeUpError, samples_in
 from fulltilt.bench.guides.order import CONTESTANTS, Answer, Order
-from fulltilt.bench.guides.setting import steps_for
+from fulltilt.bench.guides.setting import in_float, last, last_weights, steps_for
 from fulltilt.bench.guides.table import lines, show
 from fulltilt.bench.guides.watch import Utilisation, utilisation
 from fulltilt.errors import InputError
@@ -262,6 +262,21 @@ def test_an_order_and_its_answer_travel(tmp_path):
     assert Answer.read(tmp_path / "none.json") == Answer()
 
 
+def test_channels_last_in_two_dimensions_and_in_three():
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Conv3d(3, 4, 3))
+    last_weights(model)
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert model[1].weight.is_contiguous(memory_format=torch.channels_last_3d)
+    assert last(torch.zeros(2, 3, 5, 5)).is_contiguous(memory_format=torch.channels_last)
+    assert last("name") == "name"
+
+
+def test_metrics_see_floats():
+    half = torch.zeros(2, dtype=torch.bfloat16)
+    (first, second), third = in_float(((half, torch.zeros(2, dtype=torch.long)), {"a": half}))
+    assert (first.dtype, second.dtype, third["a"].dtype) == (torch.float32, torch.int64, torch.float32)
+
+
 def test_as_many_steps_as_before(tmp_path):
     assert steps_for(order(tmp_path, steps=50), most=40) == 40
     assert steps_for(order(tmp_path, steps=50), most=80) == 50
@@ -340,6 +355,18 @@ def test_a_recipe_that_cannot_begin_is_a_line(monkeypatch, contended):
     assert contended == []
 
 
+def test_small_and_full_figures_never_stand_in_one_file(tmp_path):
+    file = tmp_path / "guides.json"
+    assert run.joinable(file, small=True) == file
+    file.write_text(json.dumps({"small": True}))
+    assert run.joinable(file, small=True) == file
+    assert run.joinable(file, small=False) is None
+    file.write_text("{}")
+    assert run.joinable(file, small=False) == file
+    file.write_text("half a fi")
+    assert run.joinable(file, small=False) is None
+
+
 def test_unknown_workloads_are_named():
     assert run.parts_of("video,segmentation") == ("segmentation", "video")
     with pytest.raises(InputError, match="nothing here"):
@@ -409,6 +436,17 @@ def test_after(place, tmp_path):
     assert (answer.steps, answer.batch_size) == (6, 8)
     assert answer.limit_per_second > 0
     assert answer.plan["precision"] == "fp32"
+
+
+def test_after_as_on_a_gpu_is_trained_for_the_metric_and_then_for_the_rates(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(after, "tries", lambda: True)
+    answer = Answer()
+    after.run(order(tmp_path, "after", steps=6), answer)
+    complete(answer)
+    assert answer.steps == 6
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"quality", "rates"}
+    assert 0 < answer.seconds < 60
+    assert answer.limit_per_second > 0
 
 
 @pytest.mark.parametrize("contestant", ["lightning", "lightning_tuned"])

@@ -17,7 +17,7 @@ def guides(
     ] = "segmentation,classification,forecast,video",
     small: Annotated[bool, typer.Option("--small", help="The sizes that two CPU cores can train.")] = False,
     seconds: Annotated[
-        float | None, typer.Option(help="For all contestants of a workload.", show_default="130, small 240")
+        float | None, typer.Option(help="For all contestants of a workload.", show_default="120, small 240")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
     chart_file: Annotated[Path | None, typer.Option("--chart", help="Draw them against their limits (SVG).")] = None,
@@ -38,12 +38,12 @@ def guides(
     from fulltilt.bench.guides.chart import chart
     from fulltilt.bench.guides.claims import WORKLOADS
     from fulltilt.bench.guides.figures import GuidesBench
-    from fulltilt.bench.guides.run import FEW, FULL, measure, parts_of
+    from fulltilt.bench.guides.run import FEW, FULL, joinable, measure, parts_of
     from fulltilt.bench.guides.table import show
     from fulltilt.cli.bench import _say
 
     def keep(found: GuidesBench) -> None:
-        result = joined(json_file, found.to_json(), by="workload", order=WORKLOADS)
+        result = joined(joinable(json_file, small=small), found.to_json(), by="workload", order=WORKLOADS)
         if json_file is not None:
             write_whole(json_file, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
         if chart_file is not None and (drawn := chart(result)) is not None:

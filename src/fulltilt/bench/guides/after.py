@@ -34,12 +34,12 @@ def run(order: Order, answer: Answer) -> None:
     size = config.data.batch_size
     assert isinstance(size, int)
     answer.batch_size = size
-    on_gpu, validation = torch.cuda.is_available(), 0.0
-    if order.steps is not None or not on_gpu:
+    twice, validation = tries(), 0.0
+    if order.steps is not None or not twice:
         steps = steps_for(order, most=config.training.max_steps or _ENDLESS)
         trained = _trained(with_training(config, max_steps=steps, output=f"{order.folder}/quality"), _Clock(0, None))
         answer.metric, answer.steps = trained.metric(recipe.metric), trained.trainer.step
-        if not on_gpu:  # nothing is tried and compiled there: one training has it all
+        if not twice:
             trained.note(order, answer)
             return
         answer.write(order.answer)
@@ -48,6 +48,11 @@ def run(order: Order, answer: Answer) -> None:
         gc.collect()  # the trainer, its workers and its memory
     config = with_training(config, epochs=_LONGER * config.training.epochs, output=f"{order.folder}/rates")
     _trained(config, _Clock(1, order.seconds, validation)).note(order, answer)
+
+
+def tries() -> bool:
+    """Whether a training begins with trials and compiling. Without a GPU it does not: one training has it all."""
+    return torch.cuda.is_available()
 
 
 def _trained(config: Config, clock: _Clock) -> _Trained:

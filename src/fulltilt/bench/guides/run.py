@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -32,7 +33,7 @@ _PACKAGES = {"torchvision": "torchvision", "lightning": "lightning", "accelerate
 _LEAST_SECONDS = 8.0
 """A contestant that has less left is not begun."""
 _GRACE_SECONDS = 5.0
-_MOST_SHARE = 0.6
+_MOST_SHARE = 0.7
 """Of a workload's time for one contestant: the others shall have theirs."""
 
 
@@ -46,7 +47,7 @@ class Scale:
     """For all contestants of a workload, starting and compiling in it."""
 
 
-FULL, FEW = Scale(each_seconds=8.0, workload_seconds=130.0), Scale(each_seconds=3.0, workload_seconds=240.0)
+FULL, FEW = Scale(each_seconds=6.0, workload_seconds=120.0), Scale(each_seconds=3.0, workload_seconds=240.0)
 
 
 def parts_of(text: str) -> tuple[str, ...]:
@@ -199,6 +200,17 @@ def make_data(name: str, *, small: bool) -> None:
     from fulltilt.recipes.catalog import recipe_named
 
     plain.loaders(recipe_named(name).config("before", small=small))
+
+
+def joinable(file: Path | None, *, small: bool) -> Path | None:
+    """The file, where its figures are of the same size: small ones and full ones never stand in one result."""
+    if file is None or not file.exists():
+        return file
+    try:
+        earlier = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    return file if bool(earlier.get("small")) == small else None
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fulltilt.bench.guides.meter import Meter
 from fulltilt.bench.guides.order import Answer, Order
@@ -25,6 +25,7 @@ PATIENCE = 2.0
 TUNED, UNTUNED = "bf16, channels_last, compiled", "no GPU: fp32, not compiled"
 STOPPED = "stopped by the clock, before its last validation"
 _FUSED = ("adamw", "adam", "sgd")
+_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def recipe_of(order: Order) -> Recipe:
@@ -119,6 +120,28 @@ def loss_of(training: TrainingConfig) -> Callable[..., Tensor]:
     if found is None:
         raise InputError("training.loss: missing; a recipe names its loss")
     return found
+
+
+def last_weights(model: nn.Module) -> None:
+    """Weights of convolutions with their channels last, in two dimensions and in three."""
+    for parameter in model.parameters():
+        if parameter.dim() in _LAST:
+            parameter.data = parameter.data.contiguous(memory_format=_LAST[parameter.dim()])
+
+
+def last(part: Any) -> Any:
+    """A batch of images, or of volumes, with its channels last."""
+    fits = isinstance(part, Tensor) and part.dim() in _LAST
+    return part.contiguous(memory_format=_LAST[part.dim()]) if fits else part
+
+
+def in_float(outputs: Any) -> Any:
+    """bf16 is for the step, not for metrics."""
+    if isinstance(outputs, Tensor):
+        return outputs.float() if outputs.is_floating_point() else outputs
+    if isinstance(outputs, dict):
+        return {name: in_float(part) for name, part in outputs.items()}
+    return type(outputs)(map(in_float, outputs)) if type(outputs) in (tuple, list) else outputs
 
 
 def since_start(moment: float) -> float:

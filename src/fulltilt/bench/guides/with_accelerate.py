@@ -18,6 +18,9 @@ from fulltilt.bench.guides.setting import (
     add_note,
     before_config,
     each_step,
+    in_float,
+    last,
+    last_weights,
     loss_of,
     meter_for,
     note_meter,
@@ -26,7 +29,6 @@ from fulltilt.bench.guides.setting import (
     tuned_config,
     tuned_loading,
 )
-from fulltilt.bench.guides.with_lightning import last
 from fulltilt.recipes import plain
 from fulltilt.train.build import make_metric, make_model, make_optimizer, make_scheduler
 from fulltilt.train.config import Config
@@ -50,7 +52,7 @@ def run(order: Order, answer: Answer) -> None:
     meter = meter_for(PATIENCE * order.seconds, steps=loop.steps)
     try:
         loop.train(meter)
-        meter.finish()
+        meter.close()  # its last validation is in the whole, as everybody's
         answer.metric, answer.steps = loop.validate().get(recipe_of(order).metric), loop.steps
     except TimeUpError:
         add_note(answer, STOPPED)
@@ -74,7 +76,7 @@ class _Loop:
         self._accelerator = Accelerator(mixed_precision="bf16" if fast else "no")
         model = make_model(config)
         if fast:
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            last_weights(model)
         self._config, self._loading = config, loading
         loaders = plain.loaders(config, **loading)
         per_epoch = len(loaders[0])
@@ -119,7 +121,7 @@ class _Loop:
             for batch in self._val:
                 _, outputs, target = self._forward_loss(batch)
                 for metric in self._metrics.values():
-                    metric.update(outputs, target)
+                    metric.update(in_float(outputs), target)
         found = {f"val_{name}": float(metric.compute()) for name, metric in self._metrics.items()}
         for metric in self._metrics.values():
             metric.reset()

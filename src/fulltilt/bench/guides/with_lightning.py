@@ -20,6 +20,9 @@ from fulltilt.bench.guides.setting import (
     add_note,
     before_config,
     each_step,
+    in_float,
+    last,
+    last_weights,
     loss_of,
     meter_for,
     note_meter,
@@ -56,7 +59,7 @@ def run(order: Order, answer: Answer) -> None:
     trainer = _trainer(order, config, steps, tuned=tuned)
     try:
         trainer.fit(module, Metered(train, meter), val)
-        meter.finish()
+        meter.close()  # its last validation is in the whole, as everybody's
         if val is not None:
             trainer.validate(module, val, verbose=False)
             answer.metric, answer.steps = module.figures.get(recipe_of(order).metric), steps
@@ -106,7 +109,7 @@ def _module(config: Config, *, steps: int, per_epoch: int, tuned: bool) -> Any:
             super().__init__()
             self.model = make_model(config)
             if tuned:
-                self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+                last_weights(self.model)
             self.forward_model: Any = torch.compile(self.model) if tuned else self.model
             self.metrics = torch.nn.ModuleDict(
                 {name: make_metric(f"metrics.{name}", metric) for name, metric in config.metrics.items()}
@@ -122,7 +125,7 @@ def _module(config: Config, *, steps: int, per_epoch: int, tuned: bool) -> Any:
         def validation_step(self, batch: Any, _index: int) -> None:
             _, outputs, target = self._loss(batch)
             for metric in self.metrics.values():
-                cast("Any", metric).update(outputs, target)
+                cast("Any", metric).update(in_float(outputs), target)
 
         def on_validation_epoch_end(self) -> None:
             for name, metric in self.metrics.items():
@@ -145,8 +148,3 @@ def _module(config: Config, *, steps: int, per_epoch: int, tuned: bool) -> Any:
             return loss(outputs, target), outputs, target
 
     return Module()
-
-
-def last(part: Any) -> Any:
-    """Images in the order that convolutions like best."""
-    return part.contiguous(memory_format=torch.channels_last) if isinstance(part, Tensor) and part.dim() == 4 else part
