@@ -152,12 +152,13 @@ RECIPES = {
                 "data.val_args={count: 16, seed: 1, frames: 128, length: 128, jitter: false, height: 32, width: 32,"
                 " size: 32, threads: 1}",
                 "data.num_workers=0",
+                "data.batch_size=4",
                 "data.val_batch_size=8",
                 "model.args={classes: 4, widths: [16, 32, 64], blocks: 1, reduction: 2, hidden: 64}",
-                "training.epochs=10",
-                "training.lr=4e-3",
+                "training.epochs=7",
+                "training.lr=6e-3",
                 "training.use_amp=false",
-                "training.eval_interval=10",
+                "training.eval_interval=7",
             ),
         ),
     )

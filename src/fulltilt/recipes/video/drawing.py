@@ -33,7 +33,7 @@ def script(frames: int, seed: int, number: int) -> list[Action]:
     """The actions of a video of at least `LEAST_FRAMES` + 2 frames, in their order; there is at least one."""
     random = np.random.default_rng((seed, number, 0))
     found: list[Action] = []
-    at = int(random.integers(1, _LEAST_GAP))
+    at = int(random.integers(1, min(_LEAST_GAP, frames - LEAST_FRAMES)))
     while at + LEAST_FRAMES < frames:
         length = min(int(random.integers(LEAST_FRAMES, MOST_FRAMES + 1)), frames - 1 - at)
         found.append(Action(kind=str(random.choice(ACTIONS)), start=at, end=at + length))

@@ -63,7 +63,7 @@ def decode(outputs: Tensor, *, sigma: float = 0.4, keep: int = 100) -> Segments:
 
 
 def soft_nms(found: Segments, *, sigma: float, keep: int, least: float = 1e-3) -> Segments:
-    """The surest segment stays; others of its class lose by how much they overlap it, exp(−tIoU² / sigma); and so on."""
+    """The surest stays; others of its class lose by how much they overlap it, exp(−tIoU² / sigma); and so on."""
     bounds, classes, scores = found.bounds, found.classes, found.scores.clone()
     alike = torch.exp(-(tiou(bounds, bounds) ** 2) / sigma)
     alike = torch.where(classes[:, None] == classes[None], alike, 1.0)

@@ -1,0 +1,136 @@
+"""Forecast: what is generated can be learnt, windows don't leak, before and after learn the same."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+from torchmetrics import R2Score
+
+from fulltilt.errors import InputError
+from fulltilt.feed import feed
+from fulltilt.recipes.catalog import RECIPES
+from fulltilt.recipes.forecast import SensorCnn, WindowDataset, windows
+from fulltilt.recipes.forecast_data import simulate
+from fulltilt.recipes.plain import train_plainly
+from fulltilt.train.build import make_trainer
+from fulltilt.tune import settle_batch_size
+
+SMALL = {"hours": 400, "sensors": 5, "window": 16, "horizon": 3}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Two threads of a small step wait for each other longer than they compute where cores are shared."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_wind_carries_dust_along_the_valley():
+    found = simulate(3000, 10, seed=3)
+    assert np.array_equal(found.values, simulate(3000, 10, seed=3).values)
+    assert not np.array_equal(found.values, simulate(3000, 10, seed=4).values)
+    dust, wind = found.values[:, 0], found.values[:, 1].mean(1)
+    rise = np.diff(dust, axis=0)
+
+    def follows(hours, upwind):
+        """How much an hour's rise at a sensor goes with how much more dust its neighbour had."""
+        return np.corrcoef((upwind - dust[:-1, 1:-1])[hours].ravel(), rise[:, 1:-1][hours].ravel())[0, 1]
+
+    up, down = wind[1:] > 6, wind[1:] < -6
+    assert follows(up, dust[:-1, :-2]) > follows(up, dust[:-1, 2:]) + 0.2
+    assert follows(down, dust[:-1, 2:]) > follows(down, dust[:-1, :-2]) + 0.2
+
+
+def test_a_window_and_its_target():
+    inputs, targets = windows("train", **SMALL)
+    values = simulate(400, 5).values[:320]
+    scaled = (values - values.mean((0, 2), keepdims=True)) / values.std((0, 2), keepdims=True)
+    assert inputs.shape == (320 - 16 - 3 + 1, 4, 16, 5)
+    assert len(inputs) == len(targets)
+    for at in (0, 7, len(inputs) - 1):
+        assert np.allclose(inputs[at], scaled[at : at + 16].swapaxes(0, 1), atol=1e-5)
+        assert np.allclose(targets[at], scaled[at + 16 + 3 - 1, 0], atol=1e-5)
+    assert inputs.untyped_storage().nbytes() <= values.nbytes * 400 / 320, "views, not copies"
+
+
+def test_no_hour_is_in_both_parts():
+    training, held_out = windows("train", **SMALL), windows("val", **SMALL)
+    rows = [
+        {row.numpy().tobytes() for row in torch.cat([part[0].movedim(2, 1).flatten(0, 1)]).flatten(1)}
+        for part in (training, held_out)
+    ]
+    assert len(rows[0]) > 250
+    assert not rows[0] & rows[1]
+
+
+def test_both_sides_have_the_same_samples():
+    inputs, targets = windows("val", **SMALL)
+    plain = WindowDataset("val", **SMALL)
+    fed = next(iter(feed((inputs, targets), batch_size=len(inputs), device="cpu")))
+    assert len(plain) == len(inputs)
+    for at, (window, target) in enumerate(plain):
+        assert torch.equal(window, fed[0][at])
+        assert torch.equal(target, fed[1][at])
+
+
+def test_readings_of_ones_own(tmp_path):
+    made = simulate(200, 3)
+    for place, sensor in enumerate(made.sensors):
+        with (tmp_path / f"{sensor}.csv").open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["time", *made.quantities])
+            for hour, values in enumerate(made.values[:, :, place]):
+                stamp = np.datetime64("2024-01-01T00:00") + np.timedelta64(hour, "h")
+                rows.writerow([stamp, *(repr(float(value)) for value in values)])
+    own = windows("train", path=str(tmp_path), window=16, horizon=3)
+    expected = windows("train", hours=200, sensors=3, window=16, horizon=3)
+    for found, wanted in zip(own, expected, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"split": "test"}, "split is 'test'"),
+        ({"window": 90}, "hold no window of 90"),
+        ({"horizon": 0}, "both are at least 1"),
+        ({"target": "ozone"}, "the readings have pm25, wind"),
+        ({"val_share": 1.0}, "between 0 and 1"),
+        ({"sensors": 1}, "at least 2"),
+    ],
+)
+def test_what_is_wrong_is_named(changes, says):
+    with pytest.raises(InputError, match=says):
+        windows(**({"split": "val"} | SMALL | changes))
+
+
+def test_a_window_that_can_not_be_halved():
+    with pytest.raises(InputError, match="multiple of 8"):
+        SensorCnn(5, 20)
+
+
+def test_it_learns_before_and_after(tmp_path, monkeypatch):
+    """R² well above that of saying that all stays as it is; both sides within 0.03 of each other."""
+    monkeypatch.chdir(tmp_path)
+    recipe = RECIPES["forecast"]
+    after = make_trainer(recipe.config(small=True)).fit().last[recipe.metric]
+    before = train_plainly(recipe.config("before", small=True)).last[recipe.metric]
+    inputs, targets = windows(**recipe.config(small=True).data.val_args)
+    unchanged = float(R2Score()(inputs[:, 0, -1], targets))
+    assert min(before, after) >= recipe.wanted
+    assert unchanged < recipe.wanted - 0.15
+    assert abs(before - after) < 0.03
+
+
+def test_the_batch_size_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = RECIPES["forecast"]
+    assert recipe.config().data.batch_size == "auto"
+    few = ["data.args={split: train, hours: 160, sensors: 4, window: 8}", "model.args={sensors: 4, window: 8}"]
+    config = recipe.config("after", [*few, "data.batch_size=auto", "model.args.widths=[8]"], small=True)
+    assert 32 <= settle_batch_size(config).data.batch_size <= 115, "no more than there are windows"

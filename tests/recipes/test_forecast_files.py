@@ -1,0 +1,68 @@
+"""Readings from CSV files as people have them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fulltilt.errors import InputError
+from fulltilt.recipes.forecast_files import read_readings
+
+
+def test_a_folder_with_a_file_for_each_sensor(tmp_path):
+    (tmp_path / "a.csv").write_text(
+        "time,PM2.5,wind\n2024-01-01 00:00,1,5\n2024-01-01 01:00,2,6\n2024-01-01 02:00,3,7\n"
+    )
+    (tmp_path / "b.csv").write_text("time,PM2.5,wind\n2024-01-01 01:00,20,60\n2024-01-01 02:00,30,70\n")
+    found = read_readings(tmp_path)
+    assert (found.sensors, found.quantities) == (("a", "b"), ("pm25", "wind"))
+    assert found.values.tolist() == [[[2, 20], [6, 60]], [[3, 30], [7, 70]]], "only the hours that both have"
+
+
+def test_one_file_with_date_parts_words_and_a_counter(tmp_path):
+    """As the Beijing multi-site data set has it."""
+    path = tmp_path / "all.csv"
+    path.write_text(
+        "No,year,month,day,hour,PM2.5,wd,station\n"
+        "1,2013,3,1,0,4,NNW,Aoti\n2,2013,3,1,1,NA,N,Aoti\n3,2013,3,1,4,16,N,Aoti\n"
+        "1,2013,3,1,0,8,NNW,Ding\n2,2013,3,1,1,9,N,Ding\n3,2013,3,1,4,,N,Ding\n"
+    )
+    found = read_readings(path)
+    assert found.quantities == ("pm25",), "a wind's name is no number"
+    assert found.values[:, 0].T.tolist() == [[4, 7, 10, 13, 16], [8, 9, 9, 9, 9]], "straight between, then as it was"
+
+
+def test_several_readings_of_an_hour_are_averaged(tmp_path):
+    path = tmp_path / "all.csv"
+    path.write_text("time,sensor,x\n2024-01-01T00:05,a,1\n2024-01-01T00:40,a,3\n2024-01-01T01:00+00:00,a,7\n")
+    assert read_readings(path).values.ravel().tolist() == [2, 7]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("time,sensor,x\n", "no rows"),
+        ("time,x\n2024-01-01,1\n", "no column sensor or station"),
+        ("when,sensor,x\n2024-01-01,a,1\n", "no column time, timestamp"),
+        ("time,sensor,x\nyesterday,a,1\n", r"line 2: no time can be read"),
+        ("time,sensor,x\n2024-01-01,a,high\n", "no column of numbers"),
+        ("time,sensor,x\n2024-01-01,a,1\n2024-01-02,b,1\n", "no hour that all 2 sensors cover"),
+        ("time,sensor,x\n2024-01-01,a,1\n2024-01-03,a,1\n2024-01-02,b,1\n2024-01-03,b,1\n2024-01-04,b,", None),
+        ("time,sensor,x\n2024-01-02,a,\n2024-01-01,a,1\n2024-01-02,b,1\n", "a has no x in the hours"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path, text, says):
+    path = tmp_path / "all.csv"
+    path.write_text(text)
+    if says is None:
+        assert np.isfinite(read_readings(path).values).all()
+        return
+    with pytest.raises(InputError, match=says):
+        read_readings(path)
+
+
+def test_a_path_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        read_readings(tmp_path / "none")
+    with pytest.raises(InputError, match=r"holds no \.csv"):
+        read_readings(tmp_path)
