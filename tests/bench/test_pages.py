@@ -1,0 +1,109 @@
+"""Tables of the documents: every committed result has one, and every kind of result becomes rows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+@pytest.fixture(scope="module")
+def tables():
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        import tables
+    finally:
+        sys.path.remove(str(ROOT / "scripts"))
+    return tables
+
+
+def test_every_committed_result_is_on_the_page(tables):
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    results = {str(file.relative_to(RESULTS)) for file in RESULTS.rglob("*.json")}
+    assert results <= {section.result for section in tables.SECTIONS}
+    assert all(f"benchmarks/results/{result})" in page for result in results)
+
+
+def test_pages_are_made_of_what_there_is(tables, tmp_path):
+    assert tables.benchmarks_page(results=tmp_path) == ""
+    (tmp_path / "h200").mkdir()
+    (tmp_path / "h200" / "observe.json").write_text(
+        '{"machine": {"gpus": [], "cores": 2}, "date": "2026-11-15", "costs":'
+        ' [{"asked_ms": 1.0, "added_ms": 0.01, "share": 0.011, "allowed": "≤ 0.05 ms"}]}'
+    )
+    page = tables.benchmarks_page(results=tmp_path)
+    assert "`fulltilt bench observe` on no GPU, 2 cores, 2026-11-15" in page
+    assert "| steps of 1 ms | 0.010 ms, 1.10 % | ≤ 0.05 ms |" in page
+    assert tables.block(results=tmp_path) == ""  # that one is not in the README
+
+
+def test_a_page_with_lost_marks_is_refused(tables):
+    with pytest.raises(ValueError, match="figures:begin"):
+        tables.replaced("no marks", "")
+
+
+def test_guides_as_rows(tables):
+    targets = [
+        {"figure": "gpu_util", "words": "GPU ≥ 92 %", "wanted": 92.0, "found": 95.0, "met": True},
+        {"figure": "share", "words": "of the limit ≥ 90 %", "wanted": 0.9, "found": 0.85, "met": False},
+        {"figure": "speed_up", "words": "against before ≥ 3×", "wanted": 3.0},
+    ]
+    result = {
+        "workloads": {
+            "segmentation": {
+                "title": "cells", "claim": {"guides": "002", "speed": "1.2×", "utilisation": "65 → 92 %"},
+            }
+        },
+        "cases": [
+            {"workload": "segmentation", "key": "before", "title": "before", "samples_per_second": 200.0},
+            {"workload": "segmentation", "key": "after", "title": "after", "samples_per_second": 1700.0,
+             "speed_up": 3.5, "share": 0.85, "gpu_util": 95.2, "gpu_util_std": 1.8, "wait_share": 0.02,
+             "peak_memory_bytes": 3 * 2**30, "metric": 0.8123, "targets": targets},
+            {"workload": "segmentation", "key": "lightning", "title": "Lightning", "problem": "not installed"},
+        ],
+    }  # fmt: skip
+    rows = tables.rows.guides_rows(result)
+    assert all(len(row) == len(tables.rows.GUIDE_COLUMNS) for row in rows)
+    before, after, absent, claim, wanted = rows
+    assert before == ("segmentation: before", "200/s", "", "", "", "", "", "")
+    assert after == ("**segmentation: after**", "1,700/s", "3.50×", "85.0 %", "95 ± 2 %", "2 %", "3.0 GiB", "0.812")
+    assert absent[1] == "not installed"
+    assert claim[2] == "1.2×"
+    assert wanted[0] == "*segmentation: 1 of 3 targets met; not: of the limit ≥ 90 %; against before ≥ 3×*"
+
+
+def test_curves_as_rows(tables):
+    cases = [
+        {"part": "cores", "series": "limit", "x": 4, "samples_per_second": 6000.0},
+        {"part": "cores", "series": "gpu", "x": 4, "samples_per_second": 5900.0},
+        {"part": "batch", "series": "limit", "x": 8, "problem": "out of memory"},
+    ]
+    rows = tables.rows.scaling_rows({"cases": cases})
+    assert rows == [("cores 4", "6,000", "", "5,900", ""), ("batch size 8", "–", "", "", "")]
+
+
+def test_the_other_results_as_rows(tables):
+    video = {"cases": [
+        {"part": "cpu", "title": "CPU", "frames_per_second": 3500.0, "at_least": 3000.0},
+        {"part": "clips", "title": "clips", "clips_per_second": 90.0, "times": 3.4, "at_least": 3.0},
+        {"part": "nvdec", "title": "NVDEC", "problem": "no GPU"},
+    ]}  # fmt: skip
+    assert tables.rows.video_rows(video) == [
+        ("CPU", "3,500 frames/s", "", "≥ 3,000/s"),
+        ("clips", "90 clips/s", "3.40×", "≥ 3×"),
+    ]
+    scripts = {"scripts": [{"script": "a", "before": 100.0, "after": 250.0, "limit": None, "target": 2.0}]}
+    assert tables.rows.scripts_rows(scripts) == [("a", "100/s", "250/s", "", "2.50×", "≥ 2×")]
+    beside = {"title": "beside", "samples_per_second": 99.0, "share": 0.99, "at_least": 0.98}
+    assist = {
+        "workload": "U-Net", "cases": [beside],
+        "tasks": {"tasks_per_second": 120000, "concurrent_futures_tasks_per_second": 90000},
+    }  # fmt: skip
+    assert tables.rows.assist_rows(assist) == [
+        ("U-Net: beside", "99/s", "99.0 %", "≥ 98 %"),
+        ("trivial tasks through the queue", "120,000/s", "concurrent.futures 90,000/s", ""),
+    ]
