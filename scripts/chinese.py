@@ -46,7 +46,7 @@ def in_chinese(block: str) -> str:
 def _title(match: re.Match[str]) -> str:
     title, command, gpus, cores, source = match.groups()
     machine = "无 GPU" if gpus == "no GPU" else gpus
-    return f"**{TITLES.get(title, title)}。**{command}，{machine}，{cores} 核：{source}"
+    return f"**{TITLES.get(title, title)}**：{command}，{machine}，{cores} 核，{source}"
 
 
 def _heading(match: re.Match[str]) -> str:

@@ -23,8 +23,9 @@ def expanded(nav: list[Any], folder: Path) -> list[Any]:
     found: list[Any] = []
     for entry in nav:
         if isinstance(entry, dict):
-            sections = {title: expanded(pages, folder) for title, pages in entry.items()}
-            found += [{title: pages} for title, pages in sections.items() if pages]
+            for title, pages in entry.items():
+                inside = expanded(pages, folder) if isinstance(pages, list) else pages
+                found += [{title: inside}] if inside else []
         elif "*" in entry:
             found += sorted(page.name for page in folder.glob(entry))
         else:

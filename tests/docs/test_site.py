@@ -73,15 +73,16 @@ def test_links_out_of_the_site_become_names(written, shown):
 def test_sections_without_pages_are_left_out(tmp_path):
     (tmp_path / "recipe-b.md").touch()
     (tmp_path / "recipe-a.md").touch()
-    nav = ["index.md", {"Recipes": ["recipe*.md"]}, {"Later": ["later*.md"]}]
-    assert HOOKS["expanded"](nav, tmp_path) == ["index.md", {"Recipes": ["recipe-a.md", "recipe-b.md"]}]
+    nav = [{"Home": "index.md"}, {"Recipes": ["recipe*.md"]}, {"Later": ["later*.md"]}]
+    assert HOOKS["expanded"](nav, tmp_path) == [{"Home": "index.md"}, {"Recipes": ["recipe-a.md", "recipe-b.md"]}]
 
 
 def _names(nav: list[object]) -> list[str]:
     found: list[str] = []
     for entry in nav:
         if isinstance(entry, dict):
-            found += [name for pages in entry.values() for name in _names(pages)]
+            for pages in entry.values():
+                found += _names(pages) if isinstance(pages, list) else [pages]
         else:
             found.append(str(entry))
     return found
