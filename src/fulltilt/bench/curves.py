@@ -85,7 +85,7 @@ def _panel(panel: Panel, *, left: int, width: int) -> Markup:
     def up(value: float) -> float:
         return _HEAD + _PLOT * (1 - y(value))
 
-    shapes = [tag("text", panel.title, class_="panel", x=left, y=_HEAD - 10)]
+    shapes = [tag("text", f"{panel.title}, {panel.y_label}", class_="panel", x=left, y=_HEAD - 10)]
     for mark in steps:
         shapes.append(tag("path", class_="grid", d=f"M{left} {number(up(mark))}h{width}"))
         shapes.append(tag("text", _short(mark), class_="quiet", x=left - 6, y=number(up(mark) + 4), text_anchor="end"))
@@ -94,8 +94,9 @@ def _panel(panel: Panel, *, left: int, width: int) -> Markup:
         tag("text", f"{value:g}", class_="quiet", x=number(across(value)), y=under, text_anchor="middle")
         for value in values
     ]
-    words = f"{panel.x_label} → {panel.y_label}"
-    shapes.append(tag("text", words, class_="quiet", x=left + width // 2, y=_HEAD + _PLOT + 31, text_anchor="middle"))
+    shapes.append(
+        tag("text", panel.x_label, class_="quiet", x=left + width // 2, y=_HEAD + _PLOT + 31, text_anchor="middle")
+    )
     for index, curve in enumerate(panel.curves):
         kind = f"curve c{index % _COLOURS}" + (" dashed" if curve.dashed else "")
         points = " ".join(f"{number(across(px))} {number(up(py))}" for px, py in curve.points)

@@ -99,6 +99,6 @@ def chart(result: Mapping[str, Any]) -> str:
         if scene.drawn
     )
     panel = Panel(
-        title="Share of as many times one GPU's limit", x_label="GPUs", y_label="%", curves=curves, y_top=100.0
+        title="Share of as many times one GPU's limit", x_label="GPUs", y_label="percent", curves=curves, y_top=100.0
     )
     return draw("Simulated from rates measured on one H200", [panel], width=560)
