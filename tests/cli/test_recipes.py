@@ -139,6 +139,42 @@ def test_pictures_and_masks_in_two_folders(here):
     assert read_config(Path("config.yaml"), look_up=True).data.val_share == 0.2
 
 
+def test_readings_of_ones_own_sensors(here):
+    for name, height in (("north", 3.0), ("south", 5.0)):
+        hours = "".join(
+            f"2024-01-{1 + h // 24:02} {h % 24:02}:00,{height + np.sin(h / 9)},{h % 7}\n" for h in range(480)
+        )
+        Path("readings").mkdir(exist_ok=True)
+        Path("readings", f"{name}.csv").write_text(f"time,level,wind\n{hours}")
+    make_project(Path("mine"), recipe_named("forecast"), data=Path("readings"))
+    os.chdir("mine")
+    content = yaml.safe_load(Path("config.yaml").read_text())
+    assert content["data"]["args"]["target"] == content["data"]["val_args"]["target"] == "level"
+    shorter = [f"data.{key}.window=16" for key in ("args", "val_args")] + ["model.args.window=16"]
+    history = trained("training.max_steps=3", "data.batch_size=16", "model.args.widths=[8, 8]", *shorter)
+    assert history.steps == 3
+    assert "val_r2" in history.last
+
+
+def test_segments_of_ones_own_videos(here):
+    pytest.importorskip("av")
+    from fulltilt.recipes.video.data import SEGMENTS, make_videos
+
+    folder = make_videos(6, frames=64, height=32, width=32, seed=0)
+    arguments = ["recipes", "new", "mine", "--recipe", "video", "--data", str(folder / SEGMENTS)]
+    assert CliRunner().invoke(app, arguments, catch_exceptions=False).exit_code == 0
+    os.chdir("mine")
+    tables = [Path(name).read_text().splitlines() for name in ("train.csv", "val.csv")]
+    videos = [{row["path"] for row in csv.DictReader(table)} for table in tables]
+    assert [len(part) for part in videos] == [5, 1]
+    assert not videos[0] & videos[1]
+    smaller = [f"data.{key}.{size}" for key in ("args", "val_args") for size in ("length=32", "size=32", "clips=1")]
+    model = [f"model.args.{part}" for part in ("widths=[8, 8]", "blocks=1", "hidden=8", "reduction=2")]
+    history = trained("training.max_steps=2", "data.batch_size=2", "data.val_batch_size=1", *smaller, *model)
+    assert history.steps == 2
+    assert 0 <= history.last["val_map50"] <= 1
+
+
 def test_what_can_not_be_made_is_said_before_anything_is_written(here):
     Path("full").mkdir()
     Path("full", "notes.txt").write_text("")
@@ -152,8 +188,10 @@ def test_what_can_not_be_made_is_said_before_anything_is_written(here):
         ("file", some, {}, "file is a file"),
         ("mine", some, {"masks": Path("photos")}, "give these, too, with --data"),
         ("mine", some, {"data": Path("nowhere")}, "nowhere does not exist"),
+        ("mine", some, {"data": Path("photos"), "masks": Path("photos")}, "only segmentation has"),
         ("mine", other, {"data": Path("photos")}, "have labels and no masks; give --masks"),
-        ("mine", recipe_named("forecast"), {"data": Path("photos")}, "allowed for classification, segmentation"),
+        ("mine", recipe_named("forecast"), {"data": Path("photos")}, "photos holds no .csv file"),
+        ("mine", recipe_named("video"), {"data": Path("photos")}, "photos is no .csv; segments are rows of path"),
     ):
         with pytest.raises(InputError, match=says):
             make_project(Path(folder), recipe, **options)

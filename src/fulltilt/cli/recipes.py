@@ -46,10 +46,10 @@ def new(
     recipe: Annotated[str, typer.Option(help="Which one; `fulltilt recipes list` names them.")] = "classification",
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER_OR_CSV", help="Your own pictures; otherwise generated ones.", show_default=False),
+        typer.Option(metavar="FOLDER_OR_CSV", help="Your own data; otherwise generated ones.", show_default=False),
     ] = None,
     masks: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Their masks, of the same names.", show_default=False)
+        Path | None, typer.Option(metavar="FOLDER", help="Masks of pictures, of the same names.", show_default=False)
     ] = None,
 ) -> None:
     """Copy a recipe as the beginning of a project: a configuration, the model to edit, a README with the commands."""

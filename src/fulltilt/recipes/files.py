@@ -1,8 +1,9 @@
-"""A user's own data, looked at before a configuration is written for them: folders and CSV files of pictures."""
+"""A user's own data: pictures, looked at before a configuration is written for them, and videos with segments."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -10,6 +11,7 @@ from typing import Final, Literal
 from PIL import Image, UnidentifiedImageError
 
 from fulltilt.errors import InputError
+from fulltilt.feed.clips import VideoClips
 from fulltilt.feed.files import ImageFiles
 
 _LOOKED_AT: Final = 32
@@ -94,3 +96,33 @@ def _size_and_mode(path: str) -> tuple[tuple[int, int], str]:
             return picture.size, picture.mode
     except (OSError, UnidentifiedImageError) as error:
         raise InputError(f"{path} can't be opened as a picture ({error})") from error
+
+
+def videos(
+    path: str,
+    *,
+    classes: Sequence[str] | None = None,
+    length: int = 768,
+    size: int = 160,
+    clips: int = 1,
+    jitter: bool = True,
+    seed: int = 0,
+    cache: str | None = None,
+) -> VideoClips:
+    """Clips with a label for each frame, from a .csv of segments: path, label, start and end in seconds.
+
+    Args:
+        classes: names in the order of their numbers, the same for training and validation.
+        cache: a folder that `fulltilt video cache` has filled.
+    """
+    return VideoClips(
+        path,
+        length=length,
+        size=(size, size),
+        clips=clips,
+        jitter=jitter,
+        classes=classes,
+        temporal=True,
+        seed=seed,
+        cache=cache,
+    )

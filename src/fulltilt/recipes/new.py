@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from fulltilt.errors import FulltiltError, InputError
 from fulltilt.recipes.catalog import Recipe
-
-if TYPE_CHECKING:
-    from fulltilt.recipes.files import Found
+from fulltilt.recipes.own_data import use_own_data
 
 CONFIG: Final = "config.yaml"
 MODEL: Final = "model.py"
 README: Final = "README.md"
-PICTURES: Final = ("classification", "segmentation")
-"""Recipes whose own data are folders or CSV files of pictures, which can be looked at."""
-_SIDE: Final = 16
-"""A U-Net halves its pictures four times: sides are multiples of this."""
-_LARGEST: Final = 512
-_MANY: Final = 100
-"""Of fewer pictures a larger share is needed to see anything by."""
-_OTHER: Final = "--recipe classification"
 
 
 def make_project(folder: Path, recipe: Recipe, *, data: Path | None = None, masks: Path | None = None) -> list[Path]:
     """Write a project into a folder that is empty or not there yet, and return its files.
 
     Args:
-        data: the user's own: pictures in a folder or .csv; otherwise the project trains on generated ones.
+        data: the user's own, in a folder or .csv; otherwise the project trains on generated data.
         masks: the folder of masks of the same names.
     """
     if folder.exists() and not folder.is_dir():
@@ -42,15 +31,7 @@ def make_project(folder: Path, recipe: Recipe, *, data: Path | None = None, mask
         raise InputError("masks belong to pictures: give these, too, with --data")
     content = _content(recipe)
     module = content["model"]["name"].partition(":")[0]
-    if data is not None:
-        from fulltilt.recipes.files import look
-
-        if recipe.name not in PICTURES:
-            raise InputError(
-                f"--data: of {recipe.name} only the data that {content['data']['source']} reads are known; make the "
-                f"project without it and see its {README} (allowed for {', '.join(PICTURES)})"
-            )
-        _use(look(data, masks), recipe, content)
+    tables = {} if data is None else use_own_data(recipe.name, content, data, masks)
     source = importlib.util.find_spec(module)
     assert source is not None
     assert source.origin is not None
@@ -59,41 +40,24 @@ def make_project(folder: Path, recipe: Recipe, *, data: Path | None = None, mask
         content["data"]["features"] = "fulltilt.assist:extract_features"
         content["model"]["args"] |= {"features": _numbers(content)}
         content["metrics"] = {"iou": {"name": "model:Iou"}}
+    texts = {
+        CONFIG: _yaml(recipe, content),
+        MODEL: Path(source.origin).read_text(encoding="utf-8"),
+        README: _readme(recipe, folder, own=data is not None),
+        **tables,
+    }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG).write_text(_yaml(recipe, content), encoding="utf-8")
-        shutil.copyfile(source.origin, folder / MODEL)
-        (folder / README).write_text(_readme(recipe, folder, own=data is not None), encoding="utf-8")
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise FulltiltError(f"can't write into {folder} ({error.strerror or error}); name another folder") from error
-    return [folder / name for name in (CONFIG, MODEL, README)]
+    return [folder / name for name in texts]
 
 
 def _content(recipe: Recipe) -> dict[str, Any]:
     """The sections as the recipe's file has them, and nothing that it leaves out."""
     return recipe.config().model_dump(mode="json", exclude_unset=True)
-
-
-def _use(found: Found, recipe: Recipe, content: dict[str, Any]) -> None:
-    """The user's own pictures in place of the generated ones."""
-    data, model = content["data"], content["model"]
-    for key in ("args", "val_source", "val_args"):
-        data.pop(key, None)
-    data |= {"source": str(found.source), "val_share": 0.1 if found.count >= _MANY else 0.2, "channels": found.channels}
-    model["args"] = {**model["args"], "channels": found.channels}
-    if recipe.name == "segmentation":
-        if found.classes is not None:
-            raise InputError(f"{found.source}: these pictures have labels and no masks; give --masks, or try {_OTHER}")
-        if found.masks is not None:
-            data["masks"] = str(found.masks)
-        data["size"] = [min(_LARGEST, max(_SIDE, side // _SIDE * _SIDE)) for side in (found.height, found.width)]
-    else:
-        if found.classes is None:
-            raise InputError(f"{found.source}: these pictures have masks and no labels; try --recipe segmentation")
-        number = len(found.classes)
-        model["args"]["classes"] = number
-        content["metrics"]["accuracy"]["args"]["num_classes"] = number
-    data["batch_size"] = min(data["batch_size"], max(1, found.count // 10))  # ten steps to an epoch, at least
 
 
 def _numbers(content: Mapping[str, Any]) -> int:
@@ -123,21 +87,26 @@ def _yaml(recipe: Recipe, content: Mapping[str, Any]) -> str:
 
 
 _OWN: Final = {
-    "classification": """\
-Your own pictures: a folder with a subfolder for each class, or a .csv with the columns `path` and `label` (paths are
-relative to it). Say where they are, and how many classes there are:
-
-    fulltilt train config.yaml data.source=/path/to/pictures data.args={} model.args.classes=10 \\
-        metrics.accuracy.args.num_classes=10 training.output=runs/mine
-""",
-    "segmentation": """\
-Your own pictures: a folder of them and one of masks with the same names (PNG; 0 is ground, anything else is what is
-searched for), or a .csv with the columns `path` and `mask` (paths are relative to it):
-
-    fulltilt train config.yaml data.source=/path/to/images data.masks=/path/to/masks data.args={} \\
-        training.output=runs/mine
-""",
+    "classification": (
+        "--data /path/to/pictures",
+        "A folder with a subfolder for each class, or a .csv with the columns `path` and `label`.",
+    ),
+    "segmentation": (
+        "--data /path/to/images --masks /path/to/masks",
+        "A folder of pictures and one of masks with the same names (PNG; 0 is ground, anything else is what is\n"
+        "searched for), or a .csv with the columns `path` and `mask`.",
+    ),
+    "forecast": (
+        "--data /path/to/readings",
+        "A folder with a .csv for each sensor, or one .csv with a column `sensor`: `time`, and a column for each\n"
+        "quantity.",
+    ),
+    "video": (
+        "--data /path/to/segments.csv",
+        "Segments of videos in a .csv with the columns `path`, `label`, `start` and `end` (in seconds).",
+    ),
 }
+"""Options of the command for data of one's own, and what these have to look like."""
 
 
 def _readme(recipe: Recipe, folder: Path, *, own: bool) -> str:
@@ -155,11 +124,9 @@ def _readme(recipe: Recipe, folder: Path, *, own: bool) -> str:
         "| runs/config | checkpoints, log.jsonl, the configuration as it was used |\n",
     ]
     if not own:
-        parts.append(_OWN.get(recipe.name, "Your own data: see the recipe's page in the documentation.\n"))
-        if recipe.name in PICTURES:
-            masks = " --masks /path/to/masks" if recipe.name == "segmentation" else ""
-            parts.append(
-                "Or have the configuration written for them, in another folder:\n\n"
-                f"    fulltilt recipes new DIR --recipe {recipe.name} --data /path/to/pictures{masks}\n"
-            )
+        options, what = _OWN[recipe.name]
+        parts.append(
+            f"## Your own data\n\n{what} Paths in a .csv are relative to it.\n"
+            f"In another folder, with a configuration that fits them:\n\n    fulltilt recipes new DIR --recipe {recipe.name} {options}\n"
+        )
     return "\n".join(parts)

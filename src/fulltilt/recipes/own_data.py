@@ -1,0 +1,119 @@
+"""A recipe's configuration, changed to a user's own data: where they are, and what follows for the model."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from fulltilt.errors import InputError
+
+if TYPE_CHECKING:
+    from fulltilt.recipes.files import Found
+
+_SIDE: Final = 16
+"""A U-Net halves its pictures four times: sides are multiples of this."""
+_LARGEST: Final = 512
+_MANY: Final = 100
+"""Of fewer pictures a larger share is needed to see anything by."""
+_EVERY: Final = 5
+"""One video of so many is for validation."""
+
+Files = dict[str, str]
+"""Further files of the project, by name."""
+
+
+def use_own_data(name: str, content: dict[str, Any], data: Path, masks: Path | None) -> Files:
+    """Change the sections of recipe `name`; what else the project needs is returned."""
+    if not data.exists():
+        raise InputError(f"--data: {data} does not exist")
+    if masks is not None and name != "segmentation":
+        raise InputError(f"--masks: {name} has none; only segmentation has")
+    if name == "segmentation":
+        return _use_masked(content, data, masks)
+    return {"classification": _use_labelled, "forecast": _use_readings, "video": _use_videos}[name](content, data)
+
+
+def _use_labelled(content: dict[str, Any], data: Path) -> Files:
+    found = _use_pictures(content, data, None)
+    if found.classes is None:
+        raise InputError(f"{data}: these pictures have masks and no labels; try --recipe segmentation")
+    content["model"]["args"]["classes"] = len(found.classes)
+    content["metrics"]["accuracy"]["args"]["num_classes"] = len(found.classes)
+    return {}
+
+
+def _use_masked(content: dict[str, Any], data: Path, masks: Path | None) -> Files:
+    found = _use_pictures(content, data, masks)
+    if found.classes is not None:
+        raise InputError(f"{data}: these pictures have labels and no masks; give --masks, or --recipe classification")
+    if found.masks is not None:
+        content["data"]["masks"] = str(found.masks)
+    sides = (found.height, found.width)
+    content["data"]["size"] = [min(_LARGEST, max(_SIDE, side // _SIDE * _SIDE)) for side in sides]
+    return {}
+
+
+def _use_pictures(content: dict[str, Any], data: Path, masks: Path | None) -> Found:
+    from fulltilt.recipes.files import look
+
+    found = look(data, masks)
+    content["data"].pop("args", None)
+    content["data"] |= {
+        "source": str(found.source),
+        "val_share": 0.1 if found.count >= _MANY else 0.2,
+        "channels": found.channels,
+        "batch_size": min(content["data"]["batch_size"], max(1, found.count // 10)),  # ten steps to an epoch, at least
+    }
+    content["model"]["args"]["channels"] = found.channels
+    return found
+
+
+def _use_readings(content: dict[str, Any], data: Path) -> Files:
+    from fulltilt.recipes.forecast_files import read_readings
+
+    readings = read_readings(data)
+    target = "pm25" if "pm25" in readings.quantities else readings.quantities[0]
+    for key in ("args", "val_args"):
+        content["data"][key] |= {"path": str(data.resolve()), "target": target}
+    sizes = {"sensors": len(readings.sensors), "quantities": len(readings.quantities)}
+    content["model"]["args"] |= sizes
+    return {}
+
+
+def _use_videos(content: dict[str, Any], data: Path) -> Files:
+    """Segments parted into those of some videos, to train on, and those of the others."""
+    from fulltilt.feed.clip_entries import entries_of
+
+    if data.suffix.lower() != ".csv":
+        raise InputError(f"--data: {data} is no .csv; segments are rows of path, label, start and end in seconds")
+    entries, classes = entries_of(data, None, None, temporal=True)
+    if classes is None:
+        raise InputError(f"{data}: labels are numbers; segments need names of actions")
+    if len(entries) < _EVERY:
+        raise InputError(f"{data}: {len(entries)} videos are too few; there must be {_EVERY} at least")
+    missing = [entry.path for entry in entries if not Path(entry.path).is_file()]
+    if missing:
+        raise InputError(f"{len(missing)} of {len(entries)} videos are not there, first {missing[0]}")
+    tables: Files = {}
+    for name, part in (
+        ("train.csv", [entry for at, entry in enumerate(entries) if (at + 1) % _EVERY]),
+        ("val.csv", entries[_EVERY - 1 :: _EVERY]),
+    ):
+        table = io.StringIO()
+        rows = csv.writer(table, lineterminator="\n")
+        rows.writerow(["path", "label", "start", "end"])
+        for entry in part:
+            path = Path(entry.path).resolve()
+            rows.writerows([path, classes[one.label - 1], one.start, one.end] for one in entry.segments)
+        tables[name] = table.getvalue()
+    source = {"source": "fulltilt.recipes.files:videos", "val_source": "fulltilt.recipes.files:videos"}
+    content["data"] |= source | {
+        "args": {"path": "train.csv", "classes": classes, "clips": 2},
+        "val_args": {"path": "val.csv", "classes": classes, "clips": 2, "jitter": False},
+    }
+    content["model"]["args"]["classes"] = len(classes)
+    for metric in content["metrics"].values():
+        metric["args"]["classes"] = len(classes)
+    return tables
