@@ -19,6 +19,8 @@ from typing import Any
 from fulltilt.errors import InputError
 
 ALLOWED_POINTS = 15.0
+_MAKES_GROUP = "init_process_group"
+"""A script that does is run by two ranks."""
 _WATCH: dict[str, Any] = {"max_steps": 120, "max_seconds": 5.0, "deadline_seconds": 120.0}
 _LIMITS: dict[str, Any] = {"max_steps": 60, "max_seconds": 4.0, "deadline_seconds": 120.0}
 
@@ -67,25 +69,29 @@ def measure(
 def _forecast(folder: Path, name: str, rounds: int) -> Forecast:
     from fulltilt.diagnose import diagnose
     from fulltilt.launch.command import Command
-    from fulltilt.launch.observe import observe
+    from fulltilt.launch.observe import observe, observe_all
 
     script, twin = folder / f"{name}.py", folder / "fixed" / f"{name}.py"
-    command = Command(target=str(script))
+    processes = 2 if _MAKES_GROUP in script.read_text() else None
+    command = Command(target=str(script), processes=processes)
     foretold: list[float | None] = []
     causes: list[str | None] = []
     ratios: list[float] = []
     for _ in range(rounds):
-        seen = observe(command, **_WATCH)
-        replay = observe(command, mode="replay", **_LIMITS) if seen.loaders else None
-        alone = observe(command, mode="loader", **_LIMITS) if seen.loaders else None
-        diagnosis = diagnose(seen, replay=replay, loader=alone)
+        ranks = observe_all(command, **_WATCH)
+        seen = ranks[0]
+        fed = bool(seen.loaders) and processes is None
+        replay = observe(command, mode="replay", **_LIMITS) if fed else None
+        alone = observe(command, mode="loader", **_LIMITS) if fed else None
+        diagnosis = diagnose(seen, replay=replay, loader=alone, ranks=ranks if processes else ())
         first = diagnosis.findings[0] if diagnosis.findings else None
         causes.append(None if first is None else first.cause)
         foretold.append(None if first is None else first.gain)
         if first is None or not (twin.exists() or first.settings):
             continue
         settings = {} if twin.exists() else dict(first.settings)
-        fixed = observe(Command(target=str(twin)) if twin.exists() else command, settings=settings, **_WATCH)
+        mended = Command(target=str(twin), processes=processes) if twin.exists() else command
+        fixed = observe(mended, settings=settings, **_WATCH)
         again = observe(command, **_WATCH)
         ratios.append(statistics.fmean((_whole(seen), _whole(again))) / _whole(fixed))
     known = [one for one in foretold if one is not None]
