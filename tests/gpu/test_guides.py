@@ -1,0 +1,27 @@
+"""A workload's contestants on the GPU: what only a GPU has is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from fulltilt.bench.guides import run
+from fulltilt.bench.guides.order import CONTESTANTS
+
+pytestmark = pytest.mark.gpu
+
+
+def test_before_and_after_have_memory_metric_and_limit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scale = run.Scale(each_seconds=4.0, workload_seconds=240.0)
+    found = run.measure(
+        only=("forecast",), small=True, scale=scale, contestants=CONTESTANTS[:2], say=lambda _: None, has_gpu=True
+    )
+    cases = {one.key: one for one in found.cases}
+    assert [one.problem for one in found.cases] == [None] * 3
+    for key in ("before", "after"):
+        answer = cases[key].answer
+        assert answer.peak_memory_bytes > 0
+        assert answer.gpu_uuid
+        assert answer.metric is not None
+        assert answer.steps == cases["before"].answer.steps
+    assert cases["after"].answer.plan
