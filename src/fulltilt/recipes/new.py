@@ -127,6 +127,7 @@ def _readme(recipe: Recipe, folder: Path, *, own: bool) -> str:
         options, what = _OWN[recipe.name]
         parts.append(
             f"## Your own data\n\n{what} Paths in a .csv are relative to it.\n"
-            f"In another folder, with a configuration that fits them:\n\n    fulltilt recipes new DIR --recipe {recipe.name} {options}\n"
+            "In another folder, with a configuration that fits them:\n\n"
+            f"    fulltilt recipes new DIR --recipe {recipe.name} {options}\n"
         )
     return "\n".join(parts)
