@@ -157,6 +157,15 @@ class VideoClips:
                 found[place] = sample
         return found
 
+    def of(self, entries: Sequence[int], *, jitter: bool | None = None) -> VideoClips:
+        """The same clips of some of the videos; `jitter`, unless it is None, in place of this one's."""
+        part = copy.copy(self)
+        part.entries = [self.entries[number] for number in entries]
+        part._told = torch.zeros(len(part.entries), dtype=torch.bool).share_memory_()  # type: ignore[no-untyped-call]
+        part._frames = torch.zeros_like(self._frames).share_memory_()  # type: ignore[no-untyped-call]
+        part.jitter = self.jitter if jitter is None else jitter
+        return part
+
     def with_threads(self, threads: int) -> VideoClips:
         """The same clips from decoders of so many threads."""
         if threads == self.threads:

@@ -34,7 +34,7 @@ from fulltilt.train.references import called, found, is_reference
 from fulltilt.train.roles import split
 from fulltilt.train.seeding import seed_everything
 
-_LEFT_OUT: Final = {"data": ("cache",), "training": ("ema_decay", "checkpoint_every_steps")}
+_LEFT_OUT: Final = {"data": ("cache", "video"), "training": ("ema_decay", "checkpoint_every_steps")}
 """What a plain loop does not do; a file that asks for it is refused."""
 
 

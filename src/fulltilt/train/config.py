@@ -34,6 +34,24 @@ class Section(BaseModel):
         return tuple(value) if isinstance(value, list) else value
 
 
+class VideoConfig(Section):
+    """How clips are taken from videos; `size`, `quality`, `cache` and `on_error` are those of the section around it."""
+
+    length: Whole
+    """Frames of a clip."""
+    stride: Whole = 1
+    clips: Whole = 1
+    """Of one video, each from its own part of it."""
+    jitter: bool = True
+    """Draw where a clip begins in its part, anew in every epoch; otherwise its middle is taken."""
+    temporal: bool = False
+    """Rows of a CSV are segments (path, label, start, end), and clips have a label for every frame."""
+    together: Whole = 1
+    """So many clips of a video come one behind the other and are decoded in one pass."""
+    threads: Whole | Auto = "auto"
+    """Of each decoder."""
+
+
 class DataConfig(Section):
     """Where samples come from and how they are made into batches."""
 
@@ -60,11 +78,15 @@ class DataConfig(Section):
     shuffle: bool = True
     drop_last: bool = False
     cache: str | None = None
-    """A folder made by `fulltilt cache build`."""
+    """A folder made by `fulltilt cache build`, or `fulltilt video cache`."""
     quality: Literal["exact", "fast"] = "exact"
     features: str | None = None
     """package.module:callable, which makes a row of numbers of an image file's pixels: one more input of the model."""
     on_error: Literal["raise", "skip"] = "raise"
+    video: VideoConfig | None = None
+    """The folder or CSV is one of videos."""
+    val_video: VideoConfig | None = None
+    """Of `val_source`; None: as `video`, without jitter."""
 
 
 class ModelConfig(Section):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -306,6 +306,27 @@ _AUGMENTATION_OWN = {*AugmentationConfig.model_fields, "seed", "switch_epoch", "
 """Keywords of the section that are no settings of one augmentation."""
 
 
+def _video_problems(at: Callable[[str], Any]) -> list[str]:
+    """What does not go with clips of videos, or with the lack of them."""
+    problems = []
+    if at("data.video") is None:
+        return ["data.val_video: needs data.video"] if at("data.val_video") is not None else []
+    if at("data.val_video") is not None and at("data.val_source") is None:
+        problems.append("data.val_video: needs data.val_source")
+    if at("data.size") is None:
+        problems.append("data.size: missing; clips of videos need it: a whole number or [height, width]")
+    problems += [
+        f"data.video: is for a folder or .csv file of videos; {name} has to give its own clips"
+        for name in (at("data.source"), at("data.val_source"))
+        if isinstance(name, str) and is_reference(name)
+    ]
+    return problems + [
+        f"data.{key}: is for images; leave it out with data.video"
+        for key in ("masks", "val_masks", "features")
+        if at(f"data.{key}") is not None
+    ]
+
+
 def _relations(content: Mapping[str, Any]) -> list[str]:
     """What is wrong with values that are right each by itself."""
     problems: list[str] = []
@@ -331,6 +352,7 @@ def _relations(content: Mapping[str, Any]) -> list[str]:
         problems.append("data.val_share: samples are set aside only without data.val_source; leave one of them out")
     if at("data.val_masks") is not None and at("data.val_source") is None:
         problems.append("data.val_masks: needs data.val_source")
+    problems += _video_problems(at)
     progressive = at("gpu_augmentation.preset") == "progressive"
     return problems + [
         f"gpu_augmentation.{name}: needs preset: progressive"

@@ -1,4 +1,4 @@
-"""From the section `data` to feeds: image files, or whatever a callable returns."""
+"""From the section `data` to feeds: image files, videos, or whatever a callable returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fulltilt.augment import (
     StrongGPUAugmentation,
 )
 from fulltilt.errors import InputError
-from fulltilt.feed import Feed, ImageFiles, feed
+from fulltilt.feed import Feed, ImageFiles, VideoClips, feed
 from fulltilt.feed.order import Order
 from fulltilt.train.config import AugmentationConfig, Config, DataConfig
 from fulltilt.train.references import called, found, is_reference
@@ -47,11 +47,12 @@ def make_feeds(config: Config, device: torch.device) -> tuple[Feed, Feed | None,
     data, seed = config.data, config.training.seed or 0
     if data.source is None:
         raise InputError("data.source: missing; give a folder of images, a .csv file or package.module:callable")
-    train = _source("data.source", data.source, data.args, data.masks)
+    train = _source("data.source", data.source, data.args, data.masks, clips=_clips(data, seed, training=True))
     val = None
     if data.val_source is not None:
-        classes = train.classes if isinstance(train, ImageFiles) else None
-        val = _source("data.val_source", data.val_source, data.val_args, data.val_masks, classes)
+        classes = train.classes if isinstance(train, ImageFiles | VideoClips) else None
+        clips = _clips(data, seed, training=False)
+        val = _source("data.val_source", data.val_source, data.val_args, data.val_masks, classes, clips)
     elif data.val_share is not None:
         train, val = set_aside(train, data.val_share, seed)
     in_feed = isinstance(train, ImageFiles)
@@ -81,12 +82,15 @@ def set_aside(source: Any, share: float, seed: int) -> tuple[Any, Any]:
     if isinstance(source, DataLoader | Feed | IterableDataset) or not (parts or hasattr(source, "__len__")):
         kind = type(source).__name__
         raise InputError(f"data.val_share: samples of a {kind} can't be set aside; give data.val_source")
-    length = len(parts[0]) if parts else len(source)
+    length = len(parts[0]) if parts else len(source.entries if isinstance(source, VideoClips) else source)
     held = round(length * share)
     if not 0 < held < length:
         raise InputError(f"data.val_share: {share:g} of {length} samples is {held}; both parts must have some")
     order = Order(length=length, batch_size=1, shuffle=True, seed=seed).permutation(0)
-    return _part(source, np.sort(order[held:])), _part(source, np.sort(order[:held]))
+    kept, given = np.sort(order[held:]), np.sort(order[:held])
+    if isinstance(source, VideoClips):  # whole videos: clips of one are too much alike
+        return source.of(kept.tolist()), source.of(given.tolist(), jitter=False)
+    return _part(source, kept), _part(source, given)
 
 
 def _part(source: Any, chosen: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
@@ -122,15 +126,37 @@ def source_problems(path: str, name: str, args: Mapping[str, Any], masks: str | 
     return problems
 
 
-def _source(path: str, name: str, args: dict[str, Any], masks: str | None, classes: list[str] | None = None) -> Any:
+def _source(
+    path: str,
+    name: str,
+    args: dict[str, Any],
+    masks: str | None,
+    classes: list[str] | None = None,
+    clips: dict[str, Any] | None = None,
+) -> Any:
     for problem in source_problems(path, name, args, masks):
         raise InputError(problem)
     if is_reference(name):
         return called(path, found(path, name), args)
     try:
+        if clips is not None:
+            return VideoClips(name, classes=classes, **clips)
         return ImageFiles(name, masks=masks, classes=classes)
     except (InputError, OSError) as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def _clips(data: DataConfig, seed: int, *, training: bool) -> dict[str, Any] | None:
+    """What `VideoClips` is to be made with; None where the data are no videos."""
+    if data.video is None:
+        return None
+    wanted = data.video.model_dump() if training or data.val_video is None else data.val_video.model_dump()
+    if not training and data.val_video is None:
+        wanted["jitter"] = False
+    size = (data.size, data.size) if isinstance(data.size, int) else data.size
+    return {
+        **wanted, "size": size, "seed": seed, "quality": data.quality, "cache": data.cache, "on_error": data.on_error
+    }  # fmt: skip
 
 
 def _feed(
@@ -161,7 +187,7 @@ def _feed(
         options["cache"] = data.cache
         if data.features is not None:
             options["features"] = found("data.features", data.features)
-    elif training and (ignored := [key for key in _OF_FILES if key in data.model_fields_set]):
+    elif training and data.video is None and (ignored := [key for key in _OF_FILES if key in data.model_fields_set]):
         raise InputError(f"data.{', data.'.join(ignored)}: only for image files; {data.source} gives its own samples")
     return called(name, feed, options, source)  # type: ignore[no-any-return]
 

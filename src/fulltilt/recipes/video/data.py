@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -79,7 +80,9 @@ def clips(
     size: int = 160,
     clips: int = 1,
     jitter: bool = True,
-    threads: int = 1,
+    together: int = 1,
+    quality: Literal["exact", "fast"] = "exact",
+    threads: int | Literal["auto"] = "auto",
     cache: str | None = None,
     root: str = ROOT,
 ) -> VideoClips:
@@ -89,6 +92,7 @@ def clips(
         count, frames, height, width, seed: of the videos that are made.
         clips: of one video, in an epoch.
         jitter: a clip begins anywhere in its part of the video; otherwise in its middle.
+        together, quality, threads, cache: as `VideoClips` has them.
     """
     folder = make_videos(count, frames=frames, height=height, width=width, seed=seed, root=root)
     return VideoClips(
@@ -100,6 +104,8 @@ def clips(
         temporal=True,
         classes=ACTIONS,
         seed=seed,
+        together=together,
+        quality=quality,
         threads=threads,
         cache=cache,
     )
