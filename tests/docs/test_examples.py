@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import fields
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -19,6 +20,8 @@ from tests.decode.video.support import make
 
 from fulltilt.augment import GPUAugmentation, Settings
 from fulltilt.bench.photos import photos
+from fulltilt.launch.settings import SETTINGS
+from fulltilt.train.config_file import parse_config
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -115,6 +118,23 @@ def _run_apart(code: str, folder: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", start + code]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def fenced(language: str) -> list[object]:
+    block = re.compile(rf"^```{language}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    pages = [README, CHINESE, *sorted(DOCS.glob("*.md"))]
+    found = [(page.name, match[1]) for page in pages for match in block.finditer(page.read_text(encoding="utf-8"))]
+    return [pytest.param(text, id=f"{name}-{number}") for number, (name, text) in enumerate(found)]
+
+
+@pytest.mark.parametrize("text", fenced("yaml"))
+def test_a_configuration_that_is_shown_is_one(text):
+    assert parse_config(text, source="shown").data.source
+
+
+@pytest.mark.parametrize("text", fenced("toml"))
+def test_a_plan_that_is_shown_has_settings_that_there_are(text):
+    assert set(tomllib.loads(text)["settings"]) <= set(SETTINGS)
 
 
 def test_there_are_blocks():
