@@ -23,7 +23,7 @@ from fulltilt.bench.guides.claims import CLAIMS, WORKLOADS
 from fulltilt.bench.guides.figures import Case, GuidesBench, about, compared
 from fulltilt.bench.guides.meter import Meter, Metered, TimeUpError, samples_in
 from fulltilt.bench.guides.order import CONTESTANTS, Answer, Order
-from fulltilt.bench.guides.setting import in_float, last, last_weights, steps_for
+from fulltilt.bench.guides.setting import in_float, last, last_weights, note_meter, steps_for
 from fulltilt.bench.guides.table import lines, show
 from fulltilt.bench.guides.watch import Utilisation, utilisation
 from fulltilt.errors import InputError
@@ -113,6 +113,18 @@ def test_a_meter_that_never_began_has_no_figures():
     list(Metered([torch.zeros(2, 3)], meter))
     meter.finish()
     assert (meter.samples_per_second, meter.overall_per_second, meter.wait_share) == (None, None, None)
+
+
+def test_a_part_that_came_to_nothing_leaves_what_was_found():
+    clock, answer = Clock(), Answer()
+    meter = Meter(warm=0, seconds=100.0, clock=clock)
+    for _ in Metered(Loader(clock, batches=4, wait=1.0), meter):
+        clock.now += 1.0
+    note_meter(answer, meter)
+    assert answer.samples_per_second == pytest.approx(2.0)
+    note_meter(answer, Meter(warm=5, seconds=1.0))
+    assert answer.samples_per_second == pytest.approx(2.0)
+    assert answer.seconds == pytest.approx(8.0)
 
 
 def test_samples_of_any_batch():

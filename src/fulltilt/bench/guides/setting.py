@@ -100,14 +100,16 @@ def note_device(answer: Answer) -> None:
 
 
 def note_meter(answer: Answer, meter: Meter) -> None:
-    """What a metered loop came to."""
+    """What a metered loop came to, if it came to anything."""
     meter.finish()
+    note_device(answer)
+    if meter.samples_per_second is None:
+        return  # what an earlier part has found stays
     answer.samples_per_second, answer.overall_per_second = meter.samples_per_second, meter.overall_per_second
     answer.wait_share = meter.wait_share
     if meter.began is not None and meter.ended is not None:
         answer.seconds, answer.window = meter.ended - meter.began, (meter.began, meter.ended)
         answer.setup_seconds = since_start(meter.began)
-    note_device(answer)
 
 
 def each_step(training: TrainingConfig) -> bool:
