@@ -29,7 +29,7 @@ def windows(
     *,
     path: str | None = None,
     target: str = "pm25",
-    hours: int = 35_040,
+    hours: int = 87_600,
     sensors: int = 32,
     seed: int = 0,
     window: int = 72,
@@ -99,8 +99,8 @@ class SensorCnn(nn.Module):
         sensors: int,
         window: int,
         quantities: int = 4,
-        widths: tuple[int, ...] = (64, 128, 256),
-        hidden: int = 128,
+        widths: tuple[int, ...] = (32, 64, 128),
+        hidden: int = 64,
     ) -> None:
         super().__init__()
         if window % 2 ** len(widths):

@@ -10,6 +10,7 @@ In a picture of time × sensors, dust that is carried along is a slanted line: w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,7 @@ class Readings:
             raise InputError(f"readings of shape {self.values.shape} for {expected} quantities and sensors")
 
 
+@lru_cache(maxsize=2)  # training and validation ask for the same
 def simulate(hours: int, sensors: int, seed: int = 0) -> Readings:
     """Readings of so many hours, from the middle of November on: the winter is where the dust is."""
     for name, value, least in (("hours", hours, 1), ("sensors", sensors, 2)):
