@@ -72,7 +72,7 @@ from fulltilt.launch.apply import install
 notes = []
 if sys.argv[2] == "moved":
     install({"augment": True}, notes)
-found = [(images.is_cuda, images.cuda(), labels) for (images, labels), _ in zip(loader, range(12))]
+found = [(images.is_cuda, images.cuda(), labels) for (images, labels), _ in zip(loader, range(40))]
 images = torch.cat([one for _, one, _ in found]).float()
 print(json.dumps({
     "on_gpu": found[0][0], "notes": notes, "shape": list(found[0][1].shape), "dtype": str(found[0][1].dtype),

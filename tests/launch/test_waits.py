@@ -12,7 +12,7 @@ import torch
 from fulltilt.launch.job import Job
 from fulltilt.launch.places import place
 from fulltilt.launch.transfers import _waiting
-from fulltilt.launch.waits import Waits
+from fulltilt.launch.waits import Waits, compiles
 from fulltilt.launch.watch import Watch
 
 LIKE_TORCHS = """
@@ -69,6 +69,15 @@ def test_warnings_of_others_are_shown_and_those_that_wait_never_raise() -> None:
         waits.end()
     assert [str(one.message) for one in shown] == ["something else"]
     assert [kind for kind, *_ in heard(waits)] == ["unique"]
+
+
+def test_what_was_compiled_is_known() -> None:
+    from torch._dynamo.utils import counters
+
+    counters.clear()  # others compile, too
+    assert not compiles()
+    assert torch.compile(lambda value: value + 1, backend="eager")(torch.ones(2)).tolist() == [2, 2]
+    assert compiles()
 
 
 def test_outside_of_torchs_calls_the_line_is_known() -> None:

@@ -104,10 +104,10 @@ class Process:
             found = counter.end()
         if not watch.records[-1].beside and found.count:
             watch.launched = found
-        if watch.compiled:  # a mode on all calls would compile it anew
-            self.enough(watch.ended or "steps")
-        from fulltilt.launch.waits import Waits, listening
+        from fulltilt.launch.waits import Waits, compiles, listening
 
+        if watch.compiled or compiles():
+            self.enough(watch.ended or "steps")
         self.waits = Waits(listen=listening)
         self.listened = watch.steps
         self.waits.begin()

@@ -18,6 +18,8 @@ from fulltilt.launch.places import Spot, is_torchs, spot
 
 STEPS = 2
 _SAYS = "called a synchronizing CUDA operation"
+_PROTOTYPE = "Synchronization debug mode is a prototype"
+"""What torch says of the mode itself."""
 _HOOKS = transfers.__file__
 """Methods that are hooked there are counted there, in all steps."""
 _NAMES = {"__getitem__": "a mask as index", "__setitem__": "a mask as index"}
@@ -36,12 +38,15 @@ class Waits:
         self._warned = 0
         self._mode: Any = None
         self._shown: Any = None
-        self._filter = ("always", pattern(_SAYS), UserWarning, None, 0)
+        self._filters = [
+            ("always", pattern(_SAYS), UserWarning, None, 0),
+            ("ignore", pattern(_PROTOTYPE), UserWarning, None, 0),
+        ]
 
     def begin(self) -> None:
         # Not by filterwarnings(), which would make Python forget what it has warned of already.
-        warnings.filters.insert(0, self._filter)  # type: ignore[attr-defined]
         module: Any = warnings
+        module.filters[:0] = self._filters
         self._shown = module._showwarnmsg
         module._showwarnmsg = self._show
         self._mode = _mode(self)
@@ -57,8 +62,7 @@ class Waits:
             self._mode.__exit__(None, None, None)
         module: Any = warnings
         module._showwarnmsg = self._shown
-        if self._filter in warnings.filters:
-            warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
+        module.filters[:] = [one for one in module.filters if one not in self._filters]
 
     def _show(self, message: Any) -> None:
         if not str(message.message).startswith(_SAYS):
@@ -112,6 +116,10 @@ def listening(on: bool) -> None:
     """Ask torch to warn."""
     import torch
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is a prototype
-        torch.cuda.set_sync_debug_mode("warn" if on else "default")
+    torch.cuda.set_sync_debug_mode("warn" if on else "default")
+
+
+def compiles() -> bool:
+    """Whether anything was compiled in this process: with a mode on, it would be compiled anew."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters["frames"].get("total"))
