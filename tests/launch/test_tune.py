@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -172,3 +173,54 @@ def test_the_time_is_kept() -> None:
     late = tuned(Script(), seconds=12.0)
     assert isinstance(late, NotTuned)
     assert "no time" in late.reason
+
+
+class OnGpu(Script):
+    """Four workers are busy with transforms that a GPU would do: without them a batch takes a quarter of the time."""
+
+    def __init__(self, *, mean: float = 0.0) -> None:
+        super().__init__(wait=0.200)
+        self.mean = mean
+        """Of the inputs that the GPU makes; the transforms' is 0."""
+
+    def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+        settings = dict(options.get("settings") or {})
+        self.wait = 0.050 if settings.get("augment") else 0.200
+        (seen,) = super().observe(command, **{**options, "settings": {"loader.num_workers": 4} | settings})
+        noise = (options.get("seed") or 0) % 7 * 0.01
+        assert seen.training is not None
+        return (
+            replace(
+                seen,
+                training=replace(seen.training, device="cuda:0", fused=True),
+                loaders=tuple(
+                    replace(one, augmentation="GPUAugmentation(…)", movable=("Crop",), persistent_workers=True)
+                    for one in seen.loaders
+                ),
+                first_inputs=((self.mean if settings.get("augment") else 0.0, 1.0 + noise),) * 8,
+                first_losses=tuple(loss + noise for loss in seen.first_losses),
+            ),
+        )
+
+
+def test_another_training_is_tried_where_it_is_asked_for_and_held_to_another_seed() -> None:
+    assert "augment" not in _settings(tuned(OnGpu(), "numeric"))
+    script = OnGpu()
+    found = tuned(script, "semantic")
+    assert "augment" in _settings(found)
+    assert isinstance(found, Tuned)
+    assert "mean losses of" in found.plan.verified
+    compared = [one for one in script.asked if one.get("tie_draws")]
+    assert len({one["seed"] for one in compared}) == 2
+
+
+def test_images_that_look_otherwise_are_rolled_back() -> None:
+    found = tuned(OnGpu(mean=2.0), "semantic")
+    assert isinstance(found, Tuned)
+    assert "augment" not in found.plan.settings
+    assert any("another mean" in trial.reason for trial in found.trials)
+
+
+def _settings(found: Tuned | NotTuned) -> Mapping[str, Any]:
+    assert isinstance(found, Tuned)
+    return found.plan.settings
