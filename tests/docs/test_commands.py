@@ -34,6 +34,7 @@ from fulltilt.errors import UnavailableError
 PLACEHOLDERS = {
     "CONFIG": "examples/train.yaml",
     "run.yaml": "examples/train.yaml",
+    "config.yaml": "examples/train.yaml",
     "PHOTO": "photo.jpg",
     "照片": "photo.jpg",
     "FILE…": "clip.mp4",
@@ -43,6 +44,7 @@ PLACEHOLDERS = {
     "NAME": "classification",
     "4242": str(os.getpid()),
 }
+PHOTOGRAPHS = ("train", "folder", "photos")
 PARSED_ONLY = ("run", "bench")
 LOOP = """
 import torch
@@ -69,10 +71,10 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files that the pages' commands speak of."""
     folder = tmp_path_factory.mktemp("workshop")
     (folder / "masks").mkdir()
-    for name in ("train", "folder"):
+    for name in PHOTOGRAPHS:
         (folder / name / "cats").mkdir(parents=True)
-    for number, photo in enumerate(map(_small, photos(3))):
-        for name in ("train", "folder"):
+    for number, photo in enumerate(map(_small, photos(6))):
+        for name in PHOTOGRAPHS:
             (folder / name / "cats" / f"{number}.jpg").write_bytes(photo)
         _mask(photo, folder / "masks" / f"{number}.png")
         (folder / "photo.jpg").write_bytes(photo)
@@ -147,6 +149,8 @@ def _make_room(words: list[str]) -> None:
     """A page's builds are to choose from, not to do one upon the other; a recording is never written over."""
     if words[:2] == ["cache", "build"] and "--dry-run" not in words:
         shutil.rmtree("cache", ignore_errors=True)
+    if words[:2] == ["recipes", "new"]:
+        shutil.rmtree(words[2], ignore_errors=True)
     if "--record" in words:
         Path(words[words.index("--record") + 1]).unlink(missing_ok=True)
 
