@@ -72,10 +72,11 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("workshop")
     (folder / "masks").mkdir()
     for name in PHOTOGRAPHS:
-        (folder / name / "cats").mkdir(parents=True)
+        for kind in ("cats", "dogs"):
+            (folder / name / kind).mkdir(parents=True)
     for number, photo in enumerate(map(_small, photos(6))):
         for name in PHOTOGRAPHS:
-            (folder / name / "cats" / f"{number}.jpg").write_bytes(photo)
+            (folder / name / ("cats", "dogs")[number % 2] / f"{number}.jpg").write_bytes(photo)
         _mask(photo, folder / "masks" / f"{number}.png")
         (folder / "photo.jpg").write_bytes(photo)
         _mask(photo, folder / "mask.png")
