@@ -118,6 +118,7 @@ def test_sessions_are_used_again(paths, engines, monkeypatch):
     parts = [side.submit([(epoch, number) for number in range(12)], range(12)) for epoch in range(5)]
     for part in parts:
         part.wait()
+        side.release(part)
         assert all(sample is not None for sample in part.samples)
     assert engines.count <= 2 * OPEN + 2, "of 60 clips and 30 openings"
     assert side._sessions.used_again >= 10
@@ -126,11 +127,29 @@ def test_sessions_are_used_again(paths, engines, monkeypatch):
     assert len(side._sessions) == 0
 
 
+def test_no_more_is_decoded_ahead_than_there_is_room_for(paths, engines):
+    side = clip_side.ClipSide(clips(paths), torch.device("cpu"), threads=2)
+    parts = [side.submit([(epoch, number) for number in range(4)], range(4)) for epoch in range(5)]
+    parts[0].wait()
+    time.sleep(0.5)
+    assert side.samples <= 4 + 2 * 2, "the first part, and what the others may take beside it"
+    for number, part in enumerate(parts):
+        part.wait()
+        side.release(part)
+        assert side.samples >= 4 * (number + 1) - 2, "counted a moment after it is given"
+    waiting = [side.submit([(0, number) for number in range(12)], range(12)) for _ in range(4)]
+    waiting[-1].dropped = True
+    side.close()  # does not wait for room
+    assert all(part._done.is_set() for part in waiting)
+
+
 def test_handles_and_memory_stay_flat(paths, engines, monkeypatch):
     process, seen = psutil.Process(), []
     side = clip_side.ClipSide(clips(paths, size=(16, 24)), torch.device("cpu"), threads=2)
     for epoch in range(60):  # 720 clips
-        side.submit([(epoch, number) for number in range(12)], range(12)).wait()
+        part = side.submit([(epoch, number) for number in range(12)], range(12))
+        part.wait()
+        side.release(part)
         if epoch in (19, 59):
             seen.append((process.num_fds(), process.memory_info().rss))
     side.close()

@@ -46,8 +46,9 @@ class Splitter:
     def begin(self) -> None:
         """What was under way is dropped."""
         for part, _ in self._parts:
-            if part is not None:
+            if part is not None and self.side is not None:
                 part.dropped = True
+                self.side.release(part)
         self._parts.clear()
 
     def requests(self, steps: Iterator[Step], given: deque[Step]) -> Iterator[Request]:
@@ -67,8 +68,11 @@ class Splitter:
         """The workers' batches with what goes with them, labels put together; to be moved, and then to be `whole`."""
         for pixels, labels, there in batches:
             part, share = self._parts.popleft()
-            if part is not None:
-                part.wait()
+            if part is not None and self.side is not None:
+                try:
+                    part.wait()
+                finally:
+                    self.side.release(part)
             yield joint(pixels, labels, there, part, share)
 
     def _chosen(self, keys: Sequence[tuple[int, int]]) -> list[int]:

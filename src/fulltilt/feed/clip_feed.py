@@ -175,7 +175,7 @@ class ClipFeed(DatasetFeed):
 
 def _shut(mover: Mover, legs: Legs, splitter: Splitter) -> None:
     """The thread that waits for both, then they."""
-    splitter.begin()
     shut(mover, legs)
+    splitter.begin()
     if splitter.side is not None:
         splitter.side.close()

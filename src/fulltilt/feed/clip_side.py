@@ -28,10 +28,12 @@ from fulltilt.feed.open_videos import OpenVideos
 log = logging.getLogger("fulltilt.feed")
 
 Key = tuple[int, int]
-THREADS = 8
-"""Clips that are decoded at once: one decoder alone leaves most of the engines idle, and more are mostly the lock's."""
-OPEN = 2
-"""Videos that each thread keeps open, each with a session."""
+THREADS = 14
+"""Clips that are decoded at once: one decoder alone leaves most of the engines idle, and these keep seven busy."""
+OPEN = 1
+"""Videos that each thread keeps open, each with a session: sessions are used again, so that more would help little."""
+AHEAD = 2
+"""For each thread so many clips may lie on the device or be under way: workers are asked for batches further ahead."""
 _REFUSED = 16
 """When so many files were refused and not one was taken, the engines are given no more."""
 
@@ -39,7 +41,9 @@ _REFUSED = 16
 class Part:
     """Clips of one batch that the GPU decodes."""
 
-    def __init__(self, keys: Sequence[Key], positions: Sequence[int]) -> None:
+    def __init__(self, keys: Sequence[Key], positions: Sequence[int], *, before: int = 0) -> None:
+        self.before = before
+        """Clips that were asked for before these."""
         self.keys, self.positions = list(keys), list(positions)
         """Which clips, and where they belong in the batch."""
         self.samples: list[Any] = [None] * len(keys)
@@ -88,12 +92,15 @@ class ClipSide:
         self._refused: set[str] = set()
         self._taken = False
         self._closing = False
+        self._asked = self._released = 0
+        """Clips, in all."""
+        self._room = threading.Condition()
         self.trouble: str | None = None
         """Why the engines are to be given nothing more."""
         self.samples, self.seconds = 0, 0.0
         """Clips so far, and the time that they took the threads."""
         self._threads = [
-            threading.Thread(target=self._run, name=f"fulltilt-nvdec-{number}", daemon=True)
+            threading.Thread(target=self._run, args=(_stream(device),), name=f"fulltilt-nvdec-{number}", daemon=True)
             for number in range(threads)
         ]
         for thread in self._threads:
@@ -105,7 +112,8 @@ class ClipSide:
 
     def submit(self, keys: Sequence[Key], positions: Sequence[int]) -> Part:
         """Have these clips decoded, those of one video in one pass."""
-        part = Part(keys, positions)
+        part = Part(keys, positions, before=self._asked)
+        self._asked += len(part.keys)
         by_entry: dict[int, list[int]] = {}
         for place, (_, number) in enumerate(part.keys):
             by_entry.setdefault(number // self._source.clips, []).append(place)
@@ -113,21 +121,29 @@ class ClipSide:
             self._queue.put((part, places))
         return part
 
+    def release(self, part: Part) -> None:
+        """The loop has it, or nobody wants it: others may take its room."""
+        with self._room:
+            self._released += len(part.keys)
+            self._room.notify_all()
+
     def close(self) -> None:
         """Finish the clips that are being decoded, drop the others, and end."""
-        self._closing = True
+        with self._room:
+            self._closing = True
+            self._room.notify_all()
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
             thread.join()
         self._sessions.close()
 
-    def _run(self) -> None:
+    def _run(self, stream: torch.cuda.Stream | None) -> None:
         videos = OpenVideos(OPEN, self._open)
-        stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None  # type: ignore[no-untyped-call]
         try:
             while (task := self._queue.get()) is not None:
                 part, places = task
+                self._wait_for_room(part)
                 if part.dropped or self._closing:
                     part.fail(len(places), None)
                     continue
@@ -143,6 +159,12 @@ class ClipSide:
                 self.samples, self.seconds = self.samples + len(places), self.seconds + time.perf_counter() - began
         finally:
             videos.close()
+
+    def _wait_for_room(self, part: Part) -> None:
+        """Parts are begun in the order in which they are taken, so that the next one to be taken never waits."""
+        most = AHEAD * len(self._threads)
+        with self._room:
+            self._room.wait_for(lambda: part.before - self._released < most or part.dropped or self._closing)
 
     def _made(self, keys: list[Key], videos: OpenVideos[DeviceVideo]) -> list[Any]:
         path = self._source.entries[keys[0][1] // self._source.clips].path
@@ -165,7 +187,7 @@ class ClipSide:
         return sample[0].to(self._device), sample[1]
 
     def _open(self, path: str, known: Known | None) -> DeviceVideo:
-        return on_device(
+        return DeviceVideo(
             Path(path), device=self._device, known=known, quality=self._source.quality, sessions=self._sessions
         )
 
@@ -178,8 +200,8 @@ class ClipSide:
             log.warning("%s: the CPU decodes it, and others of which the GPU's engines say so", reason)
 
 
-on_device = DeviceVideo
-"""Opens a video whose frames are on the device."""
+def _stream(device: torch.device) -> torch.cuda.Stream | None:
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 
 def pixels_of(sample: Any) -> Tensor:
