@@ -8,7 +8,10 @@ from fulltilt.recipes.catalog import RECIPES
 from fulltilt.recipes.plain import train_plainly
 from fulltilt.train.build import make_trainer
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork:DeprecationWarning"),  # a DataLoader on 3.12
+]
 
 MEDIUM = {
     "segmentation": (
