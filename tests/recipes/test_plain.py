@@ -76,7 +76,7 @@ def test_precision_is_what_the_file_asks_for():
         != train_plainly(config("training.max_steps=6", "training.use_amp=true")).losses
     )
     assert plain._precision(config("training.precision=fp16").training) is torch.float16
-    assert plain._precision(config("training.precision=tf32").training) is None
+    assert plain._precision(config().training) is None
 
 
 @pytest.mark.parametrize(
@@ -84,6 +84,7 @@ def test_precision_is_what_the_file_asks_for():
     [
         ("training.ema_decay=0.9", "training.ema_decay: a plain loop does not do that"),
         ("training.accumulate=2", "training.accumulate: a plain loop does not"),
+        ("training.precision=tf32", "training.precision=tf32: a plain loop does not"),
         ("data.batch_size=auto", "data.batch_size: 'auto' is not for a plain loop"),
         ("training.loss=null", "training.loss: missing"),
         ("data={source: 'fulltilt.train.shapes:shapes', args: {count: 4}, drop_last: true}", "gives no batch"),
