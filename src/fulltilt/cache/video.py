@@ -79,15 +79,27 @@ def part_key(path: str | os.PathLike[str], part: int, stamp: tuple[int, ...], di
 
 
 def cached_frames(
-    cache: Cache, path: str, numbers: Sequence[int], *, count: int, size: tuple[int, int]
+    cache: Cache,
+    path: str,
+    numbers: Sequence[int],
+    *,
+    count: int,
+    size: tuple[int, int],
+    window: tuple[slice, slice] = (slice(None), slice(None)),
 ) -> Pixels | None:
-    """Frames of a video of `count`, N×H×W×3; None where one is missing, the file has changed or the size is another."""
+    """Frames of a video of `count`, N×H×W×3; None where one is missing, the file has changed or the size is another.
+
+    Args:
+        window: rows and columns that are wanted of each.
+    """
     try:
         stamp = stamp_of(os.stat(path))
     except OSError:
         return None
     height, width = size
-    out = np.empty((len(numbers), height, width, 3), np.uint8)
+    rows, columns = window
+    shape = (len(numbers), len(range(height)[rows]), len(range(width)[columns]), 3)
+    out = np.empty(shape, np.uint8)
     strips: dict[int, Pixels] = {}
     for place, number in enumerate(numbers):
         part, at = divmod(number, PART)
@@ -97,7 +109,7 @@ def cached_frames(
             if entry is None or (entry.height, entry.width, entry.channels) != (frames * height, width, 3):
                 return None
             strips[part] = cache.pixels(entry).reshape(frames, height, width, 3)
-        out[place] = strips[part][at]
+        out[place] = strips[part][at, rows, columns]
     return out
 
 

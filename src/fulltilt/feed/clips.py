@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from fulltilt.cache import Cache
 from fulltilt.cache.video import cached_frames
@@ -184,9 +185,10 @@ class VideoClips:
         there = [sample for sample in samples if sample is not None]
         if not there:
             return None
+        # In a worker process torch's own function stacks in memory that is shared already: one copy less.
         if isinstance(there[0], Tensor):
-            return torch.stack(there)
-        return tuple(torch.stack([torch.as_tensor(sample[part]) for sample in there]) for part in range(2))
+            return default_collate(there)
+        return tuple(default_collate([sample[part] for sample in there]) for part in range(2))
 
     def collate_told(self, samples: list[Any]) -> tuple[Tensor | None, Tensor | None, Tensor]:
         """Clips, labels, and which samples they are of; what was left out is in neither."""
@@ -233,14 +235,15 @@ class VideoClips:
         wanted = [self.frames_of(entry, outline, epoch, number) for epoch, number in pairs]
         cover, top, left = _cover((outline.height, outline.width), self.size)
         numbers = np.concatenate(wanted).tolist()
-        pixels: NDArray[np.uint8] | Tensor | None = self._cached(path, outline, numbers, cover)
+        window = slice(top, top + self.size[0]), slice(left, left + self.size[1])
+        pixels: NDArray[np.uint8] | Tensor | None = self._cached(path, outline, numbers, cover, window)
         if pixels is None:
             stay = videos.goes_on(path, numbers)
             video = videos.get(path)
             before = video.decoded
             pixels = video.frames(numbers, size=cover, stay=stay)
             self._count(video.decoded - before, len(numbers))
-        pixels = pixels[:, top : top + self.size[0], left : left + self.size[1]]
+            pixels = pixels[:, *window]
         if not isinstance(pixels, Tensor):
             pixels = torch.from_numpy(np.ascontiguousarray(pixels))
         clips = pixels.reshape(len(pairs), self.length, *self.size, 3).unbind()
@@ -273,14 +276,19 @@ class VideoClips:
         self._frames[line] += torch.tensor([decoded, given])
 
     def _cached(
-        self, path: str, video: Video | DeviceVideo, numbers: Sequence[int], size: tuple[int, int]
+        self,
+        path: str,
+        video: Video | DeviceVideo,
+        numbers: Sequence[int],
+        size: tuple[int, int],
+        window: tuple[slice, slice],
     ) -> NDArray[np.uint8] | None:
         if self._cache_folder is None:
             return None
         cache: Cache | None = getattr(self._here, "cache", None)
         if cache is None:
             cache = self._here.cache = Cache.open(self._cache_folder)
-        return cached_frames(cache, path, numbers, count=len(video), size=size)
+        return cached_frames(cache, path, numbers, count=len(video), size=size, window=window)
 
     def _tell(self, entry: int, error: BaseException) -> None:
         if not self._told[entry]:
