@@ -123,6 +123,11 @@ def _readme(recipe: Recipe, folder: Path, *, own: bool) -> str:
         "| model.py | the model, and what goes with it |\n"
         "| runs/config | checkpoints, log.jsonl, the configuration as it was used |\n",
     ]
+    if recipe.name in ("classification", "segmentation"):
+        parts.append(
+            "`data.val_share` of the pictures are set aside for validation, the same ones for the same\n"
+            "`training.seed`; `data.val_source` (and `data.val_masks`) in its place names others.\n"
+        )
     if not own:
         options, what = _OWN[recipe.name]
         parts.append(

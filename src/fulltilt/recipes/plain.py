@@ -207,9 +207,7 @@ def _check(config: Config) -> None:
         if getattr(getattr(config, section), key) is not None
     ]
     asked += ["training.accumulate"] if config.training.accumulate != 1 else []
-    asked += (
-        ["training.precision=tf32"] if config.training.precision == "tf32" else []
-    )  # as torch has it: for convolutions
+    asked += ["training.precision=tf32"] if config.training.precision == "tf32" else []  # a switch of the whole process
     if asked:
         raise InputError(f"{', '.join(asked)}: a plain loop does not do that; `fulltilt train` does")
 
