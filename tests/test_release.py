@@ -43,6 +43,7 @@ print(json.dumps({"file": fulltilt.__file__, "last": seen.steps[-1].number, "pha
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the sdist and the wheel that was built from it; nothing is downloaded."""
+    pytest.importorskip("build")
     copy = tmp_path_factory.mktemp("checkout")  # an old build/ beside the sources would get into the wheel
     for name in SOURCES:
         shutil.copy(ROOT / name, copy)

@@ -141,8 +141,9 @@ def test_a_pages_commands_run(page, workshop, monkeypatch, request):
             continue
         _make_room(words)
         done = CliRunner().invoke(app, words)
-        no_gpu = "--fail-under" in words and isinstance(done.exception, UnavailableError)
-        assert done.exit_code == 0 or no_gpu, f"{command}: {done.output}{done.exception!r}"
+        # Here a GPU is idle, which is less than was asked for, or there is none.
+        may_fail = "--fail-under" in words and isinstance(done.exception, UnavailableError | SystemExit)
+        assert done.exit_code == 0 or may_fail, f"{command}: {done.output}{done.exception!r}"
         _run.add(_as_run(words))
 
 

@@ -46,9 +46,10 @@ model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), t
 
 def train_one_epoch():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    device = next(model.parameters()).device
     for inputs, labels in train_loader:
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(inputs.to(next(model.parameters()).device)), labels).backward()
+        torch.nn.functional.cross_entropy(model(inputs.to(device)), labels.to(device)).backward()
         optimizer.step()
 
 
