@@ -189,7 +189,7 @@ for _ in range(100_000):
     read = output[0, :3].tolist()  # list
     host = output[0].cpu().numpy()  # numpy
     text = f"{output[0, 0]}"  # format
-    loss = output.square().mean() + 0 * kept.sum()
+    loss = output.square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

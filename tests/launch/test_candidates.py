@@ -7,6 +7,7 @@ from typing import Any
 
 from fulltilt.diagnose.finding import Finding, Level
 from fulltilt.launch.candidates import candidates, describe, level_of, neighbours
+from fulltilt.launch.edits import by_hand
 from fulltilt.launch.settings import SETTINGS
 from fulltilt.measure.observation import Loader, Observation, Step, Training
 
@@ -142,3 +143,10 @@ def test_a_batch_is_doubled_as_long_as_an_epoch_has_steps() -> None:
     for samples, wanted in ((100_000, [64]), (600, []), (None, [])):
         found = neighbours({"loader.batch_size": 32}, cores=4, waits=0.0, samples=samples)
         assert [one["loader.batch_size"] for one in found] == wanted
+
+
+def test_the_augmentation_to_write_by_hand_has_the_transforms_own_figures() -> None:
+    lines = by_hand({"augment": True, "loader.batch_size": 64}, augmentation="GPUAugmentation(size=(224, 224))")
+    assert "augment = GPUAugmentation(size=(224, 224))" in lines
+    assert any("batch_size=64), with a learning rate to match" in line for line in lines)
+    assert not any("GPUAugmentation(size" in line for line in by_hand({"tf32": True}, augmentation="GPUAugmentation()"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,16 @@ def test_what_was_compiled_is_known() -> None:
     assert not compiles()
     assert torch.compile(lambda value: value + 1, backend="eager")(torch.ones(2)).tolist() == [2, 2]
     assert compiles()
+
+
+def test_a_wait_within_backward_is_named_without_its_time() -> None:
+    backward = type(unique)(unique.__code__, unique.__globals__ | {"unique": unique}, "backward")
+    backward.__kwdefaults__ = unique.__kwdefaults__
+    waits = Waits(listen=lambda _: None)
+    waits.begin()
+    waits.called(backward, (torch.ones(2),), {}, time.perf_counter_ns)
+    waits.end()
+    assert [(kind, seconds) for kind, _, _, seconds in heard(waits) if kind == "backward"] == [("backward", 0.0)]
 
 
 def test_outside_of_torchs_calls_the_line_is_known() -> None:

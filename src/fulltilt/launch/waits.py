@@ -22,6 +22,8 @@ _PROTOTYPE = "Synchronization debug mode is a prototype"
 """What torch says of the mode itself."""
 _HOOKS = transfers.__file__
 """Methods that are hooked there are counted there, in all steps."""
+_MUCH_ELSE = frozenset({"backward"})
+"""Somewhere in it something waits; how long, its own time does not tell."""
 _NAMES = {"__getitem__": "a mask as index", "__setitem__": "a mask as index"}
 
 
@@ -78,7 +80,8 @@ class Waits:
         found = function(*args, **kwargs)
         if self._warned > before and not _from_ours(sys._getframe(2)):
             name = getattr(function, "__name__", "sync")
-            self._note(spot(3), _NAMES.get(name, name), clock() - began)
+            spent_ns = 0 if name in _MUCH_ELSE else clock() - began
+            self._note(spot(3), _NAMES.get(name, name), spent_ns)
         return found
 
     def _note(self, at: Spot | None, kind: str, spent_ns: int) -> None:
