@@ -86,3 +86,19 @@ def _names(nav: list[object]) -> list[str]:
         else:
             found.append(str(entry))
     return found
+
+
+def test_files_that_are_named_as_a_guides_place_are_there():
+    text = (
+        (ROOT / "docs" / "guides.md")
+        .read_text(encoding="utf-8")
+        .replace("monitor_gpu.py", "")
+        .replace("`benchmark", "")
+    )
+    named = re.findall(r"(?<![\w./])((?:[\w-]+/)*[\w-]+\.(?:py|yaml)|(?:[\w-]+/)+)(?=[\s;,|):])", text)
+    assert len(named) > 30
+    places = (ROOT, ROOT / "src" / "fulltilt", ROOT / "recipes")
+    known = {file.name for place in places[1:] for file in place.rglob("*")}
+    for name in named:
+        there = any((place / name).exists() for place in places)
+        assert there or ("/" not in name and name in known), f"there is no {name}"
