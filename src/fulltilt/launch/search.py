@@ -44,6 +44,8 @@ _LEAST_PAIRS = 2
 """Before the best is settled on: one pair alone does not say how far pairs lie apart."""
 _LARGE = 0.5
 """For a gain beyond that one will do."""
+_UNSTEADY = 0.03
+"""How far trials of the same settings lie apart on a machine that is not ours alone."""
 _KEPT_BACK = 2
 """Trials for that last question, which others leave time for."""
 _MARGIN = 1.2
@@ -115,16 +117,26 @@ class _Search:
         return pays
 
     def by_turns(
-        self, settings: Mapping[str, Any], other: Mapping[str, Any], *, most: int, keep_back: int, pairs: int = 0
+        self,
+        settings: Mapping[str, Any],
+        other: Mapping[str, Any],
+        *,
+        most: int,
+        keep_back: int,
+        pairs: int = 0,
+        beside: bool = True,
     ) -> tuple[float, float]:
-        """Both, as often as it takes until it is plain which is faster (and until there are as many pairs)."""
+        """Both, as often as it takes until it is plain which is faster (and until there are as many pairs).
+
+        `beside`: before something is turned down there has to be a pair, even where trials have not scattered so far.
+        """
         one, two = _key(settings), _key(other)
         gain, error = self.against(settings, other)
         for _ in range(most):
             known = self.history.pairs(one, two)
             unclear = abs(gain - LEAST_GAIN) < _SURE * error
             # What looks slower may have met another machine: it is held against something of the same minute.
-            stale = gain < LEAST_GAIN and not known
+            stale = gain < LEAST_GAIN and not known and (beside or self.history.scatter > _UNSTEADY)
             if not (stale or len(known) < pairs or (unclear and gain > -_LOST)):
                 break
             if not self.has_time_for(1 + keep_back):
@@ -144,7 +156,7 @@ class _Search:
         if isinstance(got, str):
             self._note(title, part, None, kept=False, reason=f"{got}; it stays")
             return True
-        loss, _ = self.by_turns(whole, part, most=1, keep_back=_KEPT_BACK)
+        loss, _ = self.by_turns(whole, part, most=1, keep_back=_KEPT_BACK, beside=False)
         missed = loss >= LEAST_GAIN
         reason = f"{_signed(1 / (1 + loss) - 1)}: " + ("it stays" if missed else "not missed, left out")
         self._note(title, part, got, kept=not missed, reason=reason)
