@@ -108,6 +108,11 @@ def test_a_loop_that_fails_is_summed_up_and_not_shown(plain):
     assert plain["failed"].startswith("fulltilt: 1 step: too few")
 
 
+def test_a_loop_that_was_forgotten_ends_when_the_next_begins(plain):
+    assert plain["steps"] == [EPOCHS * 8, EPOCHS * 2]
+    assert len(plain["lines"]) == 1
+
+
 def test_under_diagnose_it_leaves_the_watching_to_it(plain):
     assert plain["under diagnose"] is None
     assert 0 < plain["counted under diagnose"]["train_accuracy"] < 1

@@ -63,7 +63,7 @@ class HuggingFaceCallback(TrainerCallback):
         return self._watching.summary
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
-        self._end(show=False)  # a `train` that failed has not said so
+        self._end(failed=True)  # a `train` that failed has not said so
         self._watching.start()
         if self._metrics is not None and model is not None:
             self._hook = model.register_forward_hook(self._forwarded, with_kwargs=True)
@@ -74,13 +74,13 @@ class HuggingFaceCallback(TrainerCallback):
             state.log_history.append({**values, "epoch": state.epoch, "step": state.global_step})
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        self._end(show=True)
+        self._end()
 
-    def _end(self, *, show: bool) -> None:
+    def _end(self, *, failed: bool = False) -> None:
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
-        self._watching.stop(show=show)
+        self._watching.stop(failed=failed)
 
     def _forwarded(self, model: Any, args: Any, kwargs: Any, output: Any) -> None:  # noqa: ARG002
         if model.training:

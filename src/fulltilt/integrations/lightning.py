@@ -72,4 +72,4 @@ class LightningCallback(Callback):
         self._watching.stop()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
-        self._watching.stop(show=False)
+        self._watching.stop(failed=True)

@@ -70,13 +70,13 @@ class Watching:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop(show=error is None)
+        self.stop(failed=error is not None)
 
     def start(self) -> None:
         """Begin: the thread that calls this is the one that trains."""
         global _active  # noqa: PLW0603  # torch's hooks are the process's, and so is this
         if _active is not None:  # a trainer that failed may not have told its callback
-            _active.stop(show=False)
+            _active.stop(failed=True)
         self.summary, self._totals, self._epochs = None, Totals(), []
         if _is_watched():
             return
@@ -89,10 +89,16 @@ class Watching:
         self._sampling = Sampling(self._interval)
         self._sampling.start()
 
-    def stop(self, *, show: bool = True) -> LoopSummary | None:
-        """End, and sum up; a second call does nothing. None where `fulltilt diagnose` or `run` watches already."""
+    def stop(self, *, failed: bool = False) -> LoopSummary | None:
+        """End, and sum up; a second call does nothing. None where `fulltilt diagnose` or `run` watches already.
+
+        Args:
+            failed: the loop ended with an error: nothing is shown, and metrics that other ranks would have to take part
+                in are not asked for.
+        """
         global _active  # noqa: PLW0603
-        self.compute()
+        if not failed:
+            self.compute()
         if self._beside is not None:
             self._beside.close()
             self._beside = None
@@ -116,7 +122,7 @@ class Watching:
             metrics=self._epochs,
             observation=seen,
         )
-        if show and self._show is not None and rank_and_world()[0] == 0:
+        if not failed and self._show is not None and rank_and_world()[0] == 0:
             self._show(self.summary.line())
         return self.summary
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from torchmetrics.classification import MulticlassAccuracy
 
 from fulltilt.errors import InputError
-from fulltilt.integrations import watching
+from fulltilt.integrations import Watching, watching
 from fulltilt.launch.job import VARIABLE, Job
 
 torch.set_num_threads(1)
@@ -70,6 +70,14 @@ def main(out: Path) -> None:
             train(lambda: own, after=lambda *_: 1 / 0)
     except ZeroDivisionError:
         found["failed"] = run.summary.line()
+
+    forgotten, next_one = Watching(show=show), Watching(show=None)
+    forgotten.start()  # as by a trainer's callback that is never told of the end
+    train(lambda: own)
+    next_one.start()
+    train(lambda: own[:2])
+    next_one.stop()
+    found["steps"] = [forgotten.summary.steps, next_one.summary.steps]
 
     Job(out=str(out.parent)).write(out.with_name("job.json"))
     os.environ[VARIABLE] = str(out.with_name("job.json"))
