@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import shutil
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -14,8 +16,9 @@ import torch
 from tests.decode.video.support import make, sequential
 
 from fulltilt.augment import GPUAugmentation
+from fulltilt.decode.video import open_video
 from fulltilt.errors import DecodeError, InputError
-from fulltilt.feed import VideoClips, feed
+from fulltilt.feed import VideoClips, feed, open_videos
 
 
 @pytest.fixture(scope="module")
@@ -228,6 +231,37 @@ def test_memory_and_handles_stay_flat_over_10000_clips(tmp_path):
     assert handles_later <= handles
     assert memory_later - memory < 10e6
     assert len(source._videos()) == 2
+
+
+def test_a_closed_video_keeps_no_decoder(tmp_path):
+    """More videos than are open: what is known of them stays, their pictures go."""
+    first = make(tmp_path / "v", count=12, size=(640, 360))
+    paths = [first, *(Path(shutil.copy(first, tmp_path / f"{number}.mp4")) for number in range(39))]
+    source, process, seen = VideoClips(paths, length=4, size=(36, 64), open_videos=2), psutil.Process(), []
+    for number in range(40):
+        source[0, number]
+        if number in (9, 39):
+            seen.append((process.num_fds(), process.memory_info().rss))
+    (handles, memory), (handles_later, memory_later) = seen
+    assert handles_later <= handles
+    assert memory_later - memory < 20e6, "thirty decoders of 640×360 hold more than 60 MB"
+
+
+def test_what_is_known_of_files_is_kept_within_limits(tmp_path, monkeypatch):
+    monkeypatch.setattr(open_videos, "KNOWN_FRAMES", 50)
+    paths = [str(make(tmp_path / f"v{number}", count=20)) for number in range(4)]
+    opened = []
+
+    def open_one(path, known):
+        opened.append((path, known is not None))
+        return open_video(path, known=known)
+
+    videos = open_videos.OpenVideos(1, open_one)
+    for path in [*paths[:2], paths[0], *paths[2:], paths[0], paths[3]]:
+        videos.outline(path)
+        videos.get(path)
+    assert [known for _, known in opened] == [False, False, True, False, False, False, True]
+    videos.close()
 
 
 def test_processes_are_forked_while_others_decode(folder):

@@ -13,6 +13,8 @@ from fulltilt.machine.decision import Decision
 
 Opened = TypeVar("Opened", Video, DeviceVideo)
 Stamp = tuple[int, int]
+KNOWN_FRAMES = 1_000_000
+"""Of all files of which is kept what is known of them: their times are what takes memory, about 40 bytes each."""
 
 
 class OpenVideos(Generic[Opened]):
@@ -22,7 +24,9 @@ class OpenVideos(Generic[Opened]):
         self._most = most
         self._open_one: Callable[[str, Known | None], Opened] = open_one
         self._open: OrderedDict[str, Opened] = OrderedDict()
-        self._before: dict[str, tuple[Stamp, Opened]] = {}
+        self._before: OrderedDict[str, tuple[Stamp, Opened]] = OrderedDict()
+        self._frames = 0
+        """Of those."""
         self._ends: dict[str, int] = {}
         """The frame behind the last one that was taken."""
 
@@ -44,9 +48,20 @@ class OpenVideos(Generic[Opened]):
         stamp = stamp_of(path)
         at, before = self._before.get(path, (None, None))
         video = self._open_one(path, before.known if before is not None and at == stamp else None)
-        self._before[path] = (stamp, video)
         self._open[path] = video
+        self._keep(path, stamp, video)
         return video
+
+    def _keep(self, path: str, stamp: Stamp, video: Opened) -> None:
+        if path in self._before:
+            self._frames -= len(self._before.pop(path)[1])
+        self._before[path] = (stamp, video)
+        self._frames += len(video)
+        for other in [other for other in self._before if other not in self._open]:
+            if self._frames <= KNOWN_FRAMES:
+                return
+            self._frames -= len(self._before.pop(other)[1])
+            self._ends.pop(other, None)
 
     def goes_on(self, path: str, frames: Sequence[int]) -> bool:
         """Whether these frames could have been decoded on from the last ones: whoever takes them goes forward."""

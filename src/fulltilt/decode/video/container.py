@@ -60,7 +60,21 @@ class Container:
         self.decoded = 0
         """Packets that have gone into the decoder."""
         self._av = pyav()
-        self._file, self.stream = self._open()
+        self._file: InputContainer | None
+        self._stream: VideoStream | None
+        self._file, self._stream = self._open()
+
+    @property
+    def file(self) -> InputContainer:
+        if self._file is None:
+            raise InputError(f"{self.path} is closed")
+        return self._file
+
+    @property
+    def stream(self) -> VideoStream:
+        if self._stream is None:
+            raise InputError(f"{self.path} is closed")
+        return self._stream
 
     def _open(self) -> tuple[InputContainer, VideoStream]:
         av = self._av
@@ -108,7 +122,7 @@ class Container:
         packets: list[PacketFacts] = []
         timed = True
         try:
-            for packet in self._file.demux(self.stream):  # what was read before an error counts
+            for packet in self.file.demux(self.stream):  # what was read before an error counts
                 if not packet.size:
                     continue
                 key = packet.is_keyframe and (not h264 or h264_entry(bytes(packet), extradata))
@@ -126,19 +140,19 @@ class Container:
     def begin(self) -> None:
         """To the first frame. By opening it anew: not every format can be rewound."""
         self.close()
-        self._file, self.stream = self._open()
+        self._file, self._stream = self._open()
 
     def seek(self, time: int) -> bool:
         """To the last key frame at or before a time, going by the file's own index; False where it can't."""
         try:
-            self._file.seek(time, stream=self.stream, backward=True)
+            self.file.seek(time, stream=self.stream, backward=True)
         except (self._av.FFmpegError, OSError):
             return False
         return True
 
     def packets(self) -> Iterator[Any]:
         """Undecoded, from here on, in the file's order."""
-        yield from (packet for packet in self._file.demux(self.stream) if packet.size)
+        yield from (packet for packet in self.file.demux(self.stream) if packet.size)
 
     def pictures(self, course: Course) -> Iterator[VideoFrame]:
         """Decoded frames from here on, in the order in which they are shown.
@@ -146,7 +160,7 @@ class Container:
         A packet that can't be decoded is passed over: the frame is missing, and who wants it says so.
         """
         av = self._av
-        packets = self._file.demux(self.stream)
+        packets = self.file.demux(self.stream)
         while True:
             try:
                 packet = next(packets)
@@ -180,7 +194,10 @@ class Container:
             return []
 
     def close(self) -> None:
-        self._file.close()
+        """The decoder's pictures go with the stream, however long this object is kept: megabytes of them."""
+        if self._file is not None:
+            self._file.close()
+        self._file = self._stream = None
 
 
 def _said(error: BaseException) -> str:

@@ -32,6 +32,10 @@ class Converter:
             turn: quarter turns, counterclockwise, that make pictures upright.
         """
         self._turn, self._fast = turn, fast
+        self.forget()
+
+    def forget(self) -> None:
+        """Let the tables go; they are made anew for the next picture."""
         self._scale, self._colour = _reformatter(), _reformatter()
 
     def __call__(self, picture: VideoFrame, out: Pixels) -> None:

@@ -188,7 +188,9 @@ class Video:
         return out
 
     def close(self) -> None:
-        self._pictures = iter(())
+        """What it says of itself can still be asked."""
+        self._pictures, self._numbers, self._position = iter(()), {}, None
+        self._convert.forget()
         self._container.close()
 
     def __enter__(self) -> Video:
