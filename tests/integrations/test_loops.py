@@ -61,7 +61,7 @@ def check(summary: dict[str, Any], line: str) -> None:
 def check_slow(summary: dict[str, Any]) -> None:
     """Nobody loads beside the loop: each batch is waited for."""
     assert summary["data_wait"] * summary["seconds"] >= 0.99 * (STEPS - 1) * BATCH_SECONDS
-    evaluated = EPOCHS * (SAMPLES // BATCH - 2) * BATCH_SECONDS  # two are fetched before the first is evaluated
+    evaluated = EPOCHS * (SAMPLES // BATCH - 1) * BATCH_SECONDS  # one may be fetched before anything is evaluated
     assert summary["phases"]["eval"] * summary["seconds"] >= 0.99 * evaluated
     assert summary["phases"]["checkpoint"] > 0
 

@@ -1,6 +1,6 @@
 """fulltilt inside somebody else's loop: what it waited for, said at its end.
 
-watching.py      any loop of torch's, as a `with` block     summary.py    all its steps, as data and as a line (pure)
+loop.py          any loop of torch's, as a `with` block     summary.py    all its steps, as data and as a line (pure)
 lightning.py     a callback for Lightning                   sampling.py   the machine, read beside the loop
 huggingface.py   a callback for Hugging Face's Trainer
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fulltilt.integrations.huggingface import HuggingFaceCallback as HuggingFaceCallback
     from fulltilt.integrations.lightning import LightningCallback as LightningCallback
+    from fulltilt.integrations.loop import Watching as Watching
+    from fulltilt.integrations.loop import watching as watching
     from fulltilt.integrations.summary import LoopSummary as LoopSummary
-    from fulltilt.integrations.watching import Watching as Watching
-    from fulltilt.integrations.watching import watching as watching
 
 __all__ = ["HuggingFaceCallback", "LightningCallback", "LoopSummary", "Watching", "watching"]
 
@@ -25,8 +25,8 @@ _HOMES = {
     "HuggingFaceCallback": "huggingface",
     "LightningCallback": "lightning",
     "LoopSummary": "summary",
-    "Watching": "watching",
-    "watching": "watching",
+    "Watching": "loop",
+    "watching": "loop",
 }
 
 
@@ -37,5 +37,5 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     value = getattr(import_module(f"fulltilt.integrations.{home}"), name)
-    globals()[name] = value  # `watching` the function, not the module of its name
+    globals()[name] = value  # found directly from now on
     return value

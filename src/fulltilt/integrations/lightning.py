@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fulltilt.errors import InputError, UnavailableError
+from fulltilt.integrations.loop import Watching
 from fulltilt.integrations.summary import LoopSummary
-from fulltilt.integrations.watching import Watching
 
 if TYPE_CHECKING:
     from fulltilt.assist.beside import Metrics

@@ -57,7 +57,7 @@ def main(out: Path) -> None:
     train(lambda: loader)
     found["after"] = run.summary.to_json() == found["plain"]
 
-    module = sys.modules["fulltilt.integrations.watching"]
+    module = sys.modules["fulltilt.integrations.loop"]
     module.KEPT_STEPS = 4
     own = [(torch.randn(BATCH, 16), torch.randint(4, (BATCH,))) for _ in range(8)]
     with watching(show=None) as run:

@@ -111,9 +111,10 @@ class Watching:
         watch = process.watch
         watch.thread = 0
         machine = self._sampling.end()
-        self._totals.end(watch.timeline.rest())
+        rest = watch.timeline.rest()
         seen = _seen(process)
         self._totals.add(watch.records)  # only now: the GPU's figures have come
+        self._totals.end(rest)
         self.summary = summarised(
             self._totals,
             machine,
