@@ -148,17 +148,17 @@ RECIPES = {
             wanted=0.8,
             requires="video",
             small=(
-                "data.args={count: 48, clips: 2, frames: 128, length: 64, height: 32, width: 32, size: 32, threads: 1}",
+                "data.args={count: 48, clips: 2, frames: 128, length: 48, height: 32, width: 32, size: 32, threads: 1}",
                 "data.val_args={count: 16, seed: 1, frames: 128, length: 128, jitter: false, height: 32, width: 32,"
                 " size: 32, threads: 1}",
                 "data.num_workers=0",
                 "data.batch_size=4",
                 "data.val_batch_size=8",
                 "model.args={classes: 4, widths: [16, 32, 64], blocks: 1, reduction: 2, hidden: 64}",
-                "training.epochs=7",
-                "training.lr=6e-3",
+                "training.epochs=8",
+                "training.lr=8e-3",
                 "training.use_amp=false",
-                "training.eval_interval=7",
+                "training.eval_interval=8",
             ),
         ),
     )

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-ACTIONS = ("sweep", "bounce", "circle", "pulse")
-"""From side to side, up and down, around, larger and smaller. Their numbers begin with 1: 0 is none of them."""
+ACTIONS = ("sweep", "bounce", "pulse", "blink")
+"""From side to side, up and down, larger and smaller, dark and bright. Their numbers begin with 1: 0 is none of them."""
 LEAST_FRAMES, MOST_FRAMES = 16, 48
 _LEAST_GAP, _MOST_GAP = 8, 28
-_REACH = 0.16
+_REACH = 0.22
 """How far the disc goes, of the picture's shorter side."""
 
 
@@ -47,7 +47,7 @@ def pictures(frames: int, height: int, width: int, seed: int, number: int) -> It
     ground = _ground(random, height, width)
     colour = random.uniform(170, 255, 3).astype(np.float32)
     side = min(height, width)
-    for row, column, size in _course(random, frames, script(frames, seed, number)):
+    for row, column, size, light in _course(random, frames, script(frames, seed, number)):
         picture = ground.copy()
         centre, radius = (row * height, column * width), size * side
         top, left = (max(0, math.floor(at - radius - 1)) for at in centre)
@@ -56,7 +56,7 @@ def pictures(frames: int, height: int, width: int, seed: int, number: int) -> It
         y = np.arange(top, top + part.shape[0], dtype=np.float32)[:, None] + 0.5 - centre[0]
         x = np.arange(left, left + part.shape[1], dtype=np.float32)[None] + 0.5 - centre[1]
         cover = np.clip(radius - np.hypot(y, x) + 0.5, 0, 1)[..., None]
-        part += cover * (colour - part)
+        part += cover * (light * colour - part)
         picture += random.normal(0, 6)  # the light flickers
         yield np.clip(picture, 0, 255).astype(np.uint8)
 
@@ -69,11 +69,11 @@ def _ground(random: np.random.Generator, height: int, width: int) -> NDArray[np.
 
 
 def _course(random: np.random.Generator, frames: int, actions: list[Action]) -> NDArray[np.float64]:
-    """Row and column of the disc's centre, and its radius, for every frame; as parts of the picture."""
+    """Row and column of the disc's centre and its radius, as parts of the picture, and its light, for every frame."""
     homes = random.uniform(0.35, 0.65, (len(actions) + 1, 2))
-    usual = random.uniform(0.1, 0.16)
-    found = np.empty((frames, 3))
-    found[:, 2] = usual
+    usual = random.uniform(0.13, 0.18)
+    found = np.empty((frames, 4))
+    found[:, 2:] = usual, 1.0
     before = 0
     for number, action in enumerate(actions):
         here, gone = homes[number], action.start - before
@@ -89,15 +89,15 @@ def _course(random: np.random.Generator, frames: int, actions: list[Action]) -> 
 
 def _moves(random: np.random.Generator, action: Action, home: NDArray[np.float64], usual: float) -> NDArray[np.float64]:
     length = action.end - action.start
-    angle = 2 * np.pi * np.arange(1, length + 1) / random.uniform(8, 14)
+    angle = 2 * np.pi * np.arange(1, length + 1) / random.uniform(7, 11)
     reach, way = _REACH * random.uniform(0.8, 1.2), float(random.choice((-1, 1)))
-    row, column, size = np.zeros(length), np.zeros(length), np.zeros(length)
+    row, column, size, light = (np.zeros(length) for _ in range(4))
     if action.kind == "sweep":
         column = way * reach * np.sin(angle)
     elif action.kind == "bounce":
         row = way * reach * np.sin(angle)
-    elif action.kind == "circle":
-        row, column = way * reach * np.sin(angle), reach * (np.cos(angle) - 1)
+    elif action.kind == "pulse":
+        size = 0.6 * usual * np.sin(angle)
     else:
-        size = 0.45 * usual * np.sin(angle)
-    return np.stack([home[0] + row, home[1] + column, usual + size], axis=1)
+        light = (np.cos(angle) - 1) / 2
+    return np.stack([home[0] + row, home[1] + column, usual + size, 1 + light], axis=1)

@@ -16,6 +16,8 @@ from torch.nn import functional
 
 from fulltilt.errors import InputError
 
+_FIRST_MIX = ((0.0, 1.0, 0.0), (-3.0, 3.0, 0.0), (0.0, -3.0, 3.0))
+"""Of the frame before, the frame and the one after: channels by turns begin with what is there and what changes."""
 _FRAMES_SCALE = 8.0
 """Distances are learnt in units of so many frames."""
 
@@ -102,7 +104,8 @@ class Adapter(nn.Module):
         super().__init__()
         narrow = max(8, width // reduction)
         self.down = nn.Conv2d(width, narrow, 1)
-        self.mix = nn.Parameter(torch.randn(3, 1, 1, narrow, 1, 1) * 0.5)
+        weights = torch.tensor(_FIRST_MIX).repeat(-(-narrow // len(_FIRST_MIX)), 1)[:narrow]
+        self.mix = nn.Parameter(weights.T.reshape(3, 1, 1, narrow, 1, 1).contiguous())
         self.up = nn.Conv2d(narrow, width, 1)
         nn.init.zeros_(self.up.weight)
         nn.init.zeros_(self.up.bias)  # type: ignore[arg-type]

@@ -50,7 +50,7 @@ def true_segments(labels: Tensor) -> Segments:
     return Segments(bounds, labels[first] - 1, torch.ones(len(bounds), device=labels.device))
 
 
-def decode(outputs: Tensor, *, sigma: float = 0.4, keep: int = 100) -> Segments:
+def decode(outputs: Tensor, *, sigma: float = 0.2, keep: int = 100) -> Segments:
     """Segments of one video, the surest first, from T×(1 + classes + 2): every frame proposes, soft-NMS chooses."""
     scores = outputs[:, :-2].float().softmax(-1)[:, 1:]
     frames = torch.arange(len(outputs), device=outputs.device, dtype=torch.float32) + 0.5
