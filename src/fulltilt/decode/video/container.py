@@ -48,15 +48,14 @@ class Course:
 class Container:
     """An open file with one video stream in use."""
 
-    def __init__(self, path: Path, *, threads: int, fast: bool = False, quick: bool = False) -> None:
+    def __init__(self, path: Path, *, threads: int, fast: bool = False) -> None:
         """
         Args:
             fast: leave out what smooths blocks in pictures that are predicted from both sides; little refers to them.
-            quick: it was open before: no picture is decoded to see what they are like (FFmpeg does, which takes as long
-                as ten others), and `stream.codec_context` may not say it.
         """
         self.path, self._threads, self._fast = path, threads, fast
-        self._quick = quick
+        self._looks = False
+        """FFmpeg may decode pictures when it opens the file, to see what they are like; it takes as long as a clip."""
         self.decoded = 0
         """Packets that have gone into the decoder."""
         self._av = pyav()
@@ -79,7 +78,7 @@ class Container:
     def _open(self) -> tuple[InputContainer, VideoStream]:
         av = self._av
         try:
-            file = av.open(str(self.path), options={"skip_frame": "all"} if self._quick else {})
+            file = av.open(str(self.path), options={} if self._looks else {"skip_frame": "all"})
         except FileNotFoundError:
             raise InputError(f"{self.path}: no such file") from None
         except (OSError, av.FFmpegError) as error:
@@ -99,12 +98,11 @@ class Container:
         stream.codec_context.thread_count = self._threads
         stream.codec_context.thread_type = "AUTO" if self._threads > 1 else "NONE"
         options = {"skip_loop_filter": "bidir"} if self._fast else {}
-        if self._quick and stream.codec_context.name == "h264":
+        if stream.codec_context.name == "h264":
             # How far pictures are out of order was not seen: where the stream does not say it, the most is assumed.
             options["strict"] = "strict"
         if options:
             stream.codec_context.options = options
-        self._quick = True
         return file, stream
 
     def _kind(self) -> Any:
@@ -117,6 +115,10 @@ class Container:
     def index(self) -> FrameIndex:
         """Read from the packets, without decoding; the file stands at its beginning again afterwards."""
         av = self._av
+        if "mp4" not in self.file.format.name:  # others don't say when a packet is decoded: that follows from pictures
+            self._looks = True
+            self.begin()
+            self._looks = False
         context = self.stream.codec_context
         extradata, h264, mpeg4 = context.extradata, context.name == "h264", context.name == "mpeg4"
         packets: list[PacketFacts] = []

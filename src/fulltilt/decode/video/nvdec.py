@@ -94,7 +94,7 @@ class Engine:
         self.decoded = 0
         """Packets that have gone into the decoder."""
         self._library = library()
-        self._container = Container(path, threads=1, quick=True)
+        self._container = Container(path, threads=1)
         reason = reason_against(self._container, known)
         if reason is not None:
             self.close()

@@ -101,7 +101,7 @@ class Video:
 
     def __init__(self, path: Path, *, threads: int, known: Known | None, quality: Quality = "exact") -> None:
         self.path = path
-        self._container = Container(path, threads=threads, fast=quality == "fast", quick=known is not None)
+        self._container = Container(path, threads=threads, fast=quality == "fast")
         try:
             self.known = known if known is not None else self._read()
             self.index, self._turn = self.known.index, self.known.turn
@@ -277,7 +277,12 @@ class Video:
 
     def _read(self) -> Known:
         index = self._container.index()
-        for picture in self._container.pictures(Course()):
+        first = None if index.times is None else {index.times[0]}
+        picture = next(self._container.pictures(Course(left=first)), None)
+        if picture is None:  # it may be damaged: any other will do
+            self._container.begin()
+            picture = next(self._container.pictures(Course()), None)
+        if picture is not None:
             turn = round(picture.rotation / 90) % 4
             self._container.begin()
             pixels = picture.format.name
