@@ -29,7 +29,7 @@ def one_thread():
 
 
 def test_it_learns_before_and_after(tmp_path, monkeypatch):
-    """Both reach what is wanted. Sixteen videos hold some fifty actions: one more or less is 0.02."""
+    """Both reach what is wanted. Sixteen videos hold forty actions: one more or less is 0.025."""
     monkeypatch.chdir(tmp_path)
     recipe = RECIPES["video"]
     after = make_trainer(recipe.config(small=True)).fit().last[recipe.metric]
@@ -45,7 +45,7 @@ def test_two_processes_train_as_one_with_the_whole_batch(tmp_path, monkeypatch):
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     env = {**os.environ, "PYTHONPATH": str(HERE.parents[2]), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, *launch, str(HERE / "ranks_script.py"), str(tmp_path / "found.json"), "2"]
-    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
     assert len(found["losses"]) == 9

@@ -112,7 +112,10 @@ def clips(
 
 
 class ClipDataset(Dataset[tuple[Tensor, Tensor]]):
-    """The same videos as an ordinary data set: every item opens its file, seeks, and decodes its clip with PyAV."""
+    """The same videos as an ordinary data set: every item opens its file, seeks, and decodes its clip with PyAV.
+
+    `threads` decode and convert each frame; left to itself, PyAV takes as many as there are cores.
+    """
 
     def __init__(
         self,
@@ -162,7 +165,7 @@ class ClipDataset(Dataset[tuple[Tensor, Tensor]]):
             file.seek(round(start / RATE / base), stream=stream)
             for frame in file.decode(stream):
                 if round(frame.pts * base * RATE) >= start:
-                    found.append(self._resized(frame.to_ndarray(format="rgb24")))
+                    found.append(self._resized(frame.to_ndarray(format="rgb24", threads=self._threads)))
                 if len(found) == self._length:
                     break
         return np.stack(found)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ACTIONS = ("sweep", "bounce", "pulse", "blink")
-"""From side to side, up and down, larger and smaller, dark and bright. Their numbers begin with 1: 0 is none of them."""
+"""From side to side, up and down, larger and smaller, dark and bright. Numbers begin with 1: 0 is none of them."""
 LEAST_FRAMES, MOST_FRAMES = 16, 48
 _LEAST_GAP, _MOST_GAP = 8, 28
 _REACH = 0.22
