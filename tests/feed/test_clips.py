@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import torch
 from tests.decode.video.support import make, sequential
 
 from fulltilt.augment import GPUAugmentation
-from fulltilt.decode.video import open_video
+from fulltilt.decode.video import Video, open_video
 from fulltilt.errors import DecodeError, InputError
 from fulltilt.feed import VideoClips, feed, open_videos
 
@@ -247,6 +248,21 @@ def test_a_closed_video_keeps_no_decoder(tmp_path):
     assert memory_later - memory < 20e6, "thirty decoders of 640×360 hold more than 60 MB"
 
 
+def test_what_one_thread_knows_of_a_file_others_need_not_read(folder, monkeypatch):
+    source, read = clips(folder), []
+    inner = Video._read
+    monkeypatch.setattr(Video, "_read", lambda video: (read.append(video.path), inner(video))[1])
+    expected = source[0, 5][0]
+    found = []
+    for _ in range(3):
+        thread = threading.Thread(target=lambda: found.append(source[0, 5][0]))
+        thread.start()
+        thread.join()
+    assert all(torch.equal(one, expected) for one in found)
+    assert len(found) == 3
+    assert len(read) == 1
+
+
 def test_what_is_known_of_files_is_kept_within_limits(tmp_path, monkeypatch):
     monkeypatch.setattr(open_videos, "KNOWN_FRAMES", 50)
     paths = [str(make(tmp_path / f"v{number}", count=20)) for number in range(4)]
@@ -260,7 +276,9 @@ def test_what_is_known_of_files_is_kept_within_limits(tmp_path, monkeypatch):
     for path in [*paths[:2], paths[0], *paths[2:], paths[0], paths[3]]:
         videos.outline(path)
         videos.get(path)
-    assert [known for _, known in opened] == [False, False, True, False, False, False, True]
+    assert [known for _, known in opened[:5]] == [False, False, True, False, False]
+    assert not all(known for _, known in opened[5:]), "of sixty frames not all are kept"
+    assert videos._frames <= 50 + 20
     videos.close()
 
 

@@ -139,7 +139,7 @@ class ClipSide:
         self._sessions.close()
 
     def _run(self, stream: torch.cuda.Stream | None) -> None:
-        videos = OpenVideos(OPEN, self._open)
+        videos = OpenVideos(OPEN, self._open, self._source.knowledge)
         try:
             while (task := self._queue.get()) is not None:
                 part, places = task

@@ -28,7 +28,7 @@ from fulltilt.decode.video import Video, open_video
 from fulltilt.decode.video.device import DeviceVideo
 from fulltilt.errors import DecodeError, InputError
 from fulltilt.feed.clip_entries import SUFFIXES, Entry, Segment, entries_of
-from fulltilt.feed.open_videos import OpenVideos
+from fulltilt.feed.open_videos import Knowledge, OpenVideos
 
 log = logging.getLogger(__name__)
 
@@ -124,6 +124,7 @@ class VideoClips:
         """Whether an entry's problem has been logged: all workers look at the same."""
         self._frames = torch.zeros((2 * _LINES, 2), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._here, self._threads = threading.local(), itertools.count()
+        self.knowledge = Knowledge()
 
     def __len__(self) -> int:
         return len(self.entries) * self.clips
@@ -262,6 +263,7 @@ class VideoClips:
             found = self._here.videos = OpenVideos(
                 self._open_videos,
                 lambda path, known: open_video(path, threads=threads, known=known, quality=self.quality),
+                self.knowledge,
             )
         return found
 
@@ -296,11 +298,12 @@ class VideoClips:
             log.warning("left out: %s", error)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_here", "_threads")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_here", "_threads", "knowledge")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._here, self._threads = threading.local(), itertools.count()
+        self.knowledge = Knowledge()
 
 
 def _cover(video: tuple[int, int], size: tuple[int, int]) -> tuple[tuple[int, int], int, int]:

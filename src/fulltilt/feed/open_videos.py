@@ -17,11 +17,37 @@ KNOWN_FRAMES = 1_000_000
 """Of all files of which is kept what is known of them: their times are what takes memory, about 40 bytes each."""
 
 
+class Knowledge:
+    """What is known of files, for all threads of a process: one of them reads a file's packets, the others need not.
+
+    Without a lock, which a process that is forked meanwhile might find locked for ever: single steps of a dict.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[Stamp, Known]] = {}
+        self._frames = 0
+
+    def of(self, path: str, stamp: Stamp) -> Known | None:
+        at, known = self._found.get(path, (None, None))
+        return known if at == stamp else None
+
+    def add(self, path: str, stamp: Stamp, known: Known) -> None:
+        if self._frames > KNOWN_FRAMES:  # who goes through so many files meets few of them again soon
+            self._found.clear()
+            self._frames = 0
+        if path not in self._found:
+            self._frames += known.index.count
+        self._found[path] = (stamp, known)
+
+
 class OpenVideos(Generic[Opened]):
     """At most so many; what was used longest ago is closed. What is known of a file stays while it is the same."""
 
-    def __init__(self, most: int, open_one: Callable[[str, Known | None], Opened]) -> None:
+    def __init__(
+        self, most: int, open_one: Callable[[str, Known | None], Opened], knowledge: Knowledge | None = None
+    ) -> None:
         self._most = most
+        self._knowledge = knowledge or Knowledge()
         self._open_one: Callable[[str, Known | None], Opened] = open_one
         self._open: OrderedDict[str, Opened] = OrderedDict()
         self._before: OrderedDict[str, tuple[Stamp, Opened]] = OrderedDict()
@@ -46,8 +72,8 @@ class OpenVideos(Generic[Opened]):
         while len(self._open) >= self._most:
             self._open.popitem(last=False)[1].close()
         stamp = stamp_of(path)
-        at, before = self._before.get(path, (None, None))
-        video = self._open_one(path, before.known if before is not None and at == stamp else None)
+        video = self._open_one(path, self._knowledge.of(path, stamp))
+        self._knowledge.add(path, stamp, video.known)
         self._open[path] = video
         self._keep(path, stamp, video)
         return video
