@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import Counter
@@ -22,6 +23,7 @@ from fulltilt.measure.observation import Surroundings
 SECONDS = 0.5
 SLOW_SECONDS = 2.0
 MOST_READINGS = 400
+ENOUGH_READINGS = 8
 HOLDING_SHARE = 0.2
 """Clocks that were held down in more of the readings than this are worth a word."""
 
@@ -54,14 +56,20 @@ class Around:
                 if len(self._samples) < MOST_READINGS:
                     self._samples.append(sampler.read())
 
-    def seen(self, device: str | None) -> Surroundings:
-        """`device` is the training's, as torch names it: `cuda:0`; its figures are taken from the GPU it used."""
+    def seen(self, device: str | None, *, since: float = 0.0, until: float = math.inf) -> Surroundings:
+        """`device` is the training's, as torch names it: `cuda:0`; its figures are taken from the GPU it used.
+
+        `since` and `until`: when it trained, in seconds from the command's start; what memory grew by before is its
+        libraries', and at its end nothing grows. Where there are few readings between, all are given.
+        """
         cores = read_cores().usable
         shared = read_shared_memory()
         late = self._samples[len(self._samples) // 3 :]  # what comes first is imports
         busy = [sample.cpu.util for sample in late if sample.cpu.util is not None]
         gpus = _gpu(late) if device is not None and device.startswith("cuda") else []
-        memory = [one.process.ram_used for one in self._samples if one.process and one.process.ram_used is not None]
+        trained = [sample for sample in self._samples if since <= sample.t <= until]
+        of_memory = trained if len(trained) >= ENOUGH_READINGS else self._samples
+        memory = [one.process.ram_used for one in of_memory if one.process and one.process.ram_used is not None]
         last = gpus[-1] if gpus else None
         used = [gpu.util for gpu in gpus if gpu.util is not None]
         return Surroundings(

@@ -108,7 +108,11 @@ def observe_all(
             replace(
                 one,
                 notes=(*one.notes, *changed),
-                surroundings=around.seen(None if one.training is None else one.training.device),
+                surroundings=around.seen(
+                    None if one.training is None else one.training.device,
+                    since=one.warm_up_seconds or 0.0,
+                    until=one.seconds,
+                ),
             )
             for one in (_ended(one, status=status, late=late, tail=tail) for one in found)
         )

@@ -1,0 +1,29 @@
+"""What goes on around a command, of readings made up."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from fulltilt.launch.around import Around
+from fulltilt.machine.sample import ProcessSample, Sample
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "expected"), [(0.0, 99.0, 20), (6.0, 99.0, 8), (9.0, 99.0, 20), (0.0, 4.6, 10)]
+)
+def test_memory_is_that_of_the_training_where_there_are_readings_enough(
+    since: float, until: float, expected: int
+) -> None:
+    """A process that imports for six seconds, and then trains for four."""
+    around = Around(os.getpid())
+    around._samples = [
+        Sample(t=0.5 * at, process=replace(ProcessSample(pid=1), ram_used=min(at, 12) * 100 * 2**20))
+        for at in range(20)
+    ]
+    found = around.seen(None, since=since, until=until)
+    assert len(found.memory_bytes) == expected
+    if expected == 8:
+        assert len(set(found.memory_bytes)) == 1, "what the imports took is not growth"
