@@ -8,7 +8,7 @@ before, and they have an earlier time, so the rule leads them there.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +27,14 @@ class FrameIndex:
     def key_before(self, frame: int) -> int:
         """The key frame from which it is reached."""
         return self.keys[bisect_right(self.keys, frame) - 1]
+
+    def number_of(self, time: int | None) -> int | None:
+        """The frame that is shown at a time; None if there is none."""
+        times = self.times
+        if times is None or time is None:
+            return None
+        number = bisect_left(times, time)
+        return number if number < len(times) and times[number] == time else None
 
     @property
     def key_interval(self) -> float:

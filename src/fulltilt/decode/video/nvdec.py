@@ -100,8 +100,6 @@ class Engine:
             self.close()
             raise UnavailableError(f"{path}: {reason}")
         self.path, self._index, self._rows = path, known.index, known.height
-        times = known.index.times or ()
-        self._numbers = {time: number for number, time in enumerate(times)}
         self._keys = frozenset(known.index.keys)
         self.stream, self._device = stream, device
         left = None if sessions is None else sessions.take(self._key)
@@ -182,7 +180,8 @@ class Engine:
         av = pyav()
         try:
             for packet in self._container.packets():
-                yield self._numbers.get(packet.pts, _NOT_SHOWN), packet
+                number = self._index.number_of(packet.pts)
+                yield _NOT_SHOWN if number is None else number, packet
         except (av.FFmpegError, OSError):
             return  # the rest of the file can't be read: what the decoder holds is still good
 

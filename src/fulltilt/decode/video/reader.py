@@ -118,7 +118,6 @@ class Video:
         except BaseException:
             self._container.close()
             raise
-        self._numbers = {time: number for number, time in enumerate(self.index.times or ())}
         self._convert = Converter(turn=self._turn, fast=quality == "fast")
         self._position: int | None = None
         self._course = Course()
@@ -189,7 +188,7 @@ class Video:
 
     def close(self) -> None:
         """What it says of itself can still be asked."""
-        self._pictures, self._numbers, self._position = iter(()), {}, None
+        self._pictures, self._position = iter(()), None
         self._convert.forget()
         self._container.close()
 
@@ -268,12 +267,12 @@ class Video:
         if times is None:
             yield from enumerate(self._container.pictures(self._course))
             return
-        numbers = self._numbers
         for picture in self._container.pictures(self._course):
             time = picture.pts
-            if time is None or time not in numbers or picture.is_corrupt or (since is not None and time < since):
+            number = self.index.number_of(time)
+            if number is None or picture.is_corrupt or (since is not None and time is not None and time < since):
                 continue
-            yield numbers[time], picture
+            yield number, picture
 
     def _read(self) -> Known:
         index = self._container.index()
