@@ -253,3 +253,9 @@ def test_an_unmeasured_limit_is_said(planted):
     found = planted(limit=None, phases=STARVED, loader={"num_workers": 0}, stages={"item": 1.25}).diagnose()
     assert found.headroom is None
     assert found.verdict.startswith("The step's limit could not be measured. The training process loads its own data")
+
+
+def test_where_others_keep_the_cores_busy_that_is_said(planted):
+    for others, said in ((None, False), (0.4, False), (1.8, True)):
+        found = planted(surroundings={"cores": 2, "others_cores": others}).diagnose()
+        assert any("others kept 1.8 of 2 cores" in note for note in found.notes) is said

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from fulltilt.launch.around import Around
-from fulltilt.machine.sample import ProcessSample, Sample
+from fulltilt.machine.cores import read_cores
+from fulltilt.machine.sample import CpuSample, ProcessSample, Sample
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,14 @@ def test_memory_is_that_of_the_training_where_there_are_readings_enough(
     assert len(found.memory_bytes) == expected
     if expected == 8:
         assert len(set(found.memory_bytes)) == 1, "what the imports took is not growth"
+
+
+def test_cores_that_others_keep_busy() -> None:
+    around = Around(os.getpid())
+    cores = read_cores().usable
+    around._samples = [
+        Sample(t=float(at), cpu=CpuSample(util=75.0), process=ProcessSample(pid=1, cpu=50.0)) for at in range(9)
+    ]
+    assert around.seen(None).others_cores == pytest.approx(0.75 * cores - 0.5)
+    around._samples = [Sample(t=0.0)]
+    assert around.seen(None).others_cores is None

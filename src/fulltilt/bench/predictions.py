@@ -13,9 +13,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fulltilt.bench.ground import machine_facts
 from fulltilt.errors import InputError
 
 ALLOWED_POINTS = 15.0
@@ -122,6 +124,8 @@ def as_line(one: Forecast) -> str:
 
 def to_json(forecasts: Sequence[Forecast]) -> dict[str, Any]:
     return {
+        "machine": machine_facts({}),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "allowed_points": ALLOWED_POINTS,
         "scripts": [{**asdict(one), "points": one.points, "holds": one.holds} for one in forecasts],
     }

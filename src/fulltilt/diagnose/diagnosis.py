@@ -82,6 +82,12 @@ def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 def _notes(figures: Figures, replay: Observation | None) -> Iterator[str]:
     if figures.steps < LIMITS.least_steps:
         return
+    around = figures.observation.surroundings
+    if around is not None and (around.others_cores or 0.0) >= LIMITS.others_cores * figures.cores:
+        yield (
+            f"others kept {around.others_cores:.1f} of {figures.cores} cores busy meanwhile; gains are foretold for a "
+            "machine of one's own, where more workers find cores"
+        )
     if figures.limit is None:
         if figures.train_loader is None:
             yield "the step's limit was not measured: the script has no DataLoader whose batches could be given again"

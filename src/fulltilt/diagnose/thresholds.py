@@ -102,6 +102,8 @@ class Thresholds:
     # The machine.
     busy_cpu: float = 0.9
     """Share of the usable cores that are busy: there is none left to give."""
+    others_cores: float = 0.25
+    """Share of the usable cores that others keep busy, from which that is said."""
     contention: float = 1.15
     """So many times longer the step's own work takes while the loader works than alone."""
     memory_growth: float = 0.1

@@ -75,6 +75,7 @@ class Around:
         return Surroundings(
             cores=cores,
             cpu_share=fmean(busy) / 100 if busy else None,
+            others_cores=_others_cores(late, cores),
             memory_bytes=tuple(memory),
             gpu=None if last is None else last.name,
             gpu_share=fmean(used) / 100 if used else None,
@@ -85,6 +86,16 @@ class Around:
             shm_bytes=None if shared is None else shared.total_bytes,
             shm_free_bytes=None if shared is None else shared.free_bytes,
         )
+
+
+def _others_cores(samples: list[Sample], cores: int) -> float | None:
+    """Cores that were busy with anything but the command."""
+    found = [
+        max(cores * sample.cpu.util / 100 - sample.process.cpu / 100, 0.0)
+        for sample in samples
+        if sample.cpu.util is not None and sample.process is not None and sample.process.cpu is not None
+    ]
+    return fmean(found) if found else None
 
 
 def _gpu(samples: list[Sample]) -> list[GpuSample]:

@@ -160,6 +160,8 @@ class Surroundings:
     cores: int
     cpu_share: float | None = None
     """Busy cores of all processes, of those usable."""
+    others_cores: float | None = None
+    """How many cores others kept busy, on average."""
     memory_bytes: tuple[int, ...] = ()
     """The script's processes together, over time."""
     gpu: str | None = None
