@@ -26,7 +26,7 @@ class SegmentMap(Metric):
     higher_is_better = True
 
     rows: list[Tensor]
-    """Of each detection: class, score, and at each threshold whether it is right."""
+    """Of each detection: class, score, and at each threshold whether it is right. Flat, as none are."""
     actions: Tensor
     """How many there are of each class."""
 
@@ -46,28 +46,30 @@ class SegmentMap(Metric):
                 f"outputs of shape {tuple(outputs.shape)} with labels of shape {tuple(labels.shape)}; "
                 f"expected {(*labels.shape, self.classes + 3)}"
             )
-        for judged, known in zip(outputs.detach(), labels, strict=True):
+        # On the CPU: choosing among segments is many small decisions, each of which a GPU would have to be asked for.
+        for judged, known in zip(outputs.detach().cpu(), labels.cpu(), strict=True):
             self.note(decode(judged), true_segments(known))
 
     def note(self, found: Segments, known: Segments) -> None:
-        """Note one video's detections and what there is to detect."""
+        """Note one video's detections and what there is to detect, both on the CPU."""
         right = matches(found, known, self.thresholds)
-        self.rows.append(torch.cat([found.classes[:, None].float(), found.scores[:, None], right.float()], 1))
-        self.actions += torch.bincount(known.classes, minlength=self.classes)
+        rows = torch.cat([found.classes[:, None].float(), found.scores[:, None].float(), right.float()], 1)
+        self.rows.append(rows.flatten().to(self.actions.device))
+        self.actions += torch.bincount(known.classes, minlength=self.classes).to(self.actions.device)
 
     def compute(self) -> Tensor:
         """From 0 to 1."""
         rows: Any = self.rows
-        rows = torch.cat(rows) if isinstance(rows, list) and rows else rows
-        there = [kind for kind in range(self.classes) if self.actions[kind]]
-        if not there:
-            return torch.tensor(0.0)
+        if isinstance(rows, list):  # which ranks, where there are several, have joined
+            rows = torch.cat([torch.zeros(0, device=self.actions.device), *rows])
+        rows = rows.view(-1, 2 + len(self.thresholds))
         found = []
-        for kind in there:
-            own = rows[rows[:, 0] == kind] if len(rows) else torch.zeros(0, 2 + len(self.thresholds))
+        for kind, actions in enumerate(self.actions.tolist()):
+            own = rows[rows[:, 0] == kind]
             own = own[own[:, 1].argsort(descending=True, stable=True)]
-            found += [average_precision(own[:, 2 + at], int(self.actions[kind])) for at in range(len(self.thresholds))]
-        return torch.stack(found).mean()
+            if actions:
+                found += [average_precision(own[:, 2 + at], actions) for at in range(len(self.thresholds))]
+        return torch.stack(found).mean() if found else torch.tensor(0.0)
 
 
 def matches(found: Segments, known: Segments, thresholds: Sequence[float]) -> Tensor:
@@ -79,8 +81,8 @@ def matches(found: Segments, known: Segments, thresholds: Sequence[float]) -> Te
     right = torch.zeros(len(found.scores), len(thresholds), dtype=torch.bool)
     if not len(found.scores) or not len(known.classes):
         return right
-    overlap = tiou(found.bounds, known.bounds).cpu()
-    overlap[(found.classes[:, None] != known.classes[None]).cpu()] = 0
+    overlap = tiou(found.bounds, known.bounds)
+    overlap[found.classes[:, None] != known.classes[None]] = 0
     order = found.scores.argsort(descending=True, stable=True).tolist()
     for place, threshold in enumerate(thresholds):
         free = overlap.clone()
@@ -94,8 +96,6 @@ def matches(found: Segments, known: Segments, thresholds: Sequence[float]) -> Te
 
 def average_precision(right: Tensor, actions: int) -> Tensor:
     """Area under precision over recall, of detections in falling order of their scores."""
-    if not len(right):
-        return torch.tensor(0.0)
     hits = right.double().cumsum(0)
     precision = hits / torch.arange(1, len(right) + 1, device=right.device)
     highest = precision.flip(0).cummax(0).values.flip(0)
