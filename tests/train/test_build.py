@@ -159,7 +159,10 @@ def test_samples_that_can_not_be_set_aside(source, share, says):
     [
         ({"source": "tests.train.test_build:Squares", "masks": "m"}, "masks belong to folders of images"),
         ({"source": "tests.train.test_build:Squares", "quality": "fast"}, r"data\.quality: only for image files"),
-        ({"source": "tests.train.test_build:Squares", "features": "math:sqrt"}, r"data\.features: only for image files"),
+        (
+            {"source": "tests.train.test_build:Squares", "features": "math:sqrt"},
+            r"data\.features: only for image files",
+        ),
         ({"source": "nowhere", "args": {"a": 1}}, "read as a folder or .csv file, which takes no args"),
     ],
 )
