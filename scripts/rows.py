@@ -202,3 +202,20 @@ def scripts_rows(result: dict[str, Any]) -> list[Row]:
         )
         for one in result["scripts"]
     ]  # fmt: skip
+
+
+def predictions_rows(result: dict[str, Any]) -> list[Row]:
+    def gain(one: dict[str, Any], key: str) -> str:
+        return "" if one[key] is None else f"{100 * one[key]:+,.0f} %"
+
+    return [
+        (
+            f"`{one['script']}`",
+            one["cause"] or "",
+            gain(one, "foretold"),
+            gain(one, "measured"),
+            "" if one["points"] is None else f"{one['points']:.0f} points",
+            "" if one["points"] is None else f"≤ {result['allowed_points']:g}",
+        )
+        for one in result["scripts"]
+    ]

@@ -104,6 +104,14 @@ SECTIONS = (
         in_readme=False,
     ),
     Section(
+        title="What a diagnosis foretells, and what its fix gives (points of the step's time)",
+        result="cpu-2-cores/predictions.json",
+        command="fulltilt bench predictions tests/diagnose/scripts",
+        columns=("", "cause", "foretold", "measured", "apart", "wanted"),
+        rows=rows.predictions_rows,
+        in_readme=False,
+    ),
+    Section(
         title="Ordinary scripts under `fulltilt run`",
         result="h200/scripts.json",
         command="fulltilt bench scripts",
