@@ -91,6 +91,8 @@ class Watch:
         self.losses: list[Any] = []
         self.span_samples = 0
         self.step_samples = 0
+        self.counted = False
+        """Batches have come from a loader, whose samples are counted; elsewhere what the model is given tells."""
         self.input_samples: int | None = None
         self.unscaled: tuple[Any, Any] | None = None
         self.stepped = False
@@ -185,7 +187,9 @@ class Watch:
     def step_ended(self) -> None:
         record = self.timeline.step()
         samples = self.step_samples + self.span_samples
-        record.samples = samples or self.input_samples
+        self.counted = self.counted or samples > 0
+        # Loaders that are asked ahead give an epoch's first step two batches and its last none: both are counted so.
+        record.samples = samples if self.counted else self.input_samples
         record.losses = self.losses
         self.losses, self.step_samples, self.span_samples = [], 0, 0
         if len(self.records) < MOST_RECORDS:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 _AS_EVER = nullcontext()
+_last_work: list[Any] = []
 
 
 class Ranks:
@@ -27,7 +28,7 @@ class Ranks:
         if not self.several:
             return value
         told = torch.tensor(value, dtype=torch.float64, device=self._device)
-        dist.all_reduce(told, dist.ReduceOp.MAX)
+        _all_reduce(told, dist.ReduceOp.MAX)
         return float(told)
 
     def all_agree(self, answer: bool) -> bool:
@@ -43,13 +44,13 @@ class Ranks:
         used = torch.tensor(
             [parameter.grad is not None for parameter in trained], dtype=torch.int8, device=self._device
         )
-        dist.all_reduce(used, dist.ReduceOp.MAX)
+        _all_reduce(used, dist.ReduceOp.MAX)
         for parameter, by_any in zip(trained, used.tolist(), strict=True):
             if by_any:  # the others keep none: zeros would let weight decay act on them
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 parameter.grad /= self.world
-                dist.all_reduce(parameter.grad)
+                _all_reduce(parameter.grad, dist.ReduceOp.SUM)
 
     def quiet(self, forward_model: Callable[..., Any], quiet: bool) -> AbstractContextManager[Any]:
         """No gradients reduced inside, where a later backward does it for all."""
@@ -60,6 +61,18 @@ class Ranks:
             return cast("AbstractContextManager[Any]", no_sync())
         set_sync = getattr(forward_model, "set_requires_gradient_sync", None)  # fully_shard
         return _AS_EVER if set_sync is None else _switched_off(set_sync)
+
+
+def _all_reduce(tensor: Tensor, operation: Any) -> None:
+    """In place, over all ranks; returns when it is done.
+
+    The work is kept until the next one's. Gloo's thread would else be the last to hold it, and takes the interpreter's
+    lock to let go of its tensor: in a program that ends at that moment, with an error that all ranks agreed on, say,
+    the thread is ended there, and the process with it (SIGABRT).
+    """
+    work = dist.all_reduce(tensor, operation, async_op=True)
+    work.wait()
+    _last_work[:] = [work]
 
 
 @contextmanager
