@@ -264,3 +264,18 @@ for _ in range(12):
     step()
 """
     assert seen_of(code, tmp_path).steps[-1].number == 10  # the last one's gradients are never cleared
+
+
+def test_a_loader_that_is_asked_ahead_is_counted_once(tmp_path: Path) -> None:
+    code = """
+loader = DataLoader(data, batch_size=8)
+for epoch in range(3):
+    batches = iter(loader)
+    ahead = next(batches)
+    while ahead is not None:
+        (batch,), ahead = ahead, next(batches, None)
+        train(batch)
+"""
+    seen = seen_of(code, tmp_path)
+    by_number = {step.number: step.samples for step in seen.steps}
+    assert [by_number[number] for number in range(5, 15)] == 2 * [16, 8, 8, 8, 0]
