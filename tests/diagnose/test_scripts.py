@@ -32,9 +32,14 @@ SEEN = {
 }
 
 
+STEPS = {"memory_growth": 60}
+"""Memory is read five times a second, and eight readings are the least that tell of growth."""
+
+
 def watch(name, mode="as is", settings=None):
     command = Command(target=str(SCRIPTS / f"{name}.py"))
-    return observe(command, mode=mode, settings=settings, max_steps=30, max_seconds=4.0, deadline_seconds=60.0)
+    steps = STEPS.get(name, 30)
+    return observe(command, mode=mode, settings=settings, max_steps=steps, max_seconds=4.0, deadline_seconds=60.0)
 
 
 def told(found):

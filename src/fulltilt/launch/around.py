@@ -20,9 +20,9 @@ from fulltilt.machine.sample import GpuSample, Sample
 from fulltilt.machine.sampler import Sampler
 from fulltilt.measure.observation import Surroundings
 
-SECONDS = 0.5
+SECONDS = 0.2
 SLOW_SECONDS = 2.0
-MOST_READINGS = 400
+MOST_READINGS = 1000
 ENOUGH_READINGS = 8
 HOLDING_SHARE = 0.2
 """Clocks that were held down in more of the readings than this are worth a word."""
