@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -15,22 +14,21 @@ PLAIN = str(Path(__file__).parent / "scripts" / "plain.py")
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_replayed_batches_cost_nothing(workers: int) -> None:
-    command = parse([PLAIN, "--seconds", "0.004", "--epochs", "4", "--workers", str(workers)])
+    command = parse([PLAIN, "--seconds", "0.02", "--epochs", "4", "--workers", str(workers)])
     actual = observe(command)
     limit = observe(command, mode="replay")
     assert actual.samples_per_second is not None
     assert limit.samples_per_second is not None
     assert limit.mode == "replay"
-    assert actual.samples_per_second < 290  # samples of 4 ms each; of eight batches the first is an epoch's start
+    assert actual.samples_per_second < 58  # samples of 20 ms each; of eight batches the first is an epoch's start
     assert limit.samples_per_second > 1.5 * actual.samples_per_second
-    # Of most steps: in one of them another process may have had the core.
-    waited, before = (median(step.phases.get("data wait", 0.0) for step in seen.steps) for seen in (limit, actual))
-    assert waited < 0.02 * before
+    waited, before = (sum(step.phases.get("data wait", 0.0) for step in seen.steps) for seen in (limit, actual))
+    assert waited / len(limit.steps) < 0.02 * before / len(actual.steps)
     assert len(limit.steps) > 15  # its epochs are as long as they were, and evaluation still happens
     assert limit.outside["eval"] > 0
 
 
-@pytest.mark.parametrize(("workers", "least", "most"), [(0, 25, 51), (2, 52, 101)])
+@pytest.mark.parametrize(("workers", "least", "most"), [(0, 30, 51), (2, 56, 101)])
 def test_the_loader_alone(workers: int, least: float, most: float) -> None:
     """Samples of 20 ms, in which nobody computes: a busy machine adds little to them."""
     seen = observe(parse([PLAIN, "--seconds", "0.02", "--workers", str(workers), "--epochs", "9"]), mode="loader")
