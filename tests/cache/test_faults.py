@@ -315,13 +315,18 @@ def test_files_that_go_or_change_during_the_build(tmp_path):
 
 def test_a_file_that_changes_all_the_time_is_left_out(tmp_path):
     paths = make_images(tmp_path / "images", 2)
-    code = "import sys, os\nwhile True: os.utime(sys.argv[1])"
-    restless = subprocess.Popen([sys.executable, "-c", code, paths[0]])
+    code = "import sys, os\nos.write(1, b'.')\nwhile True: os.utime(sys.argv[1])"
+    # Several, and all of them at it: one alone may wait for a core longer than a file needs to look settled.
+    command = [sys.executable, "-c", code, paths[0]]
+    restless = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(4)]
     try:
+        for one in restless:
+            assert one.stdout.read(1) == b"."
         report = build(tmp_path / "c", paths, workers=1, settings=CacheSettings(size=50))
     finally:
-        restless.kill()
-        restless.wait()
+        for one in restless:
+            one.kill()
+            one.communicate()
     assert [failure.path for failure in report.failures] == [paths[0]]
     assert "is it still being written" in report.failures[0].error
 
