@@ -104,7 +104,7 @@ SECTIONS = (
         in_readme=False,
     ),
     Section(
-        title="What a diagnosis foretells, and what its fix gives (points of the step's time)",
+        title="What a diagnosis foretells, what its fix gives (points of the step's time; several runs, busy cores)",
         result="cpu-2-cores/predictions.json",
         command="fulltilt bench predictions tests/diagnose/scripts",
         columns=("", "cause", "foretold", "measured", "apart", "wanted"),
