@@ -26,7 +26,10 @@ from fulltilt.decode.video.sessions import Sessions
 from fulltilt.errors import DecodeError, UnavailableError
 from fulltilt.feed import VideoClips, feed
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
 SIZE = (320, 256)
 
 

@@ -17,6 +17,8 @@ import torch
 
 from fulltilt.decode.video import device, nvdec
 
+STREAM = SimpleNamespace(cuda_stream=0x900)
+
 
 class Packet:
     def __init__(self):
@@ -36,7 +38,10 @@ class Frame:
     def getPTS(self):  # noqa: N802  # as it is called there
         return self._pts
 
-    def __dlpack__(self, **kwargs):
+    def __dlpack__(self, stream=0):
+        """As there: a version can't be asked for, and a stream has to be named."""
+        if not isinstance(stream, int) or stream == 0:
+            raise RuntimeError(f"Invalid value for stream parameter: {stream}")
         return self._plane.__dlpack__()
 
     def __dlpack_device__(self):
@@ -100,5 +105,5 @@ def engines_on_the_cpu(monkeypatch):
     monkeypatch.setattr(nvdec, "library", lambda: SimpleNamespace(PacketData=Packet))
     monkeypatch.setattr(nvdec.Engine, "_make", make)
     monkeypatch.setattr(device, "has_engines", lambda _: True)
-    monkeypatch.setattr(device, "new_stream", lambda _: None)
+    monkeypatch.setattr(device, "new_stream", lambda _: STREAM)
     return made

@@ -8,7 +8,7 @@ import av
 import numpy as np
 import pytest
 import torch
-from tests.decode.video.fake_nvdec import Decoder, Frame, Packet, without_streams
+from tests.decode.video.fake_nvdec import STREAM, Decoder, Frame, Packet, without_streams
 from tests.decode.video.support import CODECS, make
 
 from fulltilt.decode.video import nvdec, open_video
@@ -27,7 +27,7 @@ def engine(monkeypatch):
     def get(path, **options):
         with open_video(path) as video:
             known = video.known
-        found = nvdec.Engine(path, known, device=torch.device("cpu"), stream=None)
+        found = nvdec.Engine(path, known, device=torch.device("cpu"), stream=STREAM)
         codec = found._container.stream.codec_context.name
         found.decoder = Decoder(codec, **options)
         monkeypatch.setattr(found, "_make", lambda: found.decoder)

@@ -128,7 +128,7 @@ class Engine:
             return self._library.CreateDecoder(
                 gpuid=self._device.index or 0,
                 codec=getattr(self._library.cudaVideoCodec, name),
-                cudacontext=_current_context(),
+                cudacontext=_context(self._device.index or 0),
                 cudastream=self.stream.cuda_stream,
                 usedevicememory=True,
             )
@@ -220,7 +220,20 @@ class Engine:
         packet.pts = number
         frames = self._call(lambda: self._decoder.Decode(packet))
         with torch.cuda.stream(self.stream):
-            return [(int(frame.getPTS()), _plane(frame, self._rows)) for frame in frames]
+            return [(int(frame.getPTS()), self._plane(frame)) for frame in frames]
+
+    def _plane(self, frame: Any) -> Tensor:
+        """Luma rows and below them the chroma's, in the decoder's own memory."""
+        import torch
+
+        # Not left to `from_dlpack`: it asks for a version first, and each refusal takes longer than all the rest.
+        plane = torch.utils.dlpack.from_dlpack(frame.__dlpack__(stream=self.stream.cuda_stream))
+        if plane.dim() == 3 and plane.shape[-1] == 1:
+            plane = plane[..., 0]
+        if plane.shape[0] == self._rows * 3 // 2:
+            return plane
+        luma, chroma = (torch.as_tensor(part, device=plane.device) for part in frame.cuda())  # described one by one
+        return torch.cat([luma.reshape(self._rows, -1), chroma.reshape(self._rows // 2, -1)])
 
     def _call(self, what: Any) -> Any:
         """The library's own errors, as ours."""
@@ -249,29 +262,19 @@ class Engine:
         sessions.give(self._key, (self.stream, self._decoder))
 
 
-def _plane(frame: Any, height: int) -> Tensor:
-    """Luma rows and below them the chroma's, in the decoder's own memory."""
-    import torch
-
-    plane: Tensor = torch.utils.dlpack.from_dlpack(frame)
-    if plane.dim() == 3 and plane.shape[-1] == 1:
-        plane = plane[..., 0]
-    if plane.shape[0] == height * 3 // 2:
-        return plane
-    luma, chroma = (torch.as_tensor(part, device=plane.device) for part in frame.cuda())  # described one by one
-    return torch.cat([luma.reshape(height, -1), chroma.reshape(height // 2, -1)])
-
-
 def _own_errors(library: Any) -> tuple[type[BaseException], ...]:
     names = ("PyNvVCException", "PyNvVCExceptionUnsupported")
     own = (found for name in names if isinstance(found := getattr(library, name, None), type))
     return (RuntimeError, ValueError, TypeError, *own)
 
 
-def _current_context() -> int:
-    """The CUDA context that torch uses, as a number."""
-    context = ctypes.c_void_p()
+def _context(number: int) -> int:
+    """The CUDA context that torch uses on a device, as a number; a thread that asks may not have it as its own yet."""
+    device, context = ctypes.c_int(), ctypes.c_void_p()
     driver = ctypes.CDLL("libcuda.so.1")
-    if driver.cuCtxGetCurrent(ctypes.byref(context)) or not context.value:
-        raise UnavailableError("CUDA has no current context")
+    failed = driver.cuDeviceGet(ctypes.byref(device), number)
+    failed = failed or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    if failed or not context.value:
+        raise UnavailableError(f"CUDA has no context for device {number} (error {failed})")
+    driver.cuDevicePrimaryCtxRelease_v2(device)  # torch holds it
     return int(context.value)
