@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fulltilt.bench.video import contest, run, training
 from fulltilt.bench.video.clips import LENGTH, PerItem
 from fulltilt.bench.video.figures import Case, VideoBench
 from fulltilt.bench.video.material import GOP, Material, make_videos
@@ -119,6 +120,64 @@ def test_the_peer_gives_the_frames_that_it_should(paths, jumps, scaled):
             assert np.abs(clip.astype(int) - ours).mean() < 4
             other = video.frames(range(start + 2, start + 2 + LENGTH)[: 64 - start - 2], size=(32, 48))
             assert np.abs(clip[: len(other)].astype(int) - other).mean() > 4, "and not those beside them"
+
+
+@pytest.fixture
+def canned_rates(monkeypatch):
+    """The feed's options, in the order in which it was asked; nothing is decoded."""
+    asked = []
+
+    def feed_rate(paths, *, quality="exact", gpu_share=0.0, together=1, cache=None, **_):
+        asked.append({"quality": quality, "gpu_share": gpu_share, "together": together})
+        if together > 1:
+            raise RuntimeError("out of luck")
+        return 90.0, {"gpu_share": 0.375 if gpu_share == "auto" else gpu_share}
+
+    monkeypatch.setattr(contest, "feed_rate", feed_rate)
+    monkeypatch.setattr(contest, "loader_rate", lambda *_, **options: (30.0 if options["scaled"] else 10.0, 2.0))
+    monkeypatch.setattr(contest, "build_videos", lambda *_, **__: None)
+    return asked
+
+
+def test_clips_in_every_way(paths, canned_rates):
+    """A share is looked for once; a way that fails is its own line."""
+    chosen = run.Setting(
+        material=SMALL, device="cuda:0", decoders=2, engines=1, size=32, batch=4, seconds=0.1, targets=True
+    )
+    cases = {case.key: case for case in run._clips(chosen, paths, lambda _: None)}
+    assert cases["feed_shared"].met, "three times the best of the DataLoaders"
+    assert cases["feed_shared"].notes["times_loader"] == 9
+    shares = [one["gpu_share"] for one in canned_rates if one["gpu_share"]]
+    assert shares == ["auto", 0.375]
+    assert cases["feed_together_long"].problem == "RuntimeError: out of luck"
+    assert list(cases)[-1] == "feed_together_long"
+
+
+def test_what_was_measured_is_kept_at_once(monkeypatch):
+    monkeypatch.setattr(run, "setting", lambda **_: setting(gpu=False, cores=1, quick=True))
+    kept = []
+    run.measure(quick=True, only=("cpu", "nvdec"), say=lambda _: None, keep=kept.append)
+    assert [[case.key for case in found.cases] for found in kept] == [["cpu"], ["cpu", "nvdec"]]
+
+
+def test_training_is_held_against_the_better_limit(tmp_path, monkeypatch):
+    limits = iter([8.0, 10.0])
+
+    def fed(step, source, *_):
+        if source.quality == "fast":
+            raise RuntimeError("out of luck")
+        return 9.0, {}
+
+    monkeypatch.setattr(training, "_rate", lambda *_: next(limits))
+    monkeypatch.setattr(training, "_fed", fed)
+    course = training.Course.small()
+    told = list(training.training(tmp_path, course, "cpu", 0.1, targets=True, say=lambda _: None))
+    assert [(case.key, case.per_second, case.times) for case in told] == [
+        ("limit", 8.0, None), ("cached", 9.0, 9 / 8), ("files", None, None),
+        ("limit", 10.0, None), ("cached", 9.0, 0.9), ("files", None, None),
+    ]  # fmt: skip
+    assert told[-1].problem == "RuntimeError: out of luck"
+    assert told[-2].met is False
 
 
 def test_the_command(tmp_path, monkeypatch):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from fulltilt.machine.cores import read_cores
@@ -63,3 +66,17 @@ def joined(file: Path | None, found: dict[str, Any], *, by: str, order: Sequence
     cases = sorted([*kept, *found["cases"]], key=lambda case: order.index(case[by]))
     extra = {"workloads": {**old["workloads"], **found["workloads"]}} if "workloads" in old else {}
     return {**old, **found, **extra, "dates": dates, "cases": cases}
+
+
+@contextmanager
+def ending_at_sigterm() -> Iterator[None]:
+    """SIGTERM ends it like Ctrl-C: processes end, folders go, what was written stays."""
+
+    def leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

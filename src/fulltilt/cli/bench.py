@@ -261,15 +261,16 @@ def video(
         raise InputError(f"--folder: {folder} is not a folder")
 
     from fulltilt.bench.ground import joined
-    from fulltilt.bench.video.figures import PARTS
+    from fulltilt.bench.video.figures import PARTS, VideoBench
     from fulltilt.bench.video.run import measure, parts_of
     from fulltilt.bench.video.table import show
 
-    found = measure(quick=quick, only=parts_of(only), folder=folder, say=_say)
-    show(found)
-    if json_file is not None:
-        result = joined(json_file, found.to_json(), by="part", order=PARTS)
-        write_whole(json_file, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    def keep(found: VideoBench) -> None:
+        if json_file is not None:
+            result = joined(json_file, found.to_json(), by="part", order=PARTS)
+            write_whole(json_file, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+
+    show(measure(quick=quick, only=parts_of(only), folder=folder, say=_say, keep=keep))
 
 
 def _say(text: str) -> None:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from fulltilt.bench.ground import machine_facts, said
+from fulltilt.bench.ground import ending_at_sigterm, machine_facts, said
 from fulltilt.bench.guides.claims import CLAIMS, WORKLOADS
 from fulltilt.bench.guides.figures import Case, GuidesBench, about, compared
 from fulltilt.bench.guides.order import AFTER, BEFORE, CONTESTANTS, Answer, Contestant, Order
@@ -211,20 +208,6 @@ def joinable(file: Path | None, *, small: bool) -> Path | None:
     except ValueError:
         return None
     return file if bool(earlier.get("small")) == small else None
-
-
-@contextmanager
-def ending_at_sigterm() -> Iterator[None]:
-    """SIGTERM ends it like Ctrl-C: processes end, folders go, what was written stays."""
-
-    def leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _without(case: Case, problem: str) -> Case:

@@ -20,7 +20,7 @@ from fulltilt.bench.feed.loader import Photos, loading
 from fulltilt.bench.feed.material import bytes_needed, make_in_parallel, workplace
 from fulltilt.bench.feed.measure import confined, endless, measure
 from fulltilt.bench.feed.models import CLASSES, Step, resnet50, small_classifier
-from fulltilt.bench.ground import machine_facts, said
+from fulltilt.bench.ground import ending_at_sigterm, machine_facts, said
 from fulltilt.bench.scaling.figures import LIMIT, PARTS, Point, ScalingBench
 from fulltilt.errors import InputError
 from fulltilt.feed import Feed, ImageFiles, feed
@@ -99,7 +99,8 @@ def measure_scaling(
         )
 
     cores = read_cores().usable
-    with workplace(folder, needed_bytes=bytes_needed(scale.photos, scale.photo_size, scale.photo_bytes)) as place:
+    needed = bytes_needed(scale.photos, scale.photo_size, scale.photo_bytes)
+    with ending_at_sigterm(), workplace(folder, needed_bytes=needed) as place:
         say(f"making {scale.photos} photos")
         paths, _ = make_in_parallel(
             place / "photos", scale.photos, size=scale.photo_size, target_bytes=scale.photo_bytes, processes=cores

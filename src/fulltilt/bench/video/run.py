@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import cycle, islice
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from fulltilt.bench.ground import machine_facts, said
-from fulltilt.bench.video.contest import Ground, clips
+from fulltilt.bench.ground import ending_at_sigterm, machine_facts, said
+from fulltilt.bench.video.contest import SHARED, Ground, clips
 from fulltilt.bench.video.figures import (
     BOTH_AT_LEAST,
     CPU_AT_LEAST,
@@ -77,48 +77,62 @@ def parts_of(text: str) -> tuple[str, ...]:
     return tuple(name for name in PARTS if name in wanted)
 
 
-def measure(*, quick: bool, only: Sequence[str], folder: Path | None = None, say: Say) -> VideoBench:
-    """Everything that this machine can run; `say` hears what comes next."""
+def measure(
+    *,
+    quick: bool,
+    only: Sequence[str],
+    folder: Path | None = None,
+    say: Say,
+    keep: Callable[[VideoBench], None] = lambda _: None,
+) -> VideoBench:
+    """Everything that this machine can run; `say` hears what comes next, `keep` has what there is after each case."""
     began = time.monotonic()
     gpu = torch.cuda.is_available()
     chosen = setting(gpu=gpu, cores=read_cores().usable, quick=quick)
     run = {"cpu": _cpu, "nvdec": _nvdec, "both": _both, "clips": _clips, "train": _train}
-    cases: list[Case] = []
-    with tempfile.TemporaryDirectory(prefix="fulltilt-video-", dir=folder) as home:
+    machine = machine_facts({"av": "av", "PyNvVideoCodec": "PyNvVideoCodec"})
+    cases: dict[tuple[str, str], Case] = {}
+    title = chosen.material.title
+
+    def so_far() -> VideoBench:
+        return VideoBench(
+            machine=machine,
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            video=title,
+            cases=tuple(cases.values()),
+            seconds=time.monotonic() - began,
+            problem=None if gpu else NO_GPU,
+        )
+
+    with ending_at_sigterm(), tempfile.TemporaryDirectory(prefix="fulltilt-video-", dir=folder) as home:
         say(f"{chosen.material.title}: is made")
         paths = make_videos(Path(home), chosen.material)
-        title = f"{chosen.material.title}, {megabits_per_second(paths[0], chosen.material):.1f} Mbit/s"
+        title += f", {megabits_per_second(paths[0], chosen.material):.1f} Mbit/s"
         for part in PARTS:
-            if part in only:
-                cases += run[part](chosen, paths, say)
-    return VideoBench(
-        machine=machine_facts({"av": "av", "PyNvVideoCodec": "PyNvVideoCodec"}),
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        video=title,
-        cases=tuple(cases),
-        seconds=time.monotonic() - began,
-        problem=None if gpu else NO_GPU,
-    )
+            if part not in only:
+                continue
+            for case in run[part](chosen, paths, say):
+                cases[case.part, case.key] = case  # one that comes again is better known than before
+                keep(so_far())
+    return so_far()
 
 
 def _spread(paths: Sequence[Path], count: int) -> list[Path]:
     return list(islice(cycle(paths), count))
 
 
-def _cpu(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
+def _cpu(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
     say(f"cpu: {chosen.decoders} decoders")
+    title, least = f"CPU, {chosen.decoders} decoders", CPU_AT_LEAST if chosen.targets else None
     crew = Crew(_spread(paths, chosen.decoders), device=None)
     try:
         rate = crew.count(chosen.seconds).per_second
     finally:
         crew.close()
-    title = f"CPU, {chosen.decoders} decoders"
-    return [
-        Case(part="cpu", key="cpu", title=title, per_second=rate, at_least=CPU_AT_LEAST if chosen.targets else None)
-    ]
+    yield Case(part="cpu", key="cpu", title=title, per_second=rate, at_least=least)
 
 
-def _nvdec(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
+def _nvdec(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
     say(f"nvdec: {chosen.engines} decoders")
     title, least = f"NVDEC, {chosen.engines} decoders, RGB on the device", NVDEC_AT_LEAST if chosen.targets else None
     try:
@@ -128,11 +142,12 @@ def _nvdec(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
         finally:
             crew.close()
     except FulltiltError as error:
-        return [Case(part="nvdec", key="nvdec", title=title, at_least=least, problem=said(error))]
-    return [Case(part="nvdec", key="nvdec", title=title, per_second=rate, at_least=least)]
+        yield Case(part="nvdec", key="nvdec", title=title, at_least=least, problem=said(error))
+        return
+    yield Case(part="nvdec", key="nvdec", title=title, per_second=rate, at_least=least)
 
 
-def _both(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
+def _both(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
     # Feeding the engines takes cores too.
     decoders = max(1, chosen.decoders - 2)
     say(f"both: {decoders} decoders of the CPU, {chosen.engines} of the GPU")
@@ -145,16 +160,17 @@ def _both(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
         finally:
             crew.close()
     except FulltiltError as error:
-        return [Case(part="both", key="both", title=title, at_least=least, problem=said(error))]
+        yield Case(part="both", key="both", title=title, at_least=least, problem=said(error))
+        return
     notes = {
         "cpu_frames_per_second": round(there.per_second),
         "nvdec_frames_per_second": round(here.per_second),
     }
     rate = there.per_second + here.per_second
-    return [Case(part="both", key="both", title=title, per_second=rate, at_least=least, notes=notes)]
+    yield Case(part="both", key="both", title=title, per_second=rate, at_least=least, notes=notes)
 
 
-def _clips(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
+def _clips(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
     """From videos with key frames close together, then from such as encoders make unless told otherwise."""
     ground = Ground(
         frames=chosen.material.frames,
@@ -165,13 +181,16 @@ def _clips(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
         seconds=chosen.seconds,
         targets=chosen.targets,
     )
-    cases = clips(paths, ground, say)
+    share: float | None = None
+    for case in clips(paths, ground, say):
+        share = case.notes.get("gpu_share") if case.key == SHARED else share
+        yield case
     with tempfile.TemporaryDirectory(prefix="long-", dir=paths[0].parent) as home:
         far = make_videos(Path(home), replace(chosen.material, gop=LONG_GOP))
-        cases += clips(far, replace(ground, long=True), say)
-    return cases
+        yield from clips(far, replace(ground, long=True, share=share), say)
 
 
-def _train(chosen: Setting, paths: list[Path], say: Say) -> list[Case]:
+def _train(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
     course = Course.large() if chosen.targets else Course.small()
-    return training(paths[0].parent / "train", course, chosen.device, chosen.seconds, targets=chosen.targets, say=say)
+    folder = paths[0].parent / "train"
+    return training(folder, course, chosen.device, chosen.seconds, targets=chosen.targets, say=say)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from fulltilt.bench.ground import said
 from fulltilt.bench.video.clips import settle
 from fulltilt.bench.video.figures import OF_LIMIT, Case
 from fulltilt.cache import CacheSettings
@@ -70,41 +71,54 @@ class Course:
 
 def training(
     folder: Path, course: Course, device: str, seconds: float, *, targets: bool, say: Callable[[str], None]
-) -> list[Case]:
-    """The limit, taken before and after the others, and how near they come to it."""
-    say("train: videos are made")
-    home = make_videos(
-        course.videos, frames=course.frames, height=course.height, width=course.width, seed=0, root=str(folder)
-    )
-    cache = folder / "cache"
-    build_videos(cache, sorted(home.glob("*.mp4")), settings=CacheSettings(size=course.size))
-    step = _Step(course, device)
-    resident = _resident(_source(home, course), course, device)
-    found: dict[str, tuple[float, dict[str, Any]]] = {}
-    say("train: its limit")
-    limits = [_rate(step, _again(resident), device, seconds, course.warm)]
-    for key, options in (("cached", {"cache": cache}), ("files", {"quality": "fast"})):
-        say(f"train: {key}")
-        found[key] = _fed(step, _source(home, course, **options), course, device, seconds)
-    limits.append(_rate(step, _again(resident), device, seconds, course.warm))
-    limit = max(limits)
+) -> Iterator[Case]:
+    """The limit, taken before and after the others, and how near they come to it.
+
+    Each case comes as soon as it is measured, and all of them again at the end, against the limit's better figure. One
+    that fails is its own line, and the others go on.
+    """
     shape = f"{course.length} frames of {course.size}²"
-    cases = [Case(part="train", key="limit", title=f"training on {shape}: its limit", per_second=limit, unit="clips")]
-    for key, title in (("cached", "from cached clips"), ("files", "from files")):
-        rate, notes = found[key]
-        cases.append(
-            Case(
-                part="train",
-                key=key,
-                title=f"training on {shape} {title}",
-                per_second=rate,
-                unit="clips",
-                times=rate / limit,
-                at_least=OF_LIMIT if targets and key == "cached" else None,
-                notes=notes,
-            )
+    limit = Case(part="train", key="limit", title=f"training on {shape}: its limit", unit="clips")
+    say("train: videos are made")
+    try:
+        home = make_videos(
+            course.videos, frames=course.frames, height=course.height, width=course.width, seed=0, root=str(folder)
         )
-    return cases
+        cache = folder / "cache"
+        build_videos(cache, sorted(home.glob("*.mp4")), settings=CacheSettings(size=course.size))
+        step = _Step(course, device)
+        resident = _resident(_source(home, course), course, device)
+        say("train: its limit")
+        limit = replace(limit, per_second=_rate(step, _again(resident), device, seconds, course.warm))
+    except Exception as error:
+        yield replace(limit, problem=said(error))
+        return
+    yield limit
+    found: list[Case] = []
+    ways = (("cached", "from cached clips", {"cache": cache}), ("files", "from files", {"quality": "fast"}))
+    for key, title, options in ways:
+        say(f"train: {key}")
+        least = OF_LIMIT if targets and key == "cached" else None
+        case = Case(part="train", key=key, title=f"training on {shape} {title}", unit="clips", at_least=least)
+        try:
+            rate, notes = _fed(step, _source(home, course, **options), course, device, seconds)
+            case = replace(case, per_second=rate, notes=notes)
+        except Exception as error:
+            case = replace(case, problem=said(error))
+        found.append(case)
+        yield _against(limit, case)
+    again = _rate(step, _again(resident), device, seconds, course.warm)
+    limit = replace(limit, per_second=max(limit.per_second or 0.0, again))
+    yield limit
+    yield from (_against(limit, case) for case in found)
+
+
+def _against(limit: Case, case: Case) -> Case:
+    return (
+        case
+        if case.per_second is None or not limit.per_second
+        else replace(case, times=case.per_second / limit.per_second)
+    )
 
 
 class _Step:
