@@ -187,7 +187,7 @@ for _ in range(100_000):
     if output.sum() > 1e30:  # if
         break
     read = output[0, :3].tolist()  # list
-    host = output[0].cpu().numpy()  # numpy
+    host = output[0].detach().cpu().numpy()  # numpy
     text = f"{output[0, 0]}"  # format
     loss = output.square().mean()
     optimizer.zero_grad()

@@ -7,11 +7,12 @@ import torch
 from fulltilt.launch.launches import Counter, launched
 
 
-def event(name: str, *, on_gpu: bool, microseconds: float) -> SimpleNamespace:
+def event(name: str, *, on_gpu: bool, microseconds: float, region: bool = False) -> SimpleNamespace:
     kinds = torch._C._autograd.DeviceType
     return SimpleNamespace(
         name=name,
         device_type=kinds.CUDA if on_gpu else kinds.CPU,
+        is_user_annotation=region,
         time_range=SimpleNamespace(elapsed_us=lambda: microseconds),
     )
 
@@ -27,6 +28,8 @@ def test_calls_are_counted_on_the_host_and_time_on_the_gpu() -> None:
             event("cudaMemcpyAsync", on_gpu=False, microseconds=5),
             event("gemm", on_gpu=True, microseconds=100),
             event("elementwise", on_gpu=True, microseconds=20),
+            event("Optimizer.step#AdamW.step", on_gpu=False, microseconds=60, region=True),
+            event("Optimizer.step#AdamW.step", on_gpu=True, microseconds=25, region=True),
             event("Memcpy HtoD (Pinned -> Device)", on_gpu=True, microseconds=70),
         ]
     )
