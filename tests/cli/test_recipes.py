@@ -87,6 +87,17 @@ def test_a_project_trains_as_it_is(tmp_path):
     assert len(list((tmp_path / "mine/runs/data").glob("classification-*"))) == 1
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_small_project_is_the_recipe_s_small_size(name, here):
+    """Segmentation's features alone are others: those that any pictures have."""
+    make_project(Path("mine"), recipe_named(name), small=True)
+    os.chdir("mine")
+    made, wanted = read_config(Path("config.yaml"), look_up=True), recipe_named(name).config(small=True)
+    assert made.training.epochs == wanted.training.epochs
+    assert made.data.args == wanted.data.args
+    assert made.model.args | {"features": None} == wanted.model.args | {"features": None}
+
+
 def test_pictures_in_a_folder_for_each_class(here):
     for index in range(30):
         kind = index % 3
@@ -95,12 +106,15 @@ def test_pictures_in_a_folder_for_each_class(here):
         picture = Image.fromarray(classification.draw(kind + 8 * index, 40)[0])
         picture.resize((40 + index, 36)).convert("RGB").save(folder / f"{index}.jpg")
     arguments = ["recipes", "new", "mine", "--data", "photos"]
-    assert CliRunner().invoke(app, arguments, catch_exceptions=False).exit_code == 0
+    told = CliRunner().invoke(app, arguments, catch_exceptions=False).stdout
+    assert "found 30 colour pictures of 36×55 in 3 classes (bars, checks, cross)" in told
     os.chdir("mine")
+    assert "The model's outputs, in their order: bars, checks, cross." in Path("README.md").read_text()
     content = yaml.safe_load(Path("config.yaml").read_text())
+    assert content["data"]["size"] == 32  # the shorter side, as a multiple of 16
     assert content["model"]["args"] == {"classes": 3, "channels": 3}
     assert content["metrics"]["accuracy"]["args"]["num_classes"] == 3
-    history = trained("data.size=32", "training.epochs=1", "model.args.width=4", "model.args.blocks=[1]")
+    history = trained("training.epochs=1", "model.args.width=4", "model.args.blocks=[1]")
     assert history.steps == 24 // 3
     assert 0 <= history.last["val_accuracy"] <= 1
 
@@ -150,8 +164,8 @@ def test_readings_of_ones_own_sensors(here):
     os.chdir("mine")
     content = yaml.safe_load(Path("config.yaml").read_text())
     assert content["data"]["args"]["target"] == content["data"]["val_args"]["target"] == "level"
-    shorter = [f"data.{key}.window=16" for key in ("args", "val_args")] + ["model.args.window=16"]
-    history = trained("training.max_steps=3", "data.batch_size=16", "model.args.widths=[8, 8]", *shorter)
+    assert content["data"]["val_args"]["window"] == content["model"]["args"]["window"] == 40  # of 96 hours to validate
+    history = trained("training.max_steps=3", "data.batch_size=16", "model.args.widths=[8, 8]")
     assert history.steps == 3
     assert "val_r2" in history.last
 
@@ -182,6 +196,8 @@ def test_what_can_not_be_made_is_said_before_anything_is_written(here):
     for index in range(6):
         Path("photos", str(index % 2)).mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.zeros((16, 16), np.uint8)).save(f"photos/{index % 2}/{index}.png")
+    Path("short").mkdir()
+    Path("short", "one.csv").write_text("time,level\n2024-01-01 00:00,1\n2024-01-03 00:00,2\n")
     some, other = recipe_named("classification"), recipe_named("segmentation")
     for folder, recipe, options, says in (
         ("full", some, {}, "full is not empty; name a folder that is, or a new one"),
@@ -189,6 +205,8 @@ def test_what_can_not_be_made_is_said_before_anything_is_written(here):
         ("mine", some, {"masks": Path("photos")}, "give these, too, with --data"),
         ("mine", some, {"data": Path("nowhere")}, "nowhere does not exist"),
         ("mine", some, {"data": Path("photos"), "masks": Path("photos")}, "only segmentation has"),
+        ("mine", some, {"data": Path("photos"), "small": True}, "with --data leave it out"),
+        ("mine", recipe_named("forecast"), {"data": Path("short")}, "49 hours .* too few; there must be 110 at least"),
         ("mine", other, {"data": Path("photos")}, "have labels and no masks; give --masks"),
         ("mine", recipe_named("forecast"), {"data": Path("photos")}, "photos holds no .csv file"),
         ("mine", recipe_named("video"), {"data": Path("photos")}, "photos is no .csv; segments are rows of path"),

@@ -30,6 +30,8 @@ def test_a_folder_for_each_class(tmp_path):
     found = look(tmp_path)
     assert (found.classes, found.count, found.channels) == (("cat", "dog"), 7, 3)
     assert (found.height, found.width) == (20, 30)
+    assert found.val is None
+    assert str(found) == "7 colour pictures of 20×30 in 2 classes (cat, dog)"
 
 
 def test_a_table_with_numbers_and_grey_pictures(tmp_path):
@@ -48,7 +50,7 @@ def test_masks(tmp_path):
         picture(tmp_path / "masks" / f"{i}.png", mode="L")
     found = look(tmp_path / "images", tmp_path / "masks")
     assert found.classes is None
-    assert found.masks == (tmp_path / "masks").resolve()
+    assert found.train.masks == (tmp_path / "masks").resolve()
     with pytest.raises(InputError, match="5 pictures without labels or masks"):
         look(tmp_path / "images")
     (tmp_path / "masks" / "3.png").unlink()
@@ -83,3 +85,53 @@ def test_a_file_that_is_no_picture(tmp_path):
         look(tmp_path)
     with pytest.raises(InputError, match="does not exist"):
         look(tmp_path / "nowhere")
+
+
+def test_folders_for_training_and_validation(tmp_path):
+    """They are no classes; what is for testing is left alone."""
+    for part, number in (("train", 4), ("val", 3), ("test", 2)):
+        for kind in ("cat", "dog"):
+            for i in range(number):
+                picture(tmp_path / part / kind / f"{i}.jpg")
+    found = look(tmp_path)
+    assert (found.classes, found.count, found.val_count) == (("cat", "dog"), 8, 6)
+    assert found.val is not None
+    assert (found.train.source.name, found.val.source.name) == ("train", "val")
+    picture(tmp_path / "val" / "emu" / "0.jpg")
+    with pytest.raises(InputError, match="classes has no emu; it has cat, dog"):
+        look(tmp_path)
+
+
+def test_a_class_called_train_is_a_class(tmp_path):
+    for kind in ("bus", "train"):
+        for i in range(3):
+            picture(tmp_path / kind / f"{i}.jpg")
+    assert look(tmp_path).classes == ("bus", "train")
+
+
+def test_masks_for_training_and_validation(tmp_path):
+    for part in ("train", "valid"):
+        for i in range(5):
+            picture(tmp_path / "images" / part / f"{i}.jpg")
+            picture(tmp_path / "masks" / part / f"{i}.png", mode="L")
+    found = look(tmp_path / "images", tmp_path / "masks")
+    assert found.val is not None
+    assert found.val.masks == (tmp_path / "masks" / "valid").resolve()
+    with pytest.raises(InputError, match=r"--recipe segmentation --data \S+/images --masks \S+/masks"):
+        look(tmp_path)
+
+
+def test_a_mask_that_can_not_be_one_is_said(tmp_path):
+    for i in range(5):
+        picture(tmp_path / "images" / f"{i}.jpg", mode="L")
+        picture(tmp_path / "masks" / f"{i}.png", mode="L")
+    wrong = tmp_path / "masks" / "2.png"
+    Image.fromarray(np.repeat(np.arange(30, dtype=np.uint8)[None], 20, 0) // 10).save(wrong)
+    told = str(look(tmp_path / "images", tmp_path / "masks"))
+    assert told == "5 grey pictures of 20×30 with masks that hold 0, 1, 2, of which all but 0 are taken as one"
+    picture(wrong, size=(30, 20), mode="L")
+    with pytest.raises(InputError, match=r"2\.png: the mask is 30×20, its picture 20×30"):
+        look(tmp_path / "images", tmp_path / "masks")
+    picture(wrong)
+    with pytest.raises(InputError, match=r"2\.png: a mask of mode RGB: colours are not labels"):
+        look(tmp_path / "images", tmp_path / "masks")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -36,7 +37,8 @@ def list_recipes(
         for path in files:
             print(f"{'':{width}}fulltilt train {_shown(path)}")
         print(f"{'':{width}}python -m fulltilt.recipes.plain {_shown(recipe.before)}\n")
-    print("For data of your own: fulltilt recipes new DIR --recipe NAME")
+    print("To see one learn, here: fulltilt recipes new DIR --recipe NAME --small")
+    print("For data of your own:   fulltilt recipes new DIR --recipe NAME --data FOLDER_OR_CSV")
 
 
 @recipes.command()
@@ -51,14 +53,20 @@ def new(
     masks: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Masks of pictures, of the same names.", show_default=False)
     ] = None,
+    small: Annotated[
+        bool, typer.Option("--small", help="Generated data and a model that learn in half a minute on two CPU cores.")
+    ] = False,
 ) -> None:
     """Copy a recipe as the beginning of a project: a configuration, the model to edit, a README with the commands."""
     from fulltilt.recipes.catalog import recipe_named
     from fulltilt.recipes.new import make_project
 
-    for path in make_project(folder, recipe_named(recipe), data=data, masks=masks):
+    project = make_project(folder, recipe_named(recipe), data=data, masks=masks, small=small)
+    if project.own is not None:
+        print(f"found {project.own.told}")
+    for path in project.files:
         print(f"wrote {path}")
-    print(f"next: cd {folder} && fulltilt train config.yaml")
+    print(f"next: cd {shlex.quote(str(folder))} && fulltilt train config.yaml")
 
 
 def _shown(path: Path) -> str:

@@ -6,41 +6,67 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median_high
 from typing import Final, Literal
 
-from PIL import Image, UnidentifiedImageError
+import numpy as np
 
-from fulltilt.errors import InputError
+from fulltilt.decode import Header, decode_mask, probe
+from fulltilt.errors import DecodeError, InputError
 from fulltilt.feed.clips import VideoClips
 from fulltilt.feed.files import ImageFiles
+from fulltilt.recipes.layout import Part, parts
 
 _LOOKED_AT: Final = 32
 """Pictures that are opened to see what they are like: spread over all of them."""
 _LEAST_CLASSES: Final = 2
 _LEAST_PICTURES: Final = 5
 """Fewer can't be parted into some to train on and some to validate with."""
+_NAMED: Final = 10
+"""Classes, or labels of masks, that are named in a line; of more, the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """What there is, as far as a configuration has to know."""
 
-    source: Path
-    masks: Path | None
+    train: Part
+    val: Part | None
+    """None: some of those for training are to be set aside."""
     count: int
+    """Pictures to train on."""
+    val_count: int
     classes: tuple[str, ...] | None
     """Names in the order of their numbers; None for pictures with masks."""
+    labels: tuple[int, ...]
+    """What the masks that were looked at hold."""
     channels: Literal[1, 3]
     height: int
     width: int
     """The median of the pictures that were looked at."""
 
+    def __str__(self) -> str:
+        kind = f"{'grey' if self.channels == 1 else 'colour'} pictures of {self.height}×{self.width}"
+        if self.classes is None:
+            several = len(set(self.labels) - {0}) > 1
+            numbers = ", ".join(map(str, self.labels[:_NAMED])) + (", …" if len(self.labels) > _NAMED else "")
+            what = "with masks" + (f" that hold {numbers}, of which all but 0 are taken as one" if several else "")
+        else:
+            more = ", …" if len(self.classes) > _NAMED else ""
+            what = f"in {len(self.classes)} classes ({', '.join(self.classes[:_NAMED])}{more})"
+        other = f"; {self.val_count:,} in {self.val.source} to validate with" if self.val is not None else ""
+        return f"{self.count:,} {kind} {what}{other}"
+
 
 def look(source: Path, masks: Path | None = None) -> Found:
-    """See what is in a folder (one subfolder per class) or .csv (path, label, mask), and that all of it is there."""
+    """See what is in a folder (one subfolder per class) or .csv (path, label, mask), and that all of it is there.
+
+    Where the folder is parted into train and val (layout.py), these are what to train on and what to validate with.
+    """
     if not source.exists():
         raise InputError(f"{source} does not exist; give a folder of pictures or a .csv file")
-    files = ImageFiles(source, masks=masks)
+    train, val = parts(source.resolve(), None if masks is None else masks.resolve())
+    files = ImageFiles(str(train.source), masks=train.masks)
     if files.labels is None and files.masks is None:
         raise InputError(
             f"{source}: {len(files)} pictures without labels or masks; have a subfolder for each class, a .csv with a "
@@ -48,20 +74,20 @@ def look(source: Path, masks: Path | None = None) -> Found:
         )
     if len(files) < _LEAST_PICTURES:
         raise InputError(f"{source}: {len(files)} pictures are too few; there must be {_LEAST_PICTURES} at least")
-    _check_there(files.paths)
-    _check_there(files.masks or [])
-    every = files.paths[:: max(1, len(files) // _LOOKED_AT)][:_LOOKED_AT]
-    seen = [_size_and_mode(path) for path in every]
-    grey = all(mode in ("1", "L", "LA", "I;16") for _, mode in seen)
-    heights, widths = sorted(size[1] for size, _ in seen), sorted(size[0] for size, _ in seen)
+    _check_there(files)
+    others = None if val is None else ImageFiles(str(val.source), masks=val.masks, classes=files.classes)
+    seen = _looked_at(files)
+    grey = all(header.mode in ("1", "L", "LA", "I;16") for header in seen)
     return Found(
-        source=source.resolve(),
-        masks=None if masks is None else masks.resolve(),
+        train=train,
+        val=val,
         count=len(files),
+        val_count=0 if others is None else len(others),
         classes=None if files.masks is not None else _classes(files, source),
+        labels=_labels(files, seen),
         channels=1 if grey else 3,
-        height=heights[len(heights) // 2],
-        width=widths[len(widths) // 2],
+        height=median_high(header.height for header in seen),
+        width=median_high(header.width for header in seen),
     )
 
 
@@ -84,18 +110,41 @@ def _classes(files: ImageFiles, source: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _check_there(paths: list[str]) -> None:
-    missing = [path for path in paths if not Path(path).is_file()]
-    if missing:
-        raise InputError(f"{len(missing)} of {len(paths)} files are not there, first {missing[0]}")
+def _check_there(files: ImageFiles) -> None:
+    for paths in (files.paths, files.masks or []):
+        missing = [path for path in paths if not Path(path).is_file()]
+        if missing:
+            raise InputError(f"{len(missing)} of {len(paths)} files are not there, first {missing[0]}")
 
 
-def _size_and_mode(path: str) -> tuple[tuple[int, int], str]:
-    try:
-        with Image.open(path) as picture:
-            return picture.size, picture.mode
-    except (OSError, UnidentifiedImageError) as error:
-        raise InputError(f"{path} can't be opened as a picture ({error})") from error
+def _spread(files: ImageFiles) -> slice:
+    step = max(1, len(files) // _LOOKED_AT)
+    return slice(0, _LOOKED_AT * step, step)
+
+
+def _looked_at(files: ImageFiles) -> list[Header]:
+    found = []
+    for path in files.paths[_spread(files)]:
+        try:
+            found.append(probe(Path(path).read_bytes()))
+        except (OSError, DecodeError) as error:
+            raise InputError(f"{path} can't be opened as a picture ({error})") from error
+    return found
+
+
+def _labels(files: ImageFiles, pictures: Sequence[Header]) -> tuple[int, ...]:
+    """What the masks of these pictures hold; one that can't be a picture's mask is an error."""
+    held: set[int] = set()
+    for path, picture in zip((files.masks or [])[_spread(files)], pictures, strict=False):  # no masks: none to see
+        try:
+            mask = decode_mask(Path(path).read_bytes())
+        except (OSError, DecodeError) as error:
+            raise InputError(f"{path}: {error}") from error
+        if mask.shape != (picture.height, picture.width):
+            sizes = f"{mask.shape[0]}×{mask.shape[1]}, its picture {picture.height}×{picture.width}"
+            raise InputError(f"{path}: the mask is {sizes}; they must be of one size")
+        held.update(np.unique(mask).tolist())
+    return tuple(sorted(held))
 
 
 def videos(

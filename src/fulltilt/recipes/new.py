@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from fulltilt.errors import FulltiltError, InputError
 from fulltilt.recipes.catalog import Recipe
-from fulltilt.recipes.own_data import use_own_data
+from fulltilt.recipes.own_data import OwnData, use_own_data
 
 CONFIG: Final = "config.yaml"
 MODEL: Final = "model.py"
 README: Final = "README.md"
 
 
-def make_project(folder: Path, recipe: Recipe, *, data: Path | None = None, masks: Path | None = None) -> list[Path]:
-    """Write a project into a folder that is empty or not there yet, and return its files.
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """What was written."""
+
+    files: tuple[Path, ...]
+    own: OwnData | None
+    """None: it trains on generated data."""
+
+
+def make_project(
+    folder: Path, recipe: Recipe, *, data: Path | None = None, masks: Path | None = None, small: bool = False
+) -> Project:
+    """Write a project into a folder that is empty or not there yet.
 
     Args:
         data: the user's own, in a folder or .csv; otherwise the project trains on generated data.
         masks: the folder of masks of the same names.
+        small: generated data and a model of a size that learns in half a minute on two CPU cores.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; name a folder")
@@ -29,22 +42,21 @@ def make_project(folder: Path, recipe: Recipe, *, data: Path | None = None, mask
         raise InputError(f"{folder} is not empty; name a folder that is, or a new one")
     if data is None and masks is not None:
         raise InputError("masks belong to pictures: give these, too, with --data")
-    content = _content(recipe)
+    if data is not None and small:
+        raise InputError("--small is a size of generated data; with --data leave it out")
+    content = _content(recipe, small=small)
     module = content["model"]["name"].partition(":")[0]
-    tables = {} if data is None else use_own_data(recipe.name, content, data, masks)
-    source = importlib.util.find_spec(module)
-    assert source is not None
-    assert source.origin is not None
+    own = None if data is None else use_own_data(recipe.name, content, data, masks)
     _rename(content, f"{module}:", f"{Path(MODEL).stem}:")
     if recipe.name == "segmentation":  # what holds for any pictures, not for the generated ones alone
         content["data"]["features"] = "fulltilt.assist:extract_features"
         content["model"]["args"] |= {"features": _numbers(content)}
         content["metrics"] = {"iou": {"name": "model:Iou"}}
     texts = {
-        CONFIG: _yaml(recipe, content),
-        MODEL: Path(source.origin).read_text(encoding="utf-8"),
-        README: _readme(recipe, folder, own=data is not None),
-        **tables,
+        CONFIG: _yaml(recipe, content, own),
+        MODEL: _source(module),
+        README: _readme(recipe, folder, own, set_aside="val_share" in content["data"]),
+        **({} if own is None else own.files),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,12 +64,19 @@ def make_project(folder: Path, recipe: Recipe, *, data: Path | None = None, mask
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise FulltiltError(f"can't write into {folder} ({error.strerror or error}); name another folder") from error
-    return [folder / name for name in texts]
+    return Project(files=tuple(folder / name for name in texts), own=own)
 
 
-def _content(recipe: Recipe) -> dict[str, Any]:
+def _source(module: str) -> str:
+    found = importlib.util.find_spec(module)
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).read_text(encoding="utf-8")
+
+
+def _content(recipe: Recipe, *, small: bool) -> dict[str, Any]:
     """The sections as the recipe's file has them, and nothing that it leaves out."""
-    return recipe.config().model_dump(mode="json", exclude_unset=True)
+    return recipe.config(small=small).model_dump(mode="json", exclude_unset=True)
 
 
 def _numbers(content: Mapping[str, Any]) -> int:
@@ -78,11 +97,12 @@ def _rename(content: Any, before: str, after: str) -> None:
             content[key] = value.replace(before, after, 1)
 
 
-def _yaml(recipe: Recipe, content: Mapping[str, Any]) -> str:
+def _yaml(recipe: Recipe, content: Mapping[str, Any], own: OwnData | None) -> str:
     import yaml
 
     parts = [yaml.safe_dump({name: section}, sort_keys=False, allow_unicode=True) for name, section in content.items()]
-    head = f"# fulltilt train {CONFIG}\n#\n# Begun with the recipe {recipe.name}: {recipe.title}.\n"
+    what = recipe.title if own is None else own.told
+    head = f"# fulltilt train {CONFIG}\n#\n# Begun with the recipe {recipe.name}: {what}.\n"
     return "\n".join([f"{head}# Every key that there is: fulltilt train {CONFIG} --print-config\n", *parts])
 
 
@@ -109,11 +129,15 @@ _OWN: Final = {
 """Options of the command for data of one's own, and what these have to look like."""
 
 
-def _readme(recipe: Recipe, folder: Path, *, own: bool) -> str:
-    trains_on = "your data" if own else "generated data, which are made on the first run, into runs/data"
+def _readme(recipe: Recipe, folder: Path, own: OwnData | None, *, set_aside: bool) -> str:
+    begun = (
+        f"{recipe.title}. It trains on generated data, which are made on the first run, into runs/data."
+        if own is None
+        else f"{own.told}."
+    )
     parts = [
         f"# {folder.resolve().name}\n",
-        f"Begun with fulltilt's recipe *{recipe.name}*: {recipe.title}. It trains on {trains_on}.\n",
+        f"Begun with fulltilt's recipe *{recipe.name}*: {begun}\n",
         "    fulltilt train config.yaml\n"
         "    fulltilt train config.yaml training.lr=0.01 data.batch_size=64 training.output=runs/other\n"
         "    fulltilt train config.yaml --resume\n",
@@ -123,12 +147,14 @@ def _readme(recipe: Recipe, folder: Path, *, own: bool) -> str:
         "| model.py | the model, and what goes with it |\n"
         "| runs/config | checkpoints, log.jsonl, the configuration as it was used |\n",
     ]
-    if recipe.name in ("classification", "segmentation"):
+    if set_aside:
         parts.append(
             "`data.val_share` of the pictures are set aside for validation, the same ones for the same\n"
             "`training.seed`; `data.val_source` (and `data.val_masks`) in its place names others.\n"
         )
-    if not own:
+    if own is not None and own.outputs:
+        parts.append(f"The model's outputs, in their order: {', '.join(own.outputs)}.\n")
+    if own is None:
         options, what = _OWN[recipe.name]
         parts.append(
             f"## Your own data\n\n{what} Paths in a .csv are relative to it.\n"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,17 +18,30 @@ if TYPE_CHECKING:
 _SIDE: Final = 16
 """A U-Net halves its pictures four times: sides are multiples of this."""
 _LARGEST: Final = 512
+_LEAST_SIDE, _LARGEST_SIDE = 32, 224
+"""Of pictures to classify: halved four times, too, and as large as most such networks see them."""
 _MANY: Final = 100
 """Of fewer pictures a larger share is needed to see anything by."""
 _EVERY: Final = 5
 """One video of so many is for validation."""
+_VAL_HOURS, _HORIZON, _MULTIPLE = 0.2, 6, 8
+"""What `forecast.windows` takes, unless something else is said, and what its model's three layers ask of a window."""
 
-Files = dict[str, str]
-"""Further files of the project, by name."""
+
+@dataclass(frozen=True, kw_only=True)
+class OwnData:
+    """What was found, and what else the project needs."""
+
+    told: str
+    """In a line."""
+    outputs: tuple[str, ...] = ()
+    """What the model's outputs stand for, in their order."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Further files of the project, by name."""
 
 
-def use_own_data(name: str, content: dict[str, Any], data: Path, masks: Path | None) -> Files:
-    """Change the sections of recipe `name`; what else the project needs is returned."""
+def use_own_data(name: str, content: dict[str, Any], data: Path, masks: Path | None) -> OwnData:
+    """Change the sections of recipe `name` to fit the data."""
     if not data.exists():
         raise InputError(f"--data: {data} does not exist")
     if masks is not None and name != "segmentation":
@@ -35,24 +51,28 @@ def use_own_data(name: str, content: dict[str, Any], data: Path, masks: Path | N
     return {"classification": _use_labelled, "forecast": _use_readings, "video": _use_videos}[name](content, data)
 
 
-def _use_labelled(content: dict[str, Any], data: Path) -> Files:
+def _use_labelled(content: dict[str, Any], data: Path) -> OwnData:
     found = _use_pictures(content, data, None)
     if found.classes is None:
         raise InputError(f"{data}: these pictures have masks and no labels; try --recipe segmentation")
+    side = min(found.height, found.width) // _SIDE * _SIDE
+    content["data"]["size"] = min(_LARGEST_SIDE, max(_LEAST_SIDE, side))
     content["model"]["args"]["classes"] = len(found.classes)
     content["metrics"]["accuracy"]["args"]["num_classes"] = len(found.classes)
-    return {}
+    return OwnData(told=str(found), outputs=found.classes)
 
 
-def _use_masked(content: dict[str, Any], data: Path, masks: Path | None) -> Files:
+def _use_masked(content: dict[str, Any], data: Path, masks: Path | None) -> OwnData:
     found = _use_pictures(content, data, masks)
     if found.classes is not None:
         raise InputError(f"{data}: these pictures have labels and no masks; give --masks, or --recipe classification")
-    if found.masks is not None:
-        content["data"]["masks"] = str(found.masks)
+    if found.train.masks is not None:
+        content["data"]["masks"] = str(found.train.masks)
+    if found.val is not None and found.val.masks is not None:
+        content["data"]["val_masks"] = str(found.val.masks)
     sides = (found.height, found.width)
     content["data"]["size"] = [min(_LARGEST, max(_SIDE, side // _SIDE * _SIDE)) for side in sides]
-    return {}
+    return OwnData(told=str(found))
 
 
 def _use_pictures(content: dict[str, Any], data: Path, masks: Path | None) -> Found:
@@ -61,28 +81,49 @@ def _use_pictures(content: dict[str, Any], data: Path, masks: Path | None) -> Fo
     found = look(data, masks)
     content["data"].pop("args", None)
     content["data"] |= {
-        "source": str(found.source),
+        "source": str(found.train.source),
         "val_share": 0.1 if found.count >= _MANY else 0.2,
         "channels": found.channels,
         "batch_size": min(content["data"]["batch_size"], max(1, found.count // 10)),  # ten steps to an epoch, at least
     }
+    if found.val is not None:
+        del content["data"]["val_share"]
+        content["data"]["val_source"] = str(found.val.source)
     content["model"]["args"]["channels"] = found.channels
     return found
 
 
-def _use_readings(content: dict[str, Any], data: Path) -> Files:
+def _use_readings(content: dict[str, Any], data: Path) -> OwnData:
     from fulltilt.recipes.forecast_files import read_readings
 
     readings = read_readings(data)
     target = "pm25" if "pm25" in readings.quantities else readings.quantities[0]
     for key in ("args", "val_args"):
         content["data"][key] |= {"path": str(data.resolve()), "target": target}
+    window = _window(data, len(readings.values))
+    if window < content["model"]["args"]["window"]:
+        for args in (content["data"]["args"], content["data"]["val_args"], content["model"]["args"]):
+            args["window"] = window
     sizes = {"sensors": len(readings.sensors), "quantities": len(readings.quantities)}
     content["model"]["args"] |= sizes
-    return {}
+    told = (
+        f"{len(readings.values):,} hours of {', '.join(readings.quantities)} at {len(readings.sensors)} sensors; "
+        f"{target} is forecast"
+    )
+    return OwnData(told=told, outputs=readings.sensors)
 
 
-def _use_videos(content: dict[str, Any], data: Path) -> Files:
+def _window(data: Path, hours: int) -> int:
+    """Hours of a window, of which as many windows as it has hours fit into those for validation."""
+    val_hours = hours - round(hours * (1 - _VAL_HOURS))
+    window = (val_hours - _HORIZON) // 2 // _MULTIPLE * _MULTIPLE
+    if window < _MULTIPLE:
+        least = math.ceil((2 * _MULTIPLE + _HORIZON) / _VAL_HOURS)
+        raise InputError(f"{data}: {hours} hours that all sensors cover are too few; there must be {least} at least")
+    return window
+
+
+def _use_videos(content: dict[str, Any], data: Path) -> OwnData:
     """Segments parted into those of some videos, to train on, and those of the others."""
     from fulltilt.feed.clip_entries import entries_of
 
@@ -96,7 +137,7 @@ def _use_videos(content: dict[str, Any], data: Path) -> Files:
     missing = [entry.path for entry in entries if not Path(entry.path).is_file()]
     if missing:
         raise InputError(f"{len(missing)} of {len(entries)} videos are not there, first {missing[0]}")
-    tables: Files = {}
+    tables: dict[str, str] = {}
     for name, part in (
         ("train.csv", [entry for at, entry in enumerate(entries) if (at + 1) % _EVERY]),
         ("val.csv", entries[_EVERY - 1 :: _EVERY]),
@@ -116,4 +157,6 @@ def _use_videos(content: dict[str, Any], data: Path) -> Files:
     content["model"]["args"]["classes"] = len(classes)
     for metric in content["metrics"].values():
         metric["args"]["classes"] = len(classes)
-    return tables
+    segments = sum(len(entry.segments) for entry in entries)
+    told = f"{len(entries)} videos, {segments} segments of {len(classes)} actions ({', '.join(classes)})"
+    return OwnData(told=told, files=tables)

@@ -1,0 +1,68 @@
+"""How a user's folder is laid out: one that is parted into train/ and val/, or one that holds images/ and masks/.
+
+photos/cat/…             classes
+photos/train/cat/…       parts, with classes in each; test/ is left alone
+      /val/cat/…
+scans/images/…           pictures and masks, which are two folders
+     /masks/…
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fulltilt.errors import InputError
+
+_TRAIN: Final = ("train", "training")
+_VAL: Final = ("val", "valid", "validation")
+_TEST: Final = ("test", "testing")
+_IMAGES: Final = ("images", "image", "imgs", "img")
+_MASKS: Final = ("masks", "mask", "annotations", "labels")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Pictures and, where there are some, the folder of their masks."""
+
+    source: Path
+    masks: Path | None
+
+
+def parts(source: Path, masks: Path | None) -> tuple[Part, Part | None]:
+    """What to train on, and what to validate with, where the folders say so."""
+    whole = Part(source=source, masks=masks)
+    inside = _folders(source)
+    _refuse_pair(source, masks, inside)
+    train = _one_of(_TRAIN, inside)
+    val = _one_of(_VAL, inside)
+    test = _one_of(_TEST, inside)
+    if train is None or (val is None and test is None):
+        return whole, None
+    if masks is None:
+        return Part(source=source / train, masks=None), None if val is None else Part(source=source / val, masks=None)
+    if train not in _folders(masks):
+        return whole, None
+    return (
+        Part(source=source / train, masks=masks / train),
+        None if val is None else Part(source=source / val, masks=masks / val),
+    )
+
+
+def _refuse_pair(source: Path, masks: Path | None, inside: list[str]) -> None:
+    """Folders of pictures and of masks would else be taken for two classes."""
+    images, drawn = _one_of(_IMAGES, inside), _one_of(_MASKS, inside)
+    if masks is None and images is not None and drawn is not None:
+        raise InputError(
+            f"{source} holds the folders {images} and {drawn}, which are no classes; for pictures with masks give "
+            f"--recipe segmentation --data {source / images} --masks {source / drawn}"
+        )
+
+
+def _folders(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir() if entry.is_dir()) if path.is_dir() else []
+
+
+def _one_of(names: tuple[str, ...], inside: list[str]) -> str | None:
+    return next((folder for folder in inside if folder.lower() in names), None)
