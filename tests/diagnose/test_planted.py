@@ -259,3 +259,12 @@ def test_where_others_keep_the_cores_busy_that_is_said(planted):
     for others, said in ((None, False), (0.4, False), (1.8, True)):
         found = planted(surroundings={"cores": 2, "others_cores": others}).diagnose()
         assert any("others kept 1.8 of 2 cores" in note for note in found.notes) is said
+
+
+def test_a_gpus_work_is_its_kernels_where_they_were_counted(planted):
+    """Whatever the driver's average over other moments, and over other processes, says."""
+    seen = planted(training={"kernel_seconds": 0.012}, surroundings={"gpu_share": 0.1}).observation()
+    figures = Figures(observation=seen, limits=Limits(step=None, loader=None))
+    assert figures.gpu_busy == 0.012
+    seen = planted(training={"kernel_seconds": 5.0}).observation()
+    assert Figures(observation=seen, limits=Limits(step=None, loader=None)).gpu_busy == pytest.approx(figures.step)

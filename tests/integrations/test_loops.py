@@ -28,7 +28,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def run(script: str, folder: Path) -> dict[str, Any]:
     out = folder / "found.json"
     command = [sys.executable, "-c", START, str(PEERS), str(SCRIPTS / script), str(out)]
-    environment = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SCRIPTS), *sys.path])}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(out.read_text())

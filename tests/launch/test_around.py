@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from fulltilt.launch.around import Around
+from fulltilt.launch.around import Around, _is_ours
 from fulltilt.machine.cores import read_cores
-from fulltilt.machine.sample import CpuSample, ProcessSample, Sample
+from fulltilt.machine.sample import CpuSample, GpuSample, ProcessSample, Sample
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,26 @@ def test_cores_that_others_keep_busy() -> None:
     assert around.seen(None).others_cores == pytest.approx(0.75 * cores - 0.5)
     around._samples = [Sample(t=0.0)]
     assert around.seen(None).others_cores is None
+
+
+def test_a_gpu_is_seen_while_it_trains() -> None:
+    """Ten seconds of imports, one of training, three in which kernels are counted; its name comes once."""
+    around = Around(os.getpid())
+    around._samples = [
+        Sample(
+            t=0.2 * at,
+            gpus=(GpuSample(index=0, name="H200" if at == 0 else None, util=90.0 if 50 <= at <= 55 else 0.0),),
+            process=replace(ProcessSample(pid=1), ram_used=at * 100 * 2**20),
+        )
+        for at in range(70)
+    ]
+    found = around.seen("cuda:0", since=9.9, until=11.1)
+    assert found.gpu == "H200"
+    assert found.gpu_share == pytest.approx(0.9)
+    assert len(found.memory_bytes) == 6, "what CUDA takes of the host before is not the training's"
+    assert around.seen("cuda:0", since=99.0).gpu_share == pytest.approx(0.9 * 6 / 47)
+
+
+def test_the_process_that_looks_is_no_other() -> None:
+    assert _is_ours(os.getpid())
+    assert not _is_ours(os.getppid())

@@ -185,8 +185,13 @@ class Figures:
 
     @cached_property
     def gpu_busy(self) -> float | None:
-        """Seconds of a step in which the GPU works, by the driver's utilisation."""
-        found = self.observation.surroundings
+        """Seconds of a step in which the GPU works: its kernels, where they were counted, or the driver's utilisation.
+
+        The driver's figure is an average over up to a second, and over all processes.
+        """
+        training, found = self.observation.training, self.observation.surroundings
+        if training is not None and training.kernel_seconds is not None:
+            return min(training.kernel_seconds, self.step)
         return None if found is None or found.gpu_share is None else found.gpu_share * self.step
 
     @cached_property

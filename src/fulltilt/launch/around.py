@@ -60,24 +60,27 @@ class Around:
         """`device` is the training's, as torch names it: `cuda:0`; its figures are taken from the GPU it used.
 
         `since` and `until`: when it trained, in seconds from the command's start; what memory grew by before is its
-        libraries', and at its end nothing grows. Where there are few readings between, all are given.
+        libraries', and at its end nothing grows. Where there are few readings between, all are given; not so with a
+        GPU, whose driver and libraries take the host's memory for seconds, up to the first step.
         """
         cores = read_cores().usable
         shared = read_shared_memory()
         late = self._samples[len(self._samples) // 3 :]  # what comes first is imports
         busy = [sample.cpu.util for sample in late if sample.cpu.util is not None]
-        gpus = _gpu(late) if device is not None and device.startswith("cuda") else []
+        on_gpu = device is not None and device.startswith("cuda")
+        gpus = _gpu(late) if on_gpu else []
         trained = [sample for sample in self._samples if since <= sample.t <= until]
-        of_memory = trained if len(trained) >= ENOUGH_READINGS else self._samples
+        of_memory = trained if on_gpu or len(trained) >= ENOUGH_READINGS else self._samples
         memory = [one.process.ram_used for one in of_memory if one.process and one.process.ram_used is not None]
         last = gpus[-1] if gpus else None
-        used = [gpu.util for gpu in gpus if gpu.util is not None]
+        # A hundred steps of a GPU are over in less than a second, and what lies around them leaves it idle.
+        used = [gpu.util for gpu in (_gpu(trained) if on_gpu else []) or gpus if gpu.util is not None]
         return Surroundings(
             cores=cores,
             cpu_share=fmean(busy) / 100 if busy else None,
             others_cores=_others_cores(late, cores),
             memory_bytes=tuple(memory),
-            gpu=None if last is None else last.name,
+            gpu=None if last is None else self._name_of(last.label),
             gpu_share=fmean(used) / 100 if used else None,
             gpu_memory_bytes=None if last is None else max((gpu.mem_used or 0) for gpu in gpus),
             gpu_memory_total_bytes=None if last is None else last.mem_total,
@@ -86,6 +89,10 @@ class Around:
             shm_bytes=None if shared is None else shared.total_bytes,
             shm_free_bytes=None if shared is None else shared.free_bytes,
         )
+
+    def _name_of(self, label: str) -> str | None:
+        """A GPU's name is in its first reading only."""
+        return next((gpu.name for one in self._samples for gpu in one.gpus if gpu.label == label and gpu.name), None)
 
 
 def _others_cores(samples: list[Sample], cores: int) -> float | None:
@@ -118,9 +125,10 @@ def _others(gpus: list[GpuSample]) -> int:
 
 
 def _is_ours(pid: int) -> bool:
-    """Started by this process, or a process id that means nothing here."""
+    """This process or started by it, or a process id that means nothing here."""
     with suppress(psutil.Error):
-        return any(parent.pid == os.getpid() for parent in psutil.Process(pid).parents())
+        process = psutil.Process(pid)
+        return any(one.pid == os.getpid() for one in (process, *process.parents()))
     return True
 
 

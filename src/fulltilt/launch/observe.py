@@ -111,7 +111,7 @@ def observe_all(
                 surroundings=around.seen(
                     None if one.training is None else one.training.device,
                     since=one.warm_up_seconds or 0.0,
-                    until=one.seconds,
+                    until=_trained_until(one),
                 ),
             )
             for one in (_ended(one, status=status, late=late, tail=tail) for one in found)
@@ -199,6 +199,11 @@ def _reports(out: Path) -> list[Observation]:
         if known is None or len(one.steps) > len(known.steps):
             best[one.rank] = one
     return [best[rank] for rank in sorted(best)]
+
+
+def _trained_until(one: Observation) -> float:
+    """The end of the last step that counts: kernels are counted behind it, which the profiler takes its time for."""
+    return one.steps[-1].started + one.steps[-1].seconds if one.steps else one.seconds
 
 
 def _ended(one: Observation, *, status: int | None, late: bool, tail: tuple[str, ...]) -> Observation:
