@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import shutil
 import sys
 import threading
 import time
 
 import pytest
 
-from fulltilt.errors import InputError
+from fulltilt.errors import FulltiltError, InputError
+from fulltilt.recipes import making
 from fulltilt.recipes.generated import generated
 
 
@@ -88,3 +91,39 @@ def test_a_terminal_sees_a_bar(tmp_path, monkeypatch):
 def test_a_data_set_of_nothing_is_refused(tmp_path):
     with pytest.raises(InputError, match="count is 0"):
         generated("dots", {}, 0, Writer(), root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("count", "sample_seconds", "cores", "processes"),
+    [
+        (4000, 0.026, 16, 16),
+        (64, 3.5, 16, 16),
+        (6, 4.0, 16, 6),
+        (320, 0.0002, 16, 0),
+        (4000, 0.026, 2, 0),
+        (4000, 0.0, 16, 0),
+    ],
+)
+def test_who_makes_it(count, sample_seconds, cores, processes):
+    assert making.processes_for(count, sample_seconds=sample_seconds, cores=cores) == processes
+
+
+def test_processes_make_all_of_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("fulltilt.recipes.generated.processes_for", lambda *_, **__: 2)
+    source = tmp_path / "source"
+    source.write_text("a sample")
+    copy = functools.partial(_to_number, str(source))
+    found = generated("dots", {"seed": 1}, 5, copy, sample_seconds=9.0, root=tmp_path / "data")
+    assert sorted(path.name for path in found.iterdir()) == [f"{i}.txt" for i in range(5)]
+    assert {path.read_text() for path in found.iterdir()} == {"a sample"}
+
+
+def test_a_process_that_fails_is_heard(tmp_path, monkeypatch):
+    monkeypatch.setattr("fulltilt.recipes.generated.processes_for", lambda *_, **__: 2)
+    with pytest.raises(FulltiltError, match="can't be made: FileNotFoundError"):
+        generated("dots", {"seed": 1}, 4, functools.partial(_to_number, "nowhere"), sample_seconds=9.0, root=tmp_path)
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+def _to_number(source, folder, index):
+    shutil.copyfile(source, folder / f"{index}.txt")

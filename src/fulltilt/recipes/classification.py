@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
 
@@ -23,15 +24,22 @@ def files(count: int = 20_000, size: int = 128, seed: int = 0, root: str = ROOT)
     """`count` pictures in a folder for each class, generated where they are not there yet."""
     if size < 16:
         raise InputError(f"size is {size}; shapes can be told apart from 16 pixels on")
-
-    def write(folder: Path, index: int) -> None:
-        picture, kind = draw(index, size, seed)
-        place = folder / KINDS[kind]
-        place.mkdir(exist_ok=True)
-        Image.fromarray(picture).save(place / f"{index:06d}.jpg", quality=92)
-
-    folder = generated("classification", {"count": count, "size": size, "seed": seed}, count, write, root=root)
+    folder = generated(
+        "classification",
+        {"count": count, "size": size, "seed": seed},
+        count,
+        functools.partial(_write, size=size, seed=seed),
+        sample_seconds=8e-8 * size**2,
+        root=root,
+    )
     return ImageFiles(folder, classes=KINDS)
+
+
+def _write(folder: Path, index: int, *, size: int, seed: int) -> None:
+    picture, kind = draw(index, size, seed)
+    place = folder / KINDS[kind]
+    place.mkdir(exist_ok=True)
+    Image.fromarray(picture).save(place / f"{index:06d}.jpg", quality=92)
 
 
 def draw(index: int, size: int, seed: int = 0) -> tuple[NDArray[np.uint8], int]:

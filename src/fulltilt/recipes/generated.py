@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fulltilt.errors import FulltiltError, InputError
 from fulltilt.machine.cores import read_cores
+from fulltilt.recipes.making import Write, in_processes, processes_for
 
 log = logging.getLogger("fulltilt.recipes")
 
@@ -25,8 +26,9 @@ def generated(
     name: str,
     arguments: Mapping[str, int | float | str],
     count: int,
-    write: Callable[[Path, int], None],
+    write: Write,
     *,
+    sample_seconds: float = 0.0,
     root: str | os.PathLike[str] = ROOT,
 ) -> Path:
     """The folder of a data set that `arguments` determine; made now if it is not there.
@@ -36,6 +38,8 @@ def generated(
 
     Args:
         write: puts sample `i` into a folder; threads call it, in any order.
+        sample_seconds: CPU time that one takes, about: what takes long in all is made by processes, where there are
+            cores for them. `write` can be pickled then.
     """
     if count < 1:
         raise InputError(f"{name}: count is {count}; a data set has at least 1 sample")
@@ -46,37 +50,47 @@ def generated(
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.with_name(f".{folder.name}.lock")):
             if not folder.is_dir():
-                _make(folder, count, write)
+                _make(folder, count, write, sample_seconds)
     except OSError as error:
         raise FulltiltError(f"{folder} can't be made ({error.strerror or error}); give another root") from error
     return folder
 
 
-def _make(folder: Path, count: int, write: Callable[[Path, int], None]) -> None:
+def _make(folder: Path, count: int, write: Write, sample_seconds: float) -> None:
     aside = folder.with_name(f".{folder.name}.aside")
     shutil.rmtree(aside, ignore_errors=True)  # left by one that was killed; nobody else is at it, for there is a lock
     aside.mkdir()
     log.info("making %d samples in %s, once", count, folder)
+    cores = read_cores().usable
+    processes = processes_for(count, sample_seconds=sample_seconds, cores=cores)
     try:
-        with _bar(folder.name, count) as advance, ThreadPoolExecutor(read_cores().usable) as pool:
-
-            def one(index: int) -> None:
-                write(aside, index)
-                advance()
-
-            tasks = [pool.submit(one, index) for index in range(count)]
-            try:
-                done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-            pool.shutdown(cancel_futures=True)
-            for task in done:
-                task.result()
+        with _bar(folder.name, count) as advance:
+            if processes:
+                in_processes(aside, count, write, processes, advance)
+            else:
+                _in_threads(aside, count, write, cores, advance)
         aside.rename(folder)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
+
+
+def _in_threads(folder: Path, count: int, write: Write, threads: int, advance: Callable[[int], None]) -> None:
+    with ThreadPoolExecutor(threads) as pool:
+
+        def one(index: int) -> None:
+            write(folder, index)
+            advance(1)
+
+        tasks = [pool.submit(one, index) for index in range(count)]
+        try:
+            done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+        pool.shutdown(cancel_futures=True)
+        for task in done:
+            task.result()
 
 
 @contextmanager
@@ -87,10 +101,10 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _bar(title: str, count: int) -> Iterator[Callable[[], None]]:
+def _bar(title: str, count: int) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal; elsewhere nothing."""
     if not sys.stderr.isatty():
-        yield lambda: None
+        yield lambda _: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -98,4 +112,4 @@ def _bar(title: str, count: int) -> Iterator[Callable[[], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(title, total=count)
-        yield lambda: progress.advance(task)
+        yield lambda more: progress.advance(task, more)

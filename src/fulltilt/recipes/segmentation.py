@@ -40,17 +40,25 @@ def files(count: int = 4000, size: int = 512, seed: int = 0, root: str = ROOT) -
     if size < 32:
         raise InputError(f"size is {size}; cells can be seen from 32 pixels on")
 
-    def write(folder: Path, index: int) -> None:
-        picture, mask = draw(index, size, seed)
-        for part in ("images", "masks"):
-            (folder / part).mkdir(exist_ok=True)
-        Image.fromarray(picture).save(folder / "images" / f"{index:06d}.jpg", quality=90)
-        labels = Image.fromarray(mask)
-        labels.putpalette([0, 0, 0, 255, 255, 255])  # so that a viewer shows a 1 as white
-        labels.save(folder / "masks" / f"{index:06d}.png")
-
-    folder = generated("segmentation", {"count": count, "size": size, "seed": seed}, count, write, root=root)
+    folder = generated(
+        "segmentation",
+        {"count": count, "size": size, "seed": seed},
+        count,
+        functools.partial(_write, size=size, seed=seed),
+        sample_seconds=1e-7 * size**2,
+        root=root,
+    )
     return ImageFiles(folder / "images", masks=folder / "masks")
+
+
+def _write(folder: Path, index: int, *, size: int, seed: int) -> None:
+    picture, mask = draw(index, size, seed)
+    for part in ("images", "masks"):
+        (folder / part).mkdir(exist_ok=True)
+    Image.fromarray(picture).save(folder / "images" / f"{index:06d}.jpg", quality=90)
+    labels = Image.fromarray(mask)
+    labels.putpalette([0, 0, 0, 255, 255, 255])  # so that a viewer shows a 1 as white
+    labels.save(folder / "masks" / f"{index:06d}.png")
 
 
 def dataset(training: bool = True, val_share: float = 0.1, seed: int = 0, **arguments: Any) -> Pictures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 from pathlib import Path
 from typing import Literal
 
@@ -34,14 +35,15 @@ def make_videos(
         raise InputError(f"frames is {frames}; a video with an action has at least {LEAST_FRAMES + 2}")
     if height % 2 or width % 2 or min(height, width) < 16:
         raise InputError(f"height and width are {height} and {width}; expected even numbers from 16 on")
-
-    def write(folder: Path, number: int) -> None:
-        _write_video(folder / _file(number), frames, height, width, seed, number)
-        if number == 0:
-            _write_segments(folder / SEGMENTS, count, frames, seed)
-
     arguments = {"count": count, "frames": frames, "height": height, "width": width, "seed": seed}
-    return generated(name, arguments, count, write, root=root)
+    seconds = 3e-8 * frames * height * width
+    return generated(name, arguments, count, functools.partial(_write, **arguments), sample_seconds=seconds, root=root)
+
+
+def _write(folder: Path, number: int, *, count: int, frames: int, height: int, width: int, seed: int) -> None:
+    _write_video(folder / _file(number), frames, height, width, seed, number)
+    if number == 0:
+        _write_segments(folder / SEGMENTS, count, frames, seed)
 
 
 def _file(number: int) -> str:
