@@ -36,8 +36,8 @@ def make_videos(
     if height % 2 or width % 2 or min(height, width) < 16:
         raise InputError(f"height and width are {height} and {width}; expected even numbers from 16 on")
     arguments = {"count": count, "frames": frames, "height": height, "width": width, "seed": seed}
-    seconds = 3e-8 * frames * height * width
-    return generated(name, arguments, count, functools.partial(_write, **arguments), sample_seconds=seconds, root=root)
+    write = functools.partial(_write, count=count, frames=frames, height=height, width=width, seed=seed)
+    return generated(name, arguments, count, write, sample_seconds=3e-8 * frames * height * width, root=root)
 
 
 def _write(folder: Path, number: int, *, count: int, frames: int, height: int, width: int, seed: int) -> None:
