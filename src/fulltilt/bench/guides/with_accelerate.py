@@ -13,42 +13,28 @@ from fulltilt.bench.guides.order import Answer, Order
 from fulltilt.bench.guides.setting import (
     PATIENCE,
     STOPPED,
-    TUNED,
-    UNTUNED,
+    Peer,
     add_note,
-    before_config,
     each_step,
+    figures_of,
     in_float,
     last,
     last_weights,
     loss_of,
     meter_for,
     note_meter,
+    peer_for,
     recipe_of,
     steps_for,
-    tuned_config,
-    tuned_loading,
 )
 from fulltilt.recipes import plain
 from fulltilt.train.build import make_metric, make_model, make_optimizer, make_scheduler
-from fulltilt.train.config import Config
 from fulltilt.train.roles import split
-from fulltilt.train.seeding import seed_everything
 
 
 def run(order: Order, answer: Answer) -> None:
-    tuned, gpu = order.contestant.endswith("_tuned"), torch.cuda.is_available()
-    config = tuned_config(order) if tuned else before_config(order)
-    if config.training.seed is not None:
-        seed_everything(config.training.seed)
-    if tuned:
-        torch.set_float32_matmul_precision("high")
-        torch.backends.cudnn.benchmark = True
-        add_note(answer, TUNED if gpu else UNTUNED)
-    size = config.data.batch_size
-    assert isinstance(size, int)
-    answer.batch_size = size
-    loop = _Loop(config, order, fast=tuned and gpu, loading=tuned_loading() if tuned else {})
+    peer = peer_for(order, answer)
+    loop = _Loop(peer, order)
     meter = meter_for(PATIENCE * order.seconds, steps=loop.steps)
     try:
         loop.train(meter)
@@ -57,7 +43,7 @@ def run(order: Order, answer: Answer) -> None:
     except TimeUpError:
         add_note(answer, STOPPED)
     note_meter(answer, meter)
-    if tuned:
+    if peer.tuned:
         answer.write(order.answer)
         meter = meter_for(order.seconds)
         loop.renew()
@@ -69,16 +55,16 @@ def run(order: Order, answer: Answer) -> None:
 class _Loop:
     """As Accelerate's documentation writes one."""
 
-    def __init__(self, config: Config, order: Order, *, fast: bool, loading: dict[str, Any]) -> None:
+    def __init__(self, peer: Peer, order: Order) -> None:
         from accelerate import Accelerator
 
-        self._fast = fast
+        config, fast = peer.config, peer.fast
+        self._peer = peer
         self._accelerator = Accelerator(mixed_precision="bf16" if fast else "no")
         model = make_model(config)
         if fast:
             last_weights(model)
-        self._config, self._loading = config, loading
-        loaders = plain.loaders(config, **loading)
+        loaders = plain.loaders(config, **peer.loading)
         per_epoch = len(loaders[0])
         self.steps = steps_for(order, most=per_epoch * config.training.epochs)
         self._training = config.training.model_copy(update={"max_steps": self.steps})
@@ -95,7 +81,7 @@ class _Loop:
     def renew(self) -> None:
         """On without an end, with new workers: those before had filled their queues while the model was compiled."""
         self.steps, self._scheduler = sys.maxsize, None
-        self._train, self._val = self._accelerator.prepare(*plain.loaders(self._config, **self._loading))
+        self._train, self._val = self._accelerator.prepare(*plain.loaders(self._peer.config, **self._peer.loading))
 
     def train(self, meter: Meter) -> None:
         source = Metered(self._train, meter)
@@ -122,10 +108,7 @@ class _Loop:
                 _, outputs, target = self._forward_loss(batch)
                 for metric in self._metrics.values():
                     metric.update(in_float(outputs), target)
-        found = {f"val_{name}": float(metric.compute()) for name, metric in self._metrics.items()}
-        for metric in self._metrics.values():
-            metric.reset()
-        return found
+        return figures_of(self._metrics)
 
     def _step(self, batch: Any) -> None:
         self._optimizer.zero_grad()
@@ -139,5 +122,5 @@ class _Loop:
 
     def _forward_loss(self, batch: Any) -> tuple[Any, Any, Any]:
         inputs, target = split(tuple(batch), "auto")
-        outputs = self._forward(*(map(last, inputs) if self._fast else inputs))
+        outputs = self._forward(*(map(last, inputs) if self._peer.fast else inputs))
         return self._loss(outputs, target), outputs, target

@@ -15,48 +15,36 @@ from fulltilt.bench.guides.order import Answer, Order
 from fulltilt.bench.guides.setting import (
     PATIENCE,
     STOPPED,
-    TUNED,
-    UNTUNED,
+    Peer,
     add_note,
-    before_config,
     each_step,
+    figures_of,
     in_float,
     last,
     last_weights,
     loss_of,
     meter_for,
     note_meter,
+    peer_for,
     recipe_of,
     steps_for,
-    tuned_config,
-    tuned_loading,
 )
 from fulltilt.recipes import plain
 from fulltilt.train.build import make_metric, make_model, make_optimizer, make_scheduler
 from fulltilt.train.config import Config
 from fulltilt.train.roles import split
-from fulltilt.train.seeding import seed_everything
 
 
 def run(order: Order, answer: Answer) -> None:
-    tuned, gpu = order.contestant.endswith("_tuned"), torch.cuda.is_available()
-    config = tuned_config(order) if tuned else before_config(order)
-    if config.training.seed is not None:
-        seed_everything(config.training.seed)
+    peer = peer_for(order, answer)
+    config = peer.config
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
-    if tuned:
-        torch.set_float32_matmul_precision("high")
-        add_note(answer, TUNED if gpu else UNTUNED)
-    size = config.data.batch_size
-    assert isinstance(size, int)
-    answer.batch_size = size
-    loading = tuned_loading() if tuned else {}
-    train, val = plain.loaders(config, **loading)
+    train, val = plain.loaders(config, **peer.loading)
     steps = steps_for(order, most=len(train) * config.training.epochs)
     meter = meter_for(PATIENCE * order.seconds, steps=steps)
-    module = _module(config, steps=steps, per_epoch=len(train), tuned=tuned and gpu)
-    trainer = _trainer(order, config, steps, tuned=tuned)
+    module = _module(config, steps=steps, per_epoch=len(train), fast=peer.fast)
+    trainer = _trainer(order, config, steps, tuned=peer.tuned)
     try:
         trainer.fit(module, Metered(train, meter), val)
         meter.close()  # its last validation is in the whole, as everybody's
@@ -66,18 +54,18 @@ def run(order: Order, answer: Answer) -> None:
     except TimeUpError:
         add_note(answer, STOPPED)
     note_meter(answer, meter)
-    if tuned:
+    if peer.tuned:
         answer.write(order.answer)
-        note_meter(answer, _rates(order, config, module, loading))
+        note_meter(answer, _rates(order, peer, module))
 
 
-def _rates(order: Order, config: Config, module: Any, loading: dict[str, Any]) -> Meter:
+def _rates(order: Order, peer: Peer, module: Any) -> Meter:
     """Once more, compiled as it is, with new workers: those before had filled their queues while it was compiled."""
     meter = meter_for(order.seconds)
     module.scheduled = False
-    train, val = plain.loaders(config, **loading)
+    train, val = plain.loaders(peer.config, **peer.loading)
     with suppress(TimeUpError):
-        _trainer(order, config, -1, tuned=True).fit(module, Metered(train, meter), val)
+        _trainer(order, peer.config, -1, tuned=True).fit(module, Metered(train, meter), val)
     return meter
 
 
@@ -97,7 +85,7 @@ def _trainer(order: Order, config: Config, steps: int, *, tuned: bool) -> Any:
     )  # fmt: skip
 
 
-def _module(config: Config, *, steps: int, per_epoch: int, tuned: bool) -> Any:
+def _module(config: Config, *, steps: int, per_epoch: int, fast: bool) -> Any:
     """A LightningModule; made inside a function, for its base class is an optional package."""
     import lightning.pytorch as pl
 
@@ -108,9 +96,9 @@ def _module(config: Config, *, steps: int, per_epoch: int, tuned: bool) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.model = make_model(config)
-            if tuned:
+            if fast:
                 last_weights(self.model)
-            self.forward_model: Any = torch.compile(self.model) if tuned else self.model
+            self.forward_model: Any = torch.compile(self.model) if fast else self.model
             self.metrics = torch.nn.ModuleDict(
                 {name: make_metric(f"metrics.{name}", metric) for name, metric in config.metrics.items()}
             )
@@ -128,9 +116,7 @@ def _module(config: Config, *, steps: int, per_epoch: int, tuned: bool) -> Any:
                 cast("Any", metric).update(in_float(outputs), target)
 
         def on_validation_epoch_end(self) -> None:
-            for name, metric in self.metrics.items():
-                self.figures[f"val_{name}"] = float(cast("Any", metric).compute())
-                cast("Any", metric).reset()
+            self.figures |= figures_of(dict(self.metrics.items()))
 
         def configure_optimizers(self) -> Any:
             optimizer = make_optimizer(self.model, training)
@@ -142,7 +128,7 @@ def _module(config: Config, *, steps: int, per_epoch: int, tuned: bool) -> Any:
 
         def _loss(self, batch: Any) -> tuple[Tensor, Any, Any]:
             inputs, target = split(tuple(batch), "auto")
-            if tuned:
+            if fast:
                 inputs = tuple(last(part) for part in inputs)
             outputs = self.forward_model(*inputs)
             return loss(outputs, target), outputs, target
