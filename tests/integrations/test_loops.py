@@ -114,7 +114,10 @@ def test_a_loop_that_was_forgotten_ends_when_the_next_begins(plain):
 
 
 def test_under_diagnose_it_leaves_the_watching_to_it(plain):
-    assert plain["under diagnose"] is None
+    assert plain["under diagnose"]["steps"] == 0
+    assert plain["under diagnose"]["phases"] == {}
+    assert "watches this process already" in plain["under diagnose"]["problem"]
+    assert plain["waited under diagnose"] is None
     assert 0 < plain["counted under diagnose"]["train_accuracy"] < 1
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fulltilt.errors import InputError
 from fulltilt.integrations.sampling import Sampling
 from fulltilt.integrations.summary import LoopSummary, Totals, summarised
+from fulltilt.monitor.summary import Tally
 
 if TYPE_CHECKING:
     from fulltilt.assist.beside import Metrics, MetricsBeside
@@ -30,6 +31,7 @@ KEPT_STEPS = 1000
 """The latest steps that are kept one by one, at least; up to twice as many are."""
 LEAST_INTERVAL_SECONDS = 0.1
 """The driver's own figures are not newer than that."""
+LEFT_ALONE = "fulltilt diagnose or fulltilt run watches this process already"
 
 
 def watching(
@@ -62,6 +64,8 @@ class Watching:
         self._epochs: list[dict[str, float]] = []
         self._totals = Totals()
         self._sampling: Sampling | None = None
+        self._left_alone = False
+        """Somebody else watches this process."""
 
     def __enter__(self) -> Self:
         if _active is not None:
@@ -78,7 +82,8 @@ class Watching:
         if _active is not None:  # a trainer that failed may not have told its callback
             _active.stop(failed=True)
         self.summary, self._totals, self._epochs = None, Totals(), []
-        if _is_watched():
+        self._left_alone = _is_watched()
+        if self._left_alone:
             return
         process = _engine()
         process.watch.clear()
@@ -90,7 +95,8 @@ class Watching:
         self._sampling.start()
 
     def stop(self, *, failed: bool = False) -> LoopSummary | None:
-        """End, and sum up; a second call does nothing. None where `fulltilt diagnose` or `run` watches already.
+        """End, and sum up; a second call does nothing. Where `fulltilt diagnose` or `run` watches already, a summary
+        without steps: a program that reads it must not end there.
 
         Args:
             failed: the loop ended with an error: nothing is shown, and metrics that other ranks would have to take part
@@ -102,6 +108,8 @@ class Watching:
         if self._beside is not None:
             self._beside.close()
             self._beside = None
+        if self._left_alone and self.summary is None:
+            self.summary = summarised(Totals(), Tally().summary(), problem=LEFT_ALONE, metrics=self._epochs)
         if _active is not self or self._sampling is None:
             return self.summary
         from fulltilt.launch.watch import rank_and_world

@@ -84,7 +84,7 @@ class LoopSummary:
     gpu: GpuSummary | None = None
     """The one that was trained on."""
     problem: str | None = None
-    """Why no GPU was read."""
+    """Why no GPU was read, or why nothing was watched."""
     metrics: tuple[dict[str, float], ...] = ()
     """Of each epoch, or of each time that they were asked for."""
     observation: Observation | None = None

@@ -84,7 +84,8 @@ def main(out: Path) -> None:
     with watching(metrics=metrics, show=show) as run:
         train(lambda: run.batches(own), after=run.add)
         found["counted under diagnose"] = run.compute()
-    found["under diagnose"] = run.summary
+    found["under diagnose"] = run.summary.to_json()
+    found["waited under diagnose"] = run.summary.data_wait  # as in the README
     found["folder"] = module._process.job.out
     out.write_text(json.dumps(found))
 
