@@ -14,8 +14,8 @@ from fulltilt.bench.assist.figures import AssistBench
 from fulltilt.bench.assist.metrics import measure_metrics
 from fulltilt.bench.assist.tasks import measure_many, measure_tasks
 from fulltilt.bench.ground import machine_facts
+from fulltilt.bench.results import chosen
 from fulltilt.bench.train.contest import Say
-from fulltilt.errors import InputError
 from fulltilt.machine.cores import read_cores
 
 NO_GPU = "What metrics cost the step is a question to an NVIDIA GPU: a tiny model was run on the CPU."
@@ -26,11 +26,7 @@ PARTS = ("tasks", "metrics", "balance")
 
 def parts_of(text: str) -> tuple[str, ...]:
     """`tasks,balance` as parts, in the order in which they are run."""
-    wanted = {name.strip() for name in text.split(",") if name.strip()}
-    unknown = sorted(wanted - set(PARTS))
-    if unknown or not wanted:
-        raise InputError(f"--only: found {', '.join(unknown) or 'nothing'}; allowed: {', '.join(PARTS)}")
-    return tuple(name for name in PARTS if name in wanted)
+    return chosen(text, PARTS)
 
 
 def measure(*, quick: bool, only: Sequence[str], say: Say) -> AssistBench:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fulltilt.bench.ground import all_met
+from fulltilt.bench.results import as_measured
 
 FIGURES = {
     "gpu_ms": "GPU ms",
@@ -207,14 +208,5 @@ class AugmentBench:
             ],
             "problem": self.problem,
         }
-        plain: dict[str, Any] = _plain(flat)
+        plain: dict[str, Any] = as_measured(flat)
         return plain
-
-
-def _plain(value: Any) -> Any:
-    """Rounded to what was measured, and without what was not."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return float(f"{value:.4g}") if isinstance(value, float) else value

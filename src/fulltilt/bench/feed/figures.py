@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from fulltilt.bench.ground import all_met
+from fulltilt.bench.results import as_measured
 
 Figure = Literal["samples_per_second", "share", "times_loader", "of_best", "of_own", "of_alone"]
 
@@ -140,7 +141,7 @@ class FeedBench:
         return [line for case in self.cases for line in case.shortfalls()]
 
     def to_json(self) -> dict[str, Any]:
-        flat: dict[str, Any] = _plain(
+        flat: dict[str, Any] = as_measured(
             {
                 "machine": dict(self.machine),
                 "date": self.date,
@@ -168,12 +169,3 @@ def in_words(figure: Figure, value: float) -> str:
             return f"{100 * value:.4g} % of the better of cores alone and GPU alone"
         case _:
             return f"{value:,.0f} samples/s"
-
-
-def _plain(value: Any) -> Any:
-    """Rounded to what was measured, and without what was not."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -21,7 +21,7 @@ from fulltilt.bench.feed.training import Training
 from fulltilt.bench.feed.unet import measure_unet
 from fulltilt.bench.feed.windows import measure_windows
 from fulltilt.bench.ground import machine_facts, said
-from fulltilt.errors import InputError
+from fulltilt.bench.results import chosen
 from fulltilt.feed import ImageFiles
 from fulltilt.machine.cores import read_cores
 
@@ -33,11 +33,7 @@ PARTS = ("ladder", "train", "cores", "unet", "windows", "grid")
 
 def parts_of(text: str) -> tuple[str, ...]:
     """`ladder,train` as parts, in the order in which they are run."""
-    wanted = {name.strip() for name in text.split(",") if name.strip()}
-    unknown = sorted(wanted - set(PARTS))
-    if unknown or not wanted:
-        raise InputError(f"--only: found {', '.join(unknown) or 'nothing'}; allowed: {', '.join(PARTS)}")
-    return tuple(part for part in PARTS if part in wanted)
+    return chosen(text, PARTS)
 
 
 def measure(

@@ -16,6 +16,7 @@ from fulltilt.bench.guides.claims import (
 )
 from fulltilt.bench.guides.order import AFTER, BEFORE, CONTESTANTS, TUNED_PEERS, Answer
 from fulltilt.bench.guides.watch import Utilisation
+from fulltilt.bench.results import as_measured
 
 LIMIT = "limit"
 _TITLES = {one.key: one.title for one in CONTESTANTS}
@@ -173,7 +174,7 @@ class GuidesBench:
         return [(case, target) for case in self.cases for target in case.targets]
 
     def to_json(self) -> dict[str, Any]:
-        flat: dict[str, Any] = _plain(
+        flat: dict[str, Any] = as_measured(
             {
                 "machine": dict(self.machine),
                 "date": self.date,
@@ -210,12 +211,3 @@ def in_words(figure: str, value: float) -> str:
 
 def _ratio(value: float | None, base: float | None) -> float | None:
     return value / base if value is not None and base else None
-
-
-def _plain(value: Any) -> Any:
-    """Rounded to what was measured, and without what was not."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return float(f"{value:.4g}") if isinstance(value, float) else value

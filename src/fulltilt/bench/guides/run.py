@@ -19,7 +19,8 @@ from fulltilt.bench.guides.claims import CLAIMS, WORKLOADS
 from fulltilt.bench.guides.figures import Case, GuidesBench, about, compared
 from fulltilt.bench.guides.order import AFTER, BEFORE, CONTESTANTS, Answer, Contestant, Order
 from fulltilt.bench.guides.watch import Watch
-from fulltilt.errors import FulltiltError, InputError
+from fulltilt.bench.results import chosen
+from fulltilt.errors import FulltiltError
 
 Say = Callable[[str], None]
 Keep = Callable[[GuidesBench], None]
@@ -49,11 +50,7 @@ FULL, FEW = Scale(each_seconds=6.0, workload_seconds=120.0), Scale(each_seconds=
 
 def parts_of(text: str) -> tuple[str, ...]:
     """`video,forecast` as workloads, in the order in which they are run."""
-    wanted = {name.strip() for name in text.split(",") if name.strip()}
-    unknown = sorted(wanted - set(WORKLOADS))
-    if unknown or not wanted:
-        raise InputError(f"--only: found {', '.join(unknown) or 'nothing'}; allowed: {', '.join(WORKLOADS)}")
-    return tuple(name for name in WORKLOADS if name in wanted)
+    return chosen(text, WORKLOADS)
 
 
 def measure(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fulltilt.bench.curves import Curve, Panel, draw
+from fulltilt.bench.results import as_measured
 
 PARTS = ("cores", "batch", "size")
 X_LABELS = {"cores": "cores", "batch": "samples in a batch", "size": "pixels a side"}
@@ -37,12 +38,13 @@ class Point:
             "part": self.part,
             "series": self.series,
             "x": self.x,
-            "samples_per_second": _short(self.samples_per_second),
-            "wait_share": _short(self.wait_share),
-            "cpu_cores": _short(self.cpu_cores),
+            "samples_per_second": self.samples_per_second,
+            "wait_share": self.wait_share,
+            "cpu_cores": self.cpu_cores,
             "problem": self.problem,
         }
-        return {key: value for key, value in flat.items() if value is not None}
+        rounded: dict[str, Any] = as_measured(flat)
+        return rounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,3 @@ def rows(result: Mapping[str, Any], part: str) -> list[tuple[str, ...]]:
 def present(cases: Sequence[Mapping[str, Any]]) -> list[str]:
     """The series that there are, in the order in which they are shown."""
     return [name for name in SERIES if any(case["series"] == name for case in cases)]
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")

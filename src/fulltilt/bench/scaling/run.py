@@ -21,8 +21,8 @@ from fulltilt.bench.feed.material import bytes_needed, make_in_parallel, workpla
 from fulltilt.bench.feed.measure import confined, endless, measure
 from fulltilt.bench.feed.models import CLASSES, Step, resnet50, small_classifier
 from fulltilt.bench.ground import ending_at_sigterm, machine_facts, said
+from fulltilt.bench.results import chosen
 from fulltilt.bench.scaling.figures import LIMIT, PARTS, Point, ScalingBench
-from fulltilt.errors import InputError
 from fulltilt.feed import Feed, ImageFiles, feed
 from fulltilt.machine.cores import read_cores
 
@@ -71,11 +71,7 @@ ON_CPU = Scale(
 
 def parts_of(text: str) -> tuple[str, ...]:
     """`cores,batch` as parts, in the order in which they are run."""
-    wanted = {name.strip() for name in text.split(",") if name.strip()}
-    unknown = sorted(wanted - set(PARTS))
-    if unknown or not wanted:
-        raise InputError(f"--only: found {', '.join(unknown) or 'nothing'}; allowed: {', '.join(PARTS)}")
-    return tuple(part for part in PARTS if part in wanted)
+    return chosen(text, PARTS)
 
 
 def measure_scaling(

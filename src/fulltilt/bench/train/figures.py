@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fulltilt.bench.results import as_measured
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -78,7 +80,7 @@ class TrainBench:
         return [line for line in (case.shortfall() for case in self.cases) if line is not None]
 
     def to_json(self) -> dict[str, Any]:
-        flat: dict[str, Any] = _plain(
+        flat: dict[str, Any] = as_measured(
             {
                 "machine": dict(self.machine),
                 "date": self.date,
@@ -89,12 +91,3 @@ class TrainBench:
             }
         )
         return flat
-
-
-def _plain(value: Any) -> Any:
-    """Rounded to what was measured, and without what was not."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 import torch
 
 from fulltilt.bench.ground import machine_facts, said
+from fulltilt.bench.results import chosen
 from fulltilt.bench.train.contest import Contestant, Say, contest
 from fulltilt.bench.train.figures import Case, TrainBench
 from fulltilt.bench.train.loops import loop, plain_loader
 from fulltilt.bench.train.workloads import Workload, ours, workloads
-from fulltilt.errors import InputError
 
 WORKLOADS = ("resnet50", "unet", "windows")
 NO_GPU = "The targets need an NVIDIA GPU that torch can use: tiny models were run on the CPU."
@@ -28,11 +28,7 @@ TIMES_LOADER = 10.0
 
 def parts_of(text: str) -> tuple[str, ...]:
     """`unet,windows` as workloads, in the order in which they are run."""
-    wanted = {name.strip() for name in text.split(",") if name.strip()}
-    unknown = sorted(wanted - set(WORKLOADS))
-    if unknown or not wanted:
-        raise InputError(f"--only: found {', '.join(unknown) or 'nothing'}; allowed: {', '.join(WORKLOADS)}")
-    return tuple(name for name in WORKLOADS if name in wanted)
+    return chosen(text, WORKLOADS)
 
 
 def contestants(work: Workload, *, gpu: bool) -> list[Contestant]:
