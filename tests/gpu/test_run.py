@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,13 @@ for epoch in range(3):
         optimizer.step()
 print("done")
 """
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run tells of files that change in its working directory: in the checkout, other tests write meanwhile."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    monkeypatch.chdir(tmp_path)
 
 
 def losses(folder: Path, kind: str, settings: dict[str, Any]) -> tuple[tuple[float, ...], tuple[str, ...]]:

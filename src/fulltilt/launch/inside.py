@@ -62,10 +62,14 @@ class Process:
 
             self.watch.replay = Replay()
 
+    def clock_gpu(self) -> None:
+        """Have the GPU's clock read from here on, where the model is on one."""
+        if self.watch.gpu is None and self.watch.steps < GPU_STEPS:
+            self.watch.gpu = _gpu_clock(self.watch)
+
     def step_ended(self) -> None:
         watch = self.watch
-        if watch.gpu is None and watch.steps < GPU_STEPS:
-            watch.gpu = _gpu_clock(watch)
+        self.clock_gpu()
         if self.job.mode == "loader" and watch.records:
             self.loader_alone()
         if self.counter is not None:
