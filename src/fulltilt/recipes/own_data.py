@@ -22,6 +22,10 @@ _LEAST_SIDE, _LARGEST_SIDE = 32, 224
 """Of pictures to classify: halved four times, too, and as large as most such networks see them."""
 _MANY: Final = 100
 """Of fewer pictures a larger share is needed to see anything by."""
+_STEPS: Final = 10
+"""To an epoch, at least."""
+_LARGEST_FOUND: Final = 512
+"""By `batch_size: auto`."""
 _EVERY: Final = 5
 """One video of so many is for validation."""
 _VAL_HOURS, _HORIZON, _MULTIPLE = 0.2, 6, 8
@@ -84,7 +88,7 @@ def _use_pictures(content: dict[str, Any], data: Path, masks: Path | None) -> Fo
         "source": str(found.train.source),
         "val_share": 0.1 if found.count >= _MANY else 0.2,
         "channels": found.channels,
-        "batch_size": min(content["data"]["batch_size"], max(1, found.count // 10)),  # ten steps to an epoch, at least
+        "batch_size": min(content["data"]["batch_size"], max(1, found.count // _STEPS)),
     }
     if found.val is not None:
         del content["data"]["val_share"]
@@ -100,10 +104,14 @@ def _use_readings(content: dict[str, Any], data: Path) -> OwnData:
     target = "pm25" if "pm25" in readings.quantities else readings.quantities[0]
     for key in ("args", "val_args"):
         content["data"][key] |= {"path": str(data.resolve()), "target": target}
-    window = _window(data, len(readings.values))
-    if window < content["model"]["args"]["window"]:
+    usual = content["model"]["args"]["window"]
+    window = min(usual, _window(data, len(readings.values)))
+    if window < usual:
         for args in (content["data"]["args"], content["data"]["val_args"], content["model"]["args"]):
             args["window"] = window
+    windows = round(len(readings.values) * (1 - _VAL_HOURS)) - window - _HORIZON + 1
+    if windows < _STEPS * _LARGEST_FOUND:  # the size that is fastest would leave an epoch with a step or two
+        content["data"]["batch_size"] = max(1, windows // _STEPS)
     sizes = {"sensors": len(readings.sensors), "quantities": len(readings.quantities)}
     content["model"]["args"] |= sizes
     told = (
