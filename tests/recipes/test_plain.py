@@ -70,6 +70,17 @@ def test_it_ends_where_it_is_told_to():
     assert "val_accuracy" in history.last
 
 
+def test_an_epoch_is_told_when_it_is_over(tmp_path):
+    """Not at the end of all: a person looks at it meanwhile."""
+
+    def leave(record):
+        raise KeyboardInterrupt(record["epoch"])
+
+    with pytest.raises(KeyboardInterrupt, match="1"):
+        train_plainly(config("training.checkpoint_interval=1", tmp_path=tmp_path), each=leave)
+    assert [path.name for path in tmp_path.iterdir()] == ["plain-0001.pt"]
+
+
 def test_precision_is_what_the_file_asks_for():
     assert (
         train_plainly(config("training.max_steps=6")).losses

@@ -10,9 +10,11 @@ feeds, steps or loops is in it. So it is what they are measured against, and any
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from array import array
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,12 +59,12 @@ class PlainHistory:
         return self.epochs[-1] if self.epochs else {}
 
 
-def train_plainly(config: Config) -> PlainHistory:
-    """Train what the configuration describes."""
+def train_plainly(config: Config, *, each: Callable[[dict[str, Any]], None] = lambda _: None) -> PlainHistory:
+    """Train what the configuration describes; `each` is given an epoch's record when the epoch is over."""
     _check(config)
     if config.training.seed is not None:
         seed_everything(config.training.seed)
-    return _Loop(config).run()
+    return _Loop(config, each).run()
 
 
 def loaders(config: Config, **options: Any) -> tuple[DataLoader[Any], DataLoader[Any] | None]:
@@ -83,9 +85,9 @@ def loaders(config: Config, **options: Any) -> tuple[DataLoader[Any], DataLoader
 
 
 class _Loop:
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, each: Callable[[dict[str, Any]], None]) -> None:
         training = config.training
-        self._training = training
+        self._training, self._each = training, each
         self._model = make_model(config)
         self._device = device_for(self._model, training.device)
         self._model.to(self._device)
@@ -121,6 +123,7 @@ class _Loop:
                 self._save(Path(self._training.output), epoch)
             record["seconds"] = time.perf_counter() - began
             self.history.epochs.append(record)
+            self._each(record)
             if last:
                 break
         return self.history
@@ -272,9 +275,7 @@ def main(arguments: list[str] | None = None) -> None:
     if config.training.output is None:
         training = config.training.model_copy(update={"output": str(Path("runs") / given.config.stem)})
         config = config.model_copy(update={"training": training})
-    history = train_plainly(config)
-    for record in history.epochs:
-        print("  ".join(f"{name} {value:.4g}" for name, value in record.items()))
+    train_plainly(config, each=lambda record: print("  ".join(f"{k} {v:.4g}" for k, v in record.items()), flush=True))
 
 
 if __name__ == "__main__":
@@ -283,3 +284,6 @@ if __name__ == "__main__":
     except FulltiltError as error:
         print(f"plain: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
+    except KeyboardInterrupt:
+        print("plain: stopped; a loop as it is usually written does not resume", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
