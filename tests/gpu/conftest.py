@@ -12,6 +12,7 @@ TORCH_SAYS = (
     "ignore:.*Profiler clears events at the end of each cycle",
     "ignore:.*torch.jit.script:DeprecationWarning",
     "ignore:TensorFloat32 tensor cores",
+    "ignore:Please use the new API settings to control TF32",
 )
 """What torch itself warns of when its own tools are used."""
 

@@ -176,7 +176,8 @@ def training(watch: Watch) -> Training | None:
         channels_last=weights_last or (bool(convolutions) and watch.input_last and shape[1] > 1),
         compiled=is_compiled(model),
         autocast=watch.autocast,
-        tf32=bool(torch.backends.cuda.matmul.allow_tf32),
+        # By its newer name, which knows what was set by the older ones; those fail where the newer was used.
+        tf32=torch.backends.cuda.matmul.fp32_precision == "tf32",
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
         optimizer=type(optimizer).__name__,
         fused=bool(optimizer.defaults.get("fused")),
