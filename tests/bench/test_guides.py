@@ -281,6 +281,8 @@ def test_channels_last_in_two_dimensions_and_in_three():
     assert model[1].weight.is_contiguous(memory_format=torch.channels_last_3d)
     assert last(torch.zeros(2, 3, 5, 5)).is_contiguous(memory_format=torch.channels_last)
     assert last("name") == "name"
+    clips = torch.zeros(2, 5, 4, 4, 3, dtype=torch.uint8)
+    assert last(clips).is_contiguous(), "frames × height × width × channels, as they are"
 
 
 def test_metrics_see_floats():

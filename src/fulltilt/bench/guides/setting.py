@@ -171,8 +171,8 @@ def last_weights(model: nn.Module) -> None:
 
 
 def last(part: Any) -> Any:
-    """A batch of images, or of volumes, with its channels last."""
-    fits = isinstance(part, Tensor) and part.dim() in _LAST
+    """A batch of images, or of volumes, with its channels last; clips of bytes have them there already."""
+    fits = isinstance(part, Tensor) and part.dim() in _LAST and part.is_floating_point()
     return part.contiguous(memory_format=_LAST[part.dim()]) if fits else part
 
 
