@@ -246,6 +246,18 @@ def test_the_json_has_no_nulls_and_the_table_says_what_was_missed():
     assert bars == ["before", "after", "other", "other"]
 
 
+def test_the_table_fits_80_columns_and_has_no_column_of_nothing():
+    cases = [replace(one, gpu=None) for one in canned(ours=23_456.7)]
+    shown = io.StringIO()
+    show(bench(compared(cases, hold=False)), Console(file=shown, width=80, force_terminal=True, color_system=None))
+    table = shown.getvalue().split("segmentation: guide")[0]
+    after = next(line for line in table.splitlines() if "after: fulltilt train" in line)
+    assert "23,457" in after
+    assert len(after) <= 80
+    assert "memory" not in table
+    assert "of limit" in table
+
+
 def test_without_a_limit_there_is_no_chart():
     cases = compared([case("before", 5.0)], hold=True)
     assert chart(bench(cases).to_json()) is None

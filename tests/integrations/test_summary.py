@@ -113,6 +113,12 @@ def test_the_line_leaves_out_what_is_nearly_nothing_and_sorts_the_rest():
     assert line.endswith("CPU 50 %; train_iou 0.8125")
 
 
+def test_a_high_rate_is_written_out():
+    found = summarised(totals(record(forward=1), record(forward=10, samples=250)), machine(50.0))
+    assert found.samples_per_second == 25_000
+    assert "25,000 samples/s" in found.line()
+
+
 def test_an_interval_that_the_driver_can_not_keep_is_refused():
     with pytest.raises(InputError, match=r"0\.01.*0\.1 or more"):
         watching(interval=0.01)

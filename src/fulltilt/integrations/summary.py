@@ -170,7 +170,8 @@ def _trained_on(machine: Summary, uuid: str | None) -> GpuSummary | None:
 def _rate(summary: LoopSummary) -> str:
     if summary.samples_per_second is None:
         return f"{(summary.steps - 1) / summary.seconds:.3g} steps/s"
-    return f"{summary.samples_per_second:,.4g} samples/s"
+    rate = summary.samples_per_second
+    return f"{rate:,.0f} samples/s" if rate >= 1000 else f"{rate:.4g} samples/s"
 
 
 def _gpu(summary: LoopSummary) -> str:

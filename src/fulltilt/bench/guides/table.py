@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 
 from rich.box import SIMPLE_HEAD
@@ -10,39 +11,55 @@ from rich.table import Table
 
 from fulltilt.bench.guides.figures import Case, GuidesBench, in_words
 
+Row = tuple[str, ...]
+_COLUMNS = ("", "samples/s", "whole", "× before", "of limit", "GPU", "waits", "memory", "metric")
+_ABSENT = "–"
+
 
 def show(found: GuidesBench, console: Console | None = None) -> None:
     console = console or Console()
     if not console.is_terminal:
         console.width = 130  # a pipe or a file has no width of its own
-    table = Table(title="The guides' workloads, before and after", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    table.add_column("")
-    for name in ("samples/s", "whole", "× before", "of limit", "GPU", "waits", "memory", "metric"):
-        table.add_column(name, justify="right", no_wrap=True)
     for workload, cases in groupby(found.cases, key=lambda case: case.workload):
-        table.add_row(f"[bold]{workload}: {found.workloads.get(workload, {}).get('title', '')}[/bold]")
-        for case in cases:
-            if case.answer.samples_per_second is not None:
-                table.add_row(*row(case))
-        table.add_section()
-    console.print(table)
+        rows = [row(case) for case in cases if case.answer.samples_per_second is not None]
+        if rows:
+            title = found.workloads.get(workload, {}).get("title", "")
+            console.print(f"\n[bold]{workload}: {title}[/bold]", soft_wrap=True, highlight=False)
+            console.print(_table(rows))
     for text in lines(found):
         console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
-def row(case: Case) -> tuple[str, ...]:
+def _table(rows: Sequence[Row]) -> Table:
+    """Without the columns that nothing was measured for: a terminal is narrow."""
+    kept = [at for at, column in enumerate(zip(*rows, strict=True)) if any(cell != _ABSENT for cell in column)]
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    for at in kept:
+        table.add_column(_COLUMNS[at], justify="right" if at else "left", no_wrap=bool(at))
+    for cells in rows:
+        table.add_row(*(cells[at] for at in kept))
+    return table
+
+
+def row(case: Case) -> Row:
     found, gpu = case.answer, case.gpu
     return (
         case.title,
-        "–" if found.samples_per_second is None else f"{found.samples_per_second:,.4g}",
-        "–" if found.overall_per_second is None else f"{found.overall_per_second:,.4g}",
-        "–" if case.speed_up is None else f"{case.speed_up:.2f}",
-        "–" if case.share is None else f"{100 * case.share:.1f} %",
-        "–" if gpu is None else f"{gpu.mean:.0f} ± {gpu.std:.0f} %",
-        "–" if found.wait_share is None else f"{100 * found.wait_share:.0f} %",
-        "–" if found.peak_memory_bytes is None else f"{found.peak_memory_bytes / 2**30:.1f} GiB",
-        "–" if found.metric is None else f"{found.metric:.3f}",
+        _rate(found.samples_per_second),
+        _rate(found.overall_per_second),
+        _ABSENT if case.speed_up is None else f"{case.speed_up:.2f}",
+        _ABSENT if case.share is None else f"{100 * case.share:.1f} %",
+        _ABSENT if gpu is None else f"{gpu.mean:.0f} ± {gpu.std:.0f} %",
+        _ABSENT if found.wait_share is None else f"{100 * found.wait_share:.0f} %",
+        _ABSENT if found.peak_memory_bytes is None else f"{found.peak_memory_bytes / 2**30:.1f} GiB",
+        _ABSENT if found.metric is None else f"{found.metric:.3f}",
     )
+
+
+def _rate(value: float | None) -> str:
+    if value is None:
+        return _ABSENT
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def lines(found: GuidesBench) -> list[str]:
