@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -473,6 +474,30 @@ def test_after_as_on_a_gpu_is_trained_for_the_metric_and_then_for_the_rates(plac
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"quality", "rates"}
     assert 0 < answer.seconds < 60
     assert answer.limit_per_second > 0
+
+
+@pytest.mark.parametrize(
+    ("settles_at", "measured", "note"), [(0.0, [2, 3], None), (10.0, [3], None), (1e9, [5], after.UNSETTLED)]
+)
+def test_after_is_measured_once_its_feed_has_settled(monkeypatch, settles_at, measured, note):
+    """Epochs of ten seconds; the measurement ends with the training."""
+    now = [0.0]
+    monkeypatch.setattr(after, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(after, "is_settled", lambda _: now[0] - 10 >= settles_at)
+    clock, answer = after._Clock(1, 5.0), Answer()
+    stopped = []
+    trainer = SimpleNamespace(config=SimpleNamespace(eval_interval=1), stop=lambda: stopped.append(True))
+    seen = []
+    for epoch in range(1, 4 if settles_at < 20 else 6):
+        now[0] += 10.0
+        before_it = len(clock._records)
+        clock.on_epoch_end(trainer, {"samples": 100, "seconds": 8.0, "wait_share": 0.0})
+        seen += [epoch] if len(clock._records) > before_it else []
+    assert seen == measured
+    assert stopped
+    clock.note(answer)
+    assert answer.note == note
+    assert answer.samples_per_second == 12.5
 
 
 @pytest.mark.parametrize("contestant", ["lightning", "lightning_tuned"])

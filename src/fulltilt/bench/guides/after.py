@@ -14,7 +14,15 @@ import torch
 from torch import Tensor
 
 from fulltilt.bench.guides.order import Answer, Order
-from fulltilt.bench.guides.setting import note_device, recipe_of, settling, since_start, steps_for, with_training
+from fulltilt.bench.guides.setting import (
+    add_note,
+    note_device,
+    recipe_of,
+    settling,
+    since_start,
+    steps_for,
+    with_training,
+)
 from fulltilt.train.build import make_trainer
 from fulltilt.train.callbacks import Callback
 from fulltilt.train.config import Config
@@ -24,6 +32,9 @@ from fulltilt.tune import settle_batch_size
 _LONGER = 10
 """On a GPU the file's epochs may be over in a second or two: it is trained on until there is enough to measure."""
 _ENDLESS = 10**9
+_SETTLE_SECONDS = 30.0
+"""How long, after the first epoch, the feed may go on looking for its settings before it is measured all the same."""
+UNSETTLED = "measured while its feed was still being tuned"
 _LIMIT_ROUNDS = 3
 _LIMIT_STEPS = 3
 
@@ -106,7 +117,10 @@ class _Held:
 
 
 class _Clock(Callback):
-    """Measures from the end of the epochs in which things are still chosen and compiled, until time is up."""
+    """Measures from the end of the epochs in which things are still chosen and compiled, until time is up.
+
+    Such are also those in which the feed tries numbers of workers and shares of the GPU: each trial has its own rate.
+    """
 
     def __init__(self, warm_epochs: int, seconds: float | None, validation_seconds: float = 0.0) -> None:
         """
@@ -117,6 +131,8 @@ class _Clock(Callback):
         self._every = 1
         self.held: _Held | None = None
         self._window: tuple[float, float] | None = None
+        self._first_end: float | None = None
+        self._unsettled = False
         self._records: list[dict[str, Any]] = []
 
     def on_start(self, trainer: Trainer) -> None:  # noqa: ARG002
@@ -129,7 +145,10 @@ class _Clock(Callback):
         if self.held is not None:
             self.held.let_go()
         if self._window is None:
-            self._window = (now, now)
+            self._first_end = now if self._first_end is None else self._first_end
+            self._unsettled = not is_settled(trainer)
+            if not self._unsettled or now - self._first_end >= _SETTLE_SECONDS:
+                self._window = (now, now)
             return
         self._records.append(record)
         self._window = (self._window[0], now)
@@ -140,6 +159,8 @@ class _Clock(Callback):
         if self._window is None or not self._records:
             answer.note = "one epoch only: no epoch without trials and compiling in it"
             return
+        if self._unsettled:
+            add_note(answer, UNSETTLED)
         samples = sum(record["samples"] for record in self._records)
         training = sum(record["seconds"] for record in self._records)
         answer.window, answer.seconds = self._window, self._window[1] - self._window[0]
@@ -148,6 +169,11 @@ class _Clock(Callback):
         answer.overall_per_second = samples / (answer.seconds + max(0.0, due) * self._validation)
         answer.wait_share = sum(r["wait_share"] * r["seconds"] for r in self._records) / training
         answer.setup_seconds = since_start(self._window[0])
+
+
+def is_settled(trainer: Trainer) -> bool:
+    """Whether the feed that trains it has found its settings; those that look for none have."""
+    return bool(getattr(trainer._training.source, "is_settled", True))
 
 
 def limit(trainer: Trainer, batch: tuple[Any, ...], *, seconds: float) -> float:
