@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fulltilt.diagnose import Limits, diagnose
@@ -268,3 +270,15 @@ def test_a_gpus_work_is_its_kernels_where_they_were_counted(planted):
     assert figures.gpu_busy == 0.012
     seen = planted(training={"kernel_seconds": 5.0}).observation()
     assert Figures(observation=seen, limits=Limits(step=None, loader=None)).gpu_busy == pytest.approx(figures.step)
+
+
+def test_a_host_that_runs_ahead_of_its_gpu_makes_no_step_shorter(planted):
+    """The last steps are launched long before the GPU has come to them."""
+    seen = planted(phases={"forward": 2}).observation()
+    ahead = [replace(step, gpu_seconds=0.05) for step in seen.steps]
+    seen = replace(seen, steps=tuple(ahead))
+    assert seen.samples_per_second == pytest.approx(32 / 0.05)
+    assert seen.steps_per_second == pytest.approx(1 / 0.05)
+    assert Figures(observation=seen, limits=Limits(step=None, loader=None)).step == pytest.approx(0.05)
+    unsure = replace(seen, steps=(replace(ahead[0], gpu_seconds=None), *ahead[1:]))
+    assert unsure.steps_per_second == pytest.approx(1 / ahead[0].seconds)

@@ -33,11 +33,7 @@ def rate_of(observation: Observation) -> Rate | None:
     if len(steps) < _LEAST_STEPS:
         return None
     seconds = [step.seconds for step in steps]
-    total = math.fsum(seconds)
-    device = [step.gpu_seconds for step in steps if step.gpu_seconds is not None]
-    if len(device) == len(steps):  # the host may run ahead: what it launches is not done yet
-        total = max(total, math.fsum(device))
-    total += len(steps) * start_seconds_per_step(observation)
+    total = observation.step_seconds + len(steps) * start_seconds_per_step(observation)
     samples = [step.samples for step in steps if step.samples is not None]
     count = sum(samples) if len(samples) == len(steps) else len(steps)
     waits, _ = waited(observation)

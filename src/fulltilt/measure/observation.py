@@ -10,6 +10,7 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from functools import cache
+from math import fsum
 from pathlib import Path
 from typing import Any, Literal
 
@@ -211,15 +212,23 @@ class Observation:
     """What could not be seen, and why; what was left alone on disk."""
 
     @property
+    def step_seconds(self) -> float:
+        """Of all watched steps together. The host may run ahead of its GPU, by a thousand kernels or as many graphs:
+        what it has launched is not done yet, and the GPU's own clock tells."""
+        host = fsum(step.seconds for step in self.steps)
+        device = [step.gpu_seconds for step in self.steps if step.gpu_seconds is not None]
+        return max(host, fsum(device)) if len(device) == len(self.steps) else host
+
+    @property
     def samples_per_second(self) -> float | None:
         """Over the watched steps, evaluation and checkpoints between them left out."""
         samples = [step.samples for step in self.steps if step.samples is not None]
-        seconds = sum(step.seconds for step in self.steps)
+        seconds = self.step_seconds
         return sum(samples) / seconds if len(samples) == len(self.steps) and seconds > 0 else None
 
     @property
     def steps_per_second(self) -> float | None:
-        seconds = sum(step.seconds for step in self.steps)
+        seconds = self.step_seconds
         return len(self.steps) / seconds if seconds > 0 else None
 
     @property
