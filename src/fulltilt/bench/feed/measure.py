@@ -85,12 +85,17 @@ def tree_cpu_seconds() -> float:
 
 @contextmanager
 def confined(cores: int) -> Iterator[None]:
-    """Only so many cores for every thread of this process and all that it starts; as before afterwards."""
-    before = os.sched_getaffinity(0)
+    """Only so many cores for every thread of this process and all that it starts; as before afterwards.
+
+    torch has no more threads than that, either: on one core two of them wait for each other at every operation.
+    """
+    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
     _set_affinity(set(sorted(before)[:cores]))
+    torch.set_num_threads(min(threads, cores))
     try:
         yield
     finally:
+        torch.set_num_threads(threads)
         _set_affinity(before)
 
 
