@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from typer.testing import CliRunner
 
 from fulltilt.bench.feed.models import UNet, resnet50, window_classifier
@@ -27,6 +29,7 @@ from fulltilt.bench.simulate.model import (
 from fulltilt.bench.simulate.page import chart, held_against, page
 from fulltilt.bench.simulate.rates import PARAMETERS, workloads
 from fulltilt.bench.simulate.scenes import GPUS, scenes
+from fulltilt.bench.simulate.table import show
 from fulltilt.cli.bench import bench
 from fulltilt.errors import InputError
 
@@ -160,6 +163,18 @@ def test_the_page_has_all_scenes_and_the_chart_is_a_picture():
     words = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert {scene.title for scene in scenes() if scene.drawn} <= set(words)
     assert {str(count) for count in GPUS} <= set(words)
+
+
+def test_the_terminal_shows_every_scene_at_80_columns():
+    shown = io.StringIO()
+    fleet = replace(Fleet(), storage_bytes_per_second=5e9)
+    show(RESULT, fleet, Console(file=shown, width=80, force_terminal=True, color_system=None))
+    text = shown.getvalue()
+    assert all(scene.title in text for scene in scenes(fleet))
+    assert "…  " not in text  # nothing was cut off
+    assert "a cache of pixels on the storage" in text
+    assert "assumed: one storage for all machines: 5 GB/s" in text
+    assert "disks of a machine" not in text
 
 
 def test_the_command(tmp_path):

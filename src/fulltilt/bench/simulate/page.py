@@ -49,7 +49,9 @@ def assumptions(fleet: Fleet) -> list[Row]:
         ("cores in a machine", f"{fleet.cores_per_machine}"),
         ("of them, for launching the steps' kernels", f"{fleet.launch_cores_per_gpu:g} for each GPU"),
         ("bus to each GPU", f"{fleet.bus_bytes_per_second / 1e9:g} GB/s"),
-        ("disks of a machine, read anew each epoch", f"{fleet.disk_bytes_per_second / 1e9:g} GB/s"),
+        ("disks of a machine, read anew each epoch", f"{fleet.disk_bytes_per_second / 1e9:g} GB/s")
+        if fleet.storage_bytes_per_second is None
+        else ("one storage for all machines", f"{fleet.storage_bytes_per_second / 1e9:g} GB/s"),
         (
             "between GPUs of a machine",
             f"{fleet.local_bytes_per_second / 1e9:g} GB/s, {1e6 * fleet.local_latency_seconds:g} µs a hop",

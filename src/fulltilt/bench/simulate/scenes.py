@@ -25,6 +25,10 @@ class Scene:
         return [simulate(works[self.workload], self.fleet, count) for count in gpus]
 
 
+def _disks(fleet: Fleet) -> str:
+    return "local disks" if fleet.storage_bytes_per_second is None else "the storage"
+
+
 def scenes(fleet: Fleet = _AMPLE) -> tuple[Scene, ...]:
     """What is compared; `fleet` is the ample one."""
     half = fleet.cores_per_machine // 2
@@ -50,7 +54,7 @@ def scenes(fleet: Fleet = _AMPLE) -> tuple[Scene, ...]:
             workload="jpeg",
             fleet=replace(fleet, network_bytes_per_second=1.25e9),
         ),
-        Scene(title="a cache of pixels on local disks", workload="cache", fleet=fleet),
+        Scene(title=f"a cache of pixels on {_disks(fleet)}", workload="cache", fleet=fleet),
         Scene(title="U-Net, images and masks", workload="unet", fleet=fleet, drawn=False),
         Scene(title="small CNN, data on the GPU", workload="windows", fleet=fleet),
     )

@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.columns import Columns
 from rich.console import Console
 from rich.table import Table
 
-from fulltilt.bench.simulate.model import Fleet
+from fulltilt.bench.simulate.model import Fleet, Outcome
 from fulltilt.bench.simulate.page import assumptions
 from fulltilt.bench.simulate.rates import workloads
-from fulltilt.bench.simulate.scenes import GPUS, scenes
+from fulltilt.bench.simulate.scenes import scenes
+
+_PIPE_COLUMNS = 120
+"""A pipe or a file has no width of its own."""
 
 
 def show(result: Mapping[str, Any], fleet: Fleet, console: Console) -> None:
-    """A block for each scene: rates, shares of the limit, and what saturates."""
+    """A table for each scene, as many side by side as there is room for; what was measured; what is assumed."""
     if not console.is_terminal:
-        console.width = 120  # a pipe or a file has no width of its own
+        console.width = _PIPE_COLUMNS
     works, sources = workloads(result)
-    table = Table(title="Simulated from measured rates", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    table.add_column("")
-    for count in GPUS:
-        table.add_column(f"{count} GPU{'s' * (count > 1)}", justify="right", no_wrap=True)
-    for scene in scenes(fleet):
-        found = scene.outcomes(works)
-        table.add_row(scene.title, *(f"{one.samples_per_second:,.0f}/s" for one in found))
-        table.add_row("  of as many limits", *(f"{100 * one.efficiency:.0f} %" for one in found))
-        table.add_row("  saturated", *(one.saturated for one in found))
-        table.add_section()
-    console.print(table)
+    console.print("Simulated from measured rates. Share: of as many times one GPU's limit.\n", soft_wrap=True)
+    console.print(Columns([_table(scene.title, scene.outcomes(works)) for scene in scenes(fleet)], equal=True))
     for source in sources:
         console.print(f"measured: {source.workload}: {source.figure}: {source.value}", soft_wrap=True, highlight=False)
     for what, value in assumptions(fleet):
         console.print(f"assumed: {what}: {value}", soft_wrap=True, highlight=False)
+
+
+def _table(title: str, outcomes: Sequence[Outcome]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    for name in ("GPUs", "samples/s", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("saturated", no_wrap=True, min_width=len("decode cores"))
+    for one in outcomes:
+        table.add_row(f"{one.gpus}", f"{one.samples_per_second:,.0f}", f"{100 * one.efficiency:.0f} %", one.saturated)
+    return table
