@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -12,6 +14,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fulltilt.bench.curves import Curve, Panel, draw
+from fulltilt.bench.feed import loader
+from fulltilt.bench.feed.measure import confined
 from fulltilt.bench.scaling import run
 from fulltilt.bench.scaling.figures import PARTS, Point, ScalingBench, chart, panels, rows
 from fulltilt.bench.scaling.table import show
@@ -102,3 +106,20 @@ def test_unknown_parts_are_named():
     with pytest.raises(InputError, match="colour"):
         run.parts_of("colour")
     assert isinstance(CliRunner().invoke(bench, ["scaling", "--only", "colour"]).exception, InputError)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core only")
+def test_workers_have_the_cores_that_the_point_is_for(monkeypatch):
+    """Whatever those were that the server which forks them was started with."""
+    asked = []
+    monkeypatch.setattr(loader, "DataLoader", lambda *_, **options: asked.append(options) or [])
+    with confined(1), loader.loading([], batch=2, workers=1, device="cpu"):
+        pass
+
+    def begin():
+        asked[0]["worker_init_fn"](0)
+        return len(os.sched_getaffinity(0))
+
+    with ThreadPoolExecutor(1) as worker:
+        assert worker.submit(begin).result() == 1
+    assert len(os.sched_getaffinity(0)) > 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import multiprocessing
+import os
 import random
 import warnings
 from collections.abc import Iterator, Sequence
@@ -81,6 +83,7 @@ def loading(
         context.set_forkserver_preload([__name__])
         options = {
             "multiprocessing_context": context,
+            "worker_init_fn": functools.partial(_stay_on, os.sched_getaffinity(0)),
             "persistent_workers": True,
             "pin_memory": device != "cpu",
             "prefetch_factor": 4,
@@ -97,6 +100,11 @@ def loading(
         stop = getattr(batches, "_shutdown_workers", None)
         if stop is not None:
             stop()
+
+
+def _stay_on(cores: set[int], _worker: int) -> None:
+    """The cores that the loop has now: the server that workers are forked from has those that it was started with."""
+    os.sched_setaffinity(0, cores)
 
 
 def _on_device(

@@ -28,8 +28,9 @@ from fulltilt.machine.cores import read_cores
 
 Say = Callable[[str], None]
 
-_LOADER_FROM = 4
-"""Cores: with fewer, a DataLoader takes half a minute for a point that nobody asks for."""
+_LOADER_AT = (4, 8, 16)
+"""Cores at which a DataLoader has a point: its workers take ten seconds to start, and with fewer cores half a minute
+to warm up."""
 NO_GPU = "Without an NVIDIA GPU that torch can use, small photos and a tiny model were run on the CPU."
 
 
@@ -60,8 +61,8 @@ class Scale:
 
 FULL = Scale(
     device="cuda", photos=4096, photo_size=(500, 375), photo_bytes=80_000, batch=256, side=224,
-    cores=(1, 2, 4, 6, 8, 12, 16), batches=(8, 16, 32, 64, 128, 256, 512), sides=(64, 96, 128, 192, 256, 320),
-    warm_steps=8, seconds=2.5, compiled=True,
+    cores=(1, 2, 4, 8, 12, 16), batches=(16, 32, 64, 128, 256, 512), sides=(64, 128, 192, 256, 320),
+    warm_steps=8, seconds=2.0, compiled=True,
 )  # fmt: skip
 ON_CPU = Scale(
     device="cpu", photos=64, photo_size=(160, 120), photo_bytes=12_000, batch=8, side=32,
@@ -128,7 +129,7 @@ class _Curves:
             yield self._fed("cores", count, step, cores=count, num_workers=workers)
             if scale.gpu:
                 yield self._fed("cores", count, step, series="gpu", cores=count, num_workers=workers, gpu_share=1.0)
-            if scale.gpu and count >= _LOADER_FROM:
+            if scale.gpu and count in _LOADER_AT:
                 yield self._loaded("cores", count, step, cores=count)
 
     def batch(self) -> Iterator[Point]:
