@@ -197,6 +197,7 @@ def test_what_can_not_be_made_is_said_before_anything_is_written(here):
     for index in range(6):
         Path("photos", str(index % 2)).mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.zeros((16, 16), np.uint8)).save(f"photos/{index % 2}/{index}.png")
+    Path("latin.csv").write_bytes("path,label\nKätzchen.png,0\n".encode("latin-1"))
     Path("short").mkdir()
     Path("short", "one.csv").write_text("time,level\n2024-01-01 00:00,1\n2024-01-03 00:00,2\n")
     some, other = recipe_named("classification"), recipe_named("segmentation")
@@ -206,6 +207,7 @@ def test_what_can_not_be_made_is_said_before_anything_is_written(here):
         ("mine", some, {"masks": Path("photos")}, "give these, too, with --data"),
         ("mine", some, {"data": Path("nowhere")}, "nowhere does not exist"),
         ("mine", some, {"data": Path("photos"), "masks": Path("photos")}, "only segmentation has"),
+        ("mine", some, {"data": Path("latin.csv")}, "latin.csv can't be read as a table .* in UTF-8"),
         ("mine", some, {"data": Path("photos"), "small": True}, "with --data leave it out"),
         ("mine", recipe_named("forecast"), {"data": Path("short")}, "49 hours .* too few; there must be 110 at least"),
         ("mine", other, {"data": Path("photos")}, "have labels and no masks; give --masks"),

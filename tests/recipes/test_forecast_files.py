@@ -43,7 +43,7 @@ def test_several_readings_of_an_hour_are_averaged(tmp_path):
     [
         ("time,sensor,x\n", "no rows"),
         ("time,x\n2024-01-01,1\n", "no column sensor or station"),
-        ("when,sensor,x\n2024-01-01,a,1\n", "no column time, timestamp"),
+        ("when,sensor,x\n2024-01-01,a,1\n", r"all\.csv has no column time, timestamp.*; found when, sensor, x$"),
         ("time,sensor,x\nyesterday,a,1\n", r"line 2: no time can be read"),
         ("time,sensor,x\n2024-01-01,a,high\n", "no column of numbers"),
         ("time,sensor,x\n2024-01-01,a,1\n2024-01-02,b,1\n", "no hour that all 2 sensors cover"),
@@ -58,6 +58,25 @@ def test_what_is_wrong_is_named(tmp_path, text, says):
         assert np.isfinite(read_readings(path).values).all()
         return
     with pytest.raises(InputError, match=says):
+        read_readings(path)
+
+
+def test_what_is_missing_is_counted_and_said_where_it_is_most(tmp_path, caplog):
+    path = tmp_path / "all.csv"
+    path.write_text("time,sensor,x\n2024-01-01 00:00,a,1\n2024-01-01 01:00,a,inf\n2024-01-01 02:00,a,3\n")
+    found = read_readings(path)
+    assert found.values.ravel().tolist() == [1, 2, 3], "inf is no reading"
+    assert found.drawn_share == pytest.approx(1 / 3)
+    assert not caplog.records
+    path.write_text("time,sensor,x\n2024-01-01,a,1\n2024-01-02,a,3\n")
+    read_readings(path)
+    assert "23 of 25 readings are missing" in caplog.text
+
+
+def test_a_table_in_another_encoding_is_refused(tmp_path):
+    path = tmp_path / "all.csv"
+    path.write_bytes("time,sensor,Stärke\n2024-01-01,a,1\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"all\.csv can't be read as a table .* save it as a \.csv in UTF-8"):
         read_readings(path)
 
 

@@ -36,6 +36,8 @@ class Readings:
     quantities: tuple[str, ...]
     sensors: tuple[str, ...]
     """In the order in which they stand: neighbours side by side."""
+    drawn_share: float = 0.0
+    """Of the values, those that were missing and drawn between their neighbours."""
 
     def __post_init__(self) -> None:
         expected = (len(self.quantities), len(self.sensors))

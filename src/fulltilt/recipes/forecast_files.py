@@ -4,7 +4,7 @@
                            2024-01-01 00:00,35,1.2                      2024-01-01 00:00,north,35,1.2
 
 Times are ISO dates, or columns year, month, day, hour. Every column of numbers but those is a quantity. An hour that is
-missing, or a reading that is (empty, NA, nan), is drawn straight between the readings around it.
+missing, or a reading that is (empty, NA, nan, inf), is drawn straight between the readings around it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,6 +31,8 @@ _COUNTERS = ("no", "index", "")
 """Columns that only count rows."""
 _MISSING = ("", "na", "nan", "null", "none")
 _HOUR = 3600
+_MANY_MISSING = 0.5
+"""Of all readings: what is then learnt is mostly how to draw a straight line."""
 
 Row = tuple[int, dict[str, float]]
 """The hour, counted from 1970, and what was read."""
@@ -61,19 +63,32 @@ def read_readings(path: Path) -> Readings:
     if last < first:
         raise InputError(f"{path}: there is no hour that all {len(by_sensor)} sensors cover")
     grids = [_grid(path, name, rows, quantities, first, last) for name, rows in by_sensor.items()]
-    missing = sum(int(np.isnan(grid).sum()) for grid in grids)
+    missing, total = sum(int(np.isnan(grid).sum()) for grid in grids), sum(grid.size for grid in grids)
     if missing:
-        total = sum(grid.size for grid in grids)
-        log.info("%s: %d of %d readings are missing and drawn between their neighbours", path, missing, total)
+        level = logging.WARNING if missing > _MANY_MISSING * total else logging.INFO
+        log.log(level, "%s: %d of %d readings are missing and drawn between their neighbours", path, missing, total)
     filled = np.stack([_filled(grid) for grid in grids], axis=-1)
-    return Readings(values=filled.astype(np.float32), quantities=quantities, sensors=tuple(by_sensor))
+    return Readings(
+        values=filled.astype(np.float32), quantities=quantities, sensors=tuple(by_sensor), drawn_share=missing / total
+    )
 
 
 def _rows(file: Path) -> Iterable[tuple[str | None, Row]]:
     """Sensor, where there is a column for it, and row."""
+    try:
+        yield from _parsed(file)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{file} can't be read as a table ({error}); save it as a .csv in UTF-8") from error
+
+
+def _parsed(file: Path) -> Iterator[tuple[str | None, Row]]:
     with file.open(newline="", encoding="utf-8-sig") as opened:
         reader = csv.DictReader(opened)
         columns = {name.strip().lower(): name for name in reader.fieldnames or ()}
+        if columns and not any(name in columns for name in _TIMES) and not all(part in columns for part in _PARTS):
+            raise InputError(
+                f"{file} has no column {', '.join(_TIMES)}, nor {', '.join(_PARTS)}; found {', '.join(columns)}"
+            )
         sensor = next((columns[name] for name in _SENSORS if name in columns), None)
         taken = {*_TIMES, *_PARTS, *_SENSORS, *_COUNTERS}
         quantities = {low.replace(".", ""): name for low, name in columns.items() if low not in taken}
@@ -89,10 +104,8 @@ def _hour(file: Path, number: int, line: Mapping[str, str], columns: Mapping[str
     try:
         if name is not None:
             found = datetime.fromisoformat(line[name].strip())
-        elif all(part in columns for part in _PARTS):
-            found = datetime(*(int(line[columns[part]]) for part in _PARTS))  # type: ignore[arg-type]
         else:
-            raise InputError(f"{file} has no column {', '.join(_TIMES)}, nor {', '.join(_PARTS)}")
+            found = datetime(*(int(line[columns[part]]) for part in _PARTS))  # type: ignore[arg-type]
     except (ValueError, TypeError) as error:
         raise InputError(f"{where}: no time can be read ({error}); expected such as 2024-01-31 13:00") from error
     aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
@@ -104,9 +117,10 @@ def _number(text: str | None) -> float | None:
     if text is None or text.strip().lower() in _MISSING:
         return math.nan
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         return None
+    return value if math.isfinite(value) else math.nan
 
 
 def _common(path: Path, by_sensor: Mapping[str, list[Row]]) -> tuple[str, ...]:

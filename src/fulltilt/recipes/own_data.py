@@ -50,9 +50,12 @@ def use_own_data(name: str, content: dict[str, Any], data: Path, masks: Path | N
         raise InputError(f"--data: {data} does not exist")
     if masks is not None and name != "segmentation":
         raise InputError(f"--masks: {name} has none; only segmentation has")
-    if name == "segmentation":
-        return _use_masked(content, data, masks)
-    return {"classification": _use_labelled, "forecast": _use_readings, "video": _use_videos}[name](content, data)
+    try:
+        if name == "segmentation":
+            return _use_masked(content, data, masks)
+        return {"classification": _use_labelled, "forecast": _use_readings, "video": _use_videos}[name](content, data)
+    except UnicodeDecodeError as error:
+        raise InputError(f"--data: {data} can't be read as a table ({error}); save it as a .csv in UTF-8") from error
 
 
 def _use_labelled(content: dict[str, Any], data: Path) -> OwnData:
@@ -117,6 +120,7 @@ def _use_readings(content: dict[str, Any], data: Path) -> OwnData:
     told = (
         f"{len(readings.values):,} hours of {', '.join(readings.quantities)} at {len(readings.sensors)} sensors; "
         f"{target} is forecast"
+        + (f"; {100 * readings.drawn_share:.2g} % were missing and are drawn" if readings.drawn_share else "")
     )
     return OwnData(told=told, outputs=readings.sensors)
 
