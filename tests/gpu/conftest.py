@@ -16,6 +16,10 @@ TORCH_SAYS = (
 )
 """What torch itself warns of when its own tools are used."""
 
+if os.environ.get("PYTHONPATH"):  # `src`, say: processes that tests start in other folders have to find it, too
+    parts = os.environ["PYTHONPATH"].split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(part).absolute()) for part in parts if part)
+
 
 def pytest_collection_modifyitems(items):
     for item in items:
