@@ -214,9 +214,8 @@ class Engine:
 
         self._ended = not data
         packet = self._library.PacketData()
-        kept = ctypes.create_string_buffer(data, len(data)) if data else None
         packet.bsl = len(data)
-        packet.bsl_data = ctypes.addressof(kept) if kept is not None else 0
+        packet.bsl_data = ctypes.cast(data, ctypes.c_void_p).value if data else 0  # read before `Decode` returns
         packet.pts = number
         frames = self._call(lambda: self._decoder.Decode(packet))
         with torch.cuda.stream(self.stream):
