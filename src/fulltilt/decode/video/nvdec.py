@@ -215,7 +215,8 @@ class Engine:
         self._ended = not data
         packet = self._library.PacketData()
         packet.bsl = len(data)
-        packet.bsl_data = ctypes.cast(data, ctypes.c_void_p).value if data else 0  # read before `Decode` returns
+        # Read before `Decode` returns, so that they need not be copied.
+        packet.bsl_data = (ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0) if data else 0
         packet.pts = number
         frames = self._call(lambda: self._decoder.Decode(packet))
         with torch.cuda.stream(self.stream):
