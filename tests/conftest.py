@@ -1,13 +1,15 @@
-"""For all tests: Triton's interpreter where there is no GPU, property tests that are the same on every run, and
-one thread for each.
+"""For all tests: Triton's interpreter where there is no GPU, property tests that are the same on every run, one thread
+for each, and a clock that busy cores don't slow down.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from importlib import metadata
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("fulltilt", deadline=None, derandomize=True, print_blob=True)
@@ -27,3 +29,40 @@ def _gpu_is_usable() -> bool:
 # Triton decides at its first import, whoever causes it, so this can't wait until the kernels are tested.
 if not _gpu_is_usable():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+class Hours:
+    """Time that passes only where a test says so, for each thread on its own: however busy the cores are, threads that
+    wait are done at the same moment, and threads that hold a lock come one after the other.
+    """
+
+    def __init__(self) -> None:
+        self._main = threading.get_ident()
+        self._own: dict[int, float] = {}
+        self._free_at = 0.0
+        self._lock = threading.RLock()
+
+    def perf_counter(self) -> float:
+        """A thread's own time. Who starts the others goes on when the last of them is done."""
+        with self._lock:
+            latest = max(self._own.values(), default=0.0)
+            if threading.get_ident() == self._main:
+                self._own = {self._main: latest}
+            return self._own.setdefault(threading.get_ident(), self._own.get(self._main, 0.0))
+
+    def sleep(self, seconds: float) -> None:
+        with self._lock:
+            self._own[threading.get_ident()] = self.perf_counter() + seconds
+
+    def hold(self, seconds: float) -> None:
+        """Wait while nobody else can hold."""
+        with self._lock:
+            self._free_at = self._own[threading.get_ident()] = max(self.perf_counter(), self._free_at) + seconds
+
+
+@pytest.fixture
+def hours(monkeypatch: pytest.MonkeyPatch) -> Hours:
+    """In place of the clock by which threads are compared."""
+    hours = Hours()
+    monkeypatch.setattr("fulltilt.measure.threads.time", hours)
+    return hours

@@ -81,9 +81,13 @@ def test_more_workers_than_cores_where_they_wait_and_every_sample_once(hasty, ki
         assert len(it._crew.legs.pids) == (it.decision.value if kind == "processes" else 0)
 
 
-def test_a_waiting_source_is_given_threads_without_being_asked_for(monkeypatch):
-    monkeypatch.setattr("fulltilt.feed.probing.PHASE_SECONDS", 0.4)
-    with feed(Far(64, 0.04), batch_size=4, device="cpu") as it:
+def test_a_waiting_source_is_given_threads_without_being_asked_for(hours):
+    class Waiting(Far):
+        def __getitem__(self, number: int):
+            hours.sleep(self.seconds)
+            return number
+
+    with feed(Waiting(64, 0.01), batch_size=4, device="cpu") as it:
         assert it.hosting.value.kind == "threads", it.hosting.reason
         assert "the interpreter's lock is mostly released" in it.hosting.reason
 

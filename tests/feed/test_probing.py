@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 import signal
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -24,20 +24,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:De
 class Waiting:
     """As a file far away: the lock is released all the time."""
 
-    def __init__(self, seconds: float = 0.004) -> None:
-        self.seconds = seconds
+    def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.sleep = sleep
 
     def __getitem__(self, number: int):
-        time.sleep(self.seconds)
+        self.sleep(0.004)
         return torch.full((10,), float(number))
-
-
-class Holding:
-    """The lock is held all the time, by a sleep that does not release it: busy cores don't change how long that is."""
-
-    def __getitem__(self, number: int):
-        ctypes.PyDLL(None).usleep(20_000)
-        return number
 
 
 class Seeking(Waiting):
@@ -74,19 +66,18 @@ def test_random_numbers_that_threads_would_share_are_seen(draw, name):
     assert look(Drawing(), list(range(20)), threads=2).draws == (name,)
 
 
-def test_a_source_that_waits_is_fit_for_threads(monkeypatch):
-    monkeypatch.setattr("fulltilt.feed.probing.PHASE_SECONDS", 0.4)
-    found = look(Waiting(0.04), list(range(100)), threads=4)
-    assert found.speedup > 3.2
+def test_a_source_that_waits_is_fit_for_threads(hours):
+    found = look(Waiting(hours.sleep), list(range(100)), threads=4)
+    assert found.speedup == pytest.approx(4)
     assert found.repeatable
     assert not found.draws
     assert found.bytes_per_sample == 40
-    assert found.seconds_per_sample == pytest.approx(0.04, rel=0.5)
+    assert found.seconds_per_sample == pytest.approx(0.004)
 
 
-def test_a_source_that_holds_the_lock_is_not():
-    found = look(Holding(), list(range(100)), threads=4)
-    assert found.speedup < 2
+def test_a_source_that_holds_the_lock_is_not(hours):
+    found = look(Waiting(hours.hold), list(range(100)), threads=4)
+    assert found.speedup == pytest.approx(1)
     assert found.repeatable
 
 

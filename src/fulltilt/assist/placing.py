@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from fulltilt.assist.processes import Processes
 from fulltilt.errors import InputError
 from fulltilt.machine.decision import Decision
+from fulltilt.measure.threads import compare_threads
 
 Place = Literal["threads", "processes"]
 
-PHASE_SECONDS = 0.15
-"""How long the task is repeated by one thread, and by several."""
 LIMIT_SECONDS = 30.0
 ENOUGH_SPEEDUP = 1.3
 """From here on several threads are worth having."""
@@ -82,21 +79,5 @@ def probe(
 def look(function: Callable[..., Any], example: tuple[Any, ...], threads: int) -> tuple[float, float]:
     """Seconds per call by one thread, and the rate of several as a multiple of one's."""
     function(*example)  # a warm-up
-    count, seconds = _repeated(function, example, 1)
-    many, together = _repeated(function, example, threads)
-    return seconds / count, (many / together) / (count / seconds)
-
-
-def _repeated(function: Callable[..., Any], example: tuple[Any, ...], threads: int) -> tuple[int, float]:
-    began = time.perf_counter()
-
-    def work() -> int:
-        done = 0
-        while not done or time.perf_counter() - began < PHASE_SECONDS:
-            function(*example)
-            done += 1
-        return done
-
-    with ThreadPoolExecutor(threads) as pool:
-        done = sum(future.result() for future in [pool.submit(work) for _ in range(threads)])
-    return done, time.perf_counter() - began
+    compared = compare_threads(lambda: function(*example), threads)
+    return compared.seconds_per_call, compared.speedup

@@ -13,9 +13,7 @@ import pickle
 import random
 import signal
 import threading
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +23,8 @@ from torch.utils.data import default_collate
 
 from fulltilt.feed.shelf import fetch, leave_with
 from fulltilt.feed.structure import map_parts, map_tensors
+from fulltilt.measure.threads import compare_threads, take_turn
 
-PHASE_SECONDS = 0.15
-"""How long samples are fetched by one thread, and by several."""
 _LIMIT_SECONDS = 30.0
 _COMPARED = 16
 """Samples that are fetched a second time, to see whether they are the same."""
@@ -106,44 +103,28 @@ def look(dataset: Any, indices: list[Any], *, threads: int, collate: Callable[[A
     some = fetch(dataset, indices[:_COLLATED])
     size = _tensor_bytes((collate or default_collate)(some)) / len(indices[:_COLLATED])
     numbers = itertools.cycle(indices[_COLLATED:] or indices)
-    count, seconds, _ = _fetched(dataset, numbers, threads=1)
-    after = _generators()
-    draws = tuple(name for name, state in before.items() if after[name] != state)
-    speedup, repeatable = None, False
-    if threads > 1 and not draws:
-        many, together, kept = _fetched(dataset, numbers, threads=threads)
-        speedup = (many / together) / (count / seconds)
-        repeatable = all(digest(sample) == digest(fetch(dataset, [index])[0]) for index, sample in kept)
-    return Probed(
-        bytes_per_sample=size,
-        seconds_per_sample=seconds / count,
-        threads=threads,
-        speedup=speedup,
-        draws=draws,
-        repeatable=repeatable,
-    )
-
-
-def _fetched(dataset: Any, numbers: Any, *, threads: int) -> tuple[int, float, list[tuple[Any, Any]]]:
-    """Samples, seconds, and the first few samples with their indices."""
-    began = time.perf_counter()
     kept: list[tuple[Any, Any]] = []
 
-    def work() -> int:
-        done = 0
-        while not done or time.perf_counter() - began < PHASE_SECONDS:
-            index = next(numbers)  # one step of C code: threads can share it
-            sample = fetch(dataset, [index])[0]
-            done += 1
-            if len(kept) < _COMPARED:
-                kept.append((index, sample))
-        return done
+    def call() -> None:
+        index = next(numbers)  # one step of C code: threads can share it
+        sample = fetch(dataset, [index])[0]
+        if len(kept) < _COMPARED:
+            kept.append((index, sample))
 
-    if threads == 1:
-        return work(), time.perf_counter() - began, kept
-    with ThreadPoolExecutor(threads) as pool:
-        done = sum(future.result() for future in [pool.submit(work) for _ in range(threads)])
-    return done, time.perf_counter() - began, kept
+    alone = take_turn(call, 1)
+    after = _generators()
+    draws = tuple(name for name, state in before.items() if after[name] != state)
+    if threads < 2 or draws:
+        return Probed(bytes_per_sample=size, seconds_per_sample=1 / alone.rate, threads=threads, draws=draws)
+    kept.clear()  # those that several threads fetch, who come first, are the ones to compare
+    compared = compare_threads(call, threads)
+    return Probed(
+        bytes_per_sample=size,
+        seconds_per_sample=compared.seconds_per_call,
+        threads=threads,
+        speedup=compared.speedup,
+        repeatable=all(digest(sample) == digest(fetch(dataset, [index])[0]) for index, sample in kept),
+    )
 
 
 def _tensor_bytes(batch: Any) -> int:
