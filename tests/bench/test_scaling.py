@@ -123,3 +123,16 @@ def test_workers_have_the_cores_that_the_point_is_for(monkeypatch):
     with ThreadPoolExecutor(1) as worker:
         assert worker.submit(begin).result() == 1
     assert len(os.sched_getaffinity(0)) > 1
+
+
+def test_with_fewer_cores_torch_has_fewer_threads():
+    """On one core two threads wait for each other at every operation: a point took minutes."""
+    threads, cores = torch.get_num_threads(), os.sched_getaffinity(0)
+    torch.set_num_threads(2)
+    try:
+        with confined(1):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+        assert os.sched_getaffinity(0) == cores
+    finally:
+        torch.set_num_threads(threads)
