@@ -10,6 +10,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
