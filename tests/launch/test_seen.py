@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fulltilt.launch.job import Job
+from fulltilt.launch.launches import Launched
 from fulltilt.launch.seen import training
 from fulltilt.launch.watch import Watch
 
@@ -21,11 +22,16 @@ def matmul() -> Iterator[object]:
     found.fp32_precision = before
 
 
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    found = Watch(Job(out=str(tmp_path)))
+    found.model = torch.nn.Linear(2, 2)
+    found.optimizer = torch.optim.SGD(found.model.parameters(), lr=0.1)
+    return found
+
+
 @pytest.mark.parametrize(("name", "value"), [("allow_tf32", True), ("fp32_precision", "tf32")])
-def test_tf32_is_seen_by_whichever_name_it_was_set(matmul: object, name: str, value: object, tmp_path: Path) -> None:
-    watch = Watch(Job(out=str(tmp_path)))
-    watch.model = torch.nn.Linear(2, 2)
-    watch.optimizer = torch.optim.SGD(watch.model.parameters(), lr=0.1)
+def test_tf32_is_seen_by_whichever_name_it_was_set(matmul: object, name: str, value: object, watch: Watch) -> None:
     matmul.fp32_precision = "ieee"  # type: ignore[attr-defined]
     found = training(watch)
     assert found is not None
@@ -34,3 +40,11 @@ def test_tf32_is_seen_by_whichever_name_it_was_set(matmul: object, name: str, va
     found = training(watch)
     assert found is not None
     assert found.tf32
+
+
+@pytest.mark.parametrize(("graphs", "seconds"), [(0, 0.004), (1, None)])
+def test_kernels_that_a_graph_may_hide_are_not_added_up(watch: Watch, graphs: int, seconds: float | None) -> None:
+    watch.launched = Launched(count=20, graphs=graphs, kernel_seconds=0.004)
+    found = training(watch)
+    assert found is not None
+    assert (found.launches, found.kernel_seconds) == (20, seconds)

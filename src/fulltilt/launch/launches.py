@@ -6,15 +6,18 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-LAUNCHING = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "hipLaunch", "hipExtModuleLaunch", "hipGraphLaunch")
+GRAPHS = ("cudaGraphLaunch", "hipGraphLaunch")
+LAUNCHING = ("cudaLaunch", "cuLaunch", "hipLaunch", "hipExtModuleLaunch", *GRAPHS)
 """Beginnings of the runtime's calls that give the GPU something to do; a graph is one, however many kernels it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
     count: int
+    graphs: int
+    """Of these, graphs."""
     kernel_seconds: float
-    """On the GPU, all kernels added up."""
+    """On the GPU, all kernels added up; those of a graph may be hidden from the profiler."""
 
 
 class Counter:
@@ -48,7 +51,7 @@ def launched(events: Any) -> Launched:
     import torch
 
     device = torch._C._autograd.DeviceType.CUDA
-    count, spent = 0, 0.0
+    count, graphs, spent = 0, 0, 0.0
     for event in events:
         name = str(event.name)
         if event.device_type == device:
@@ -57,4 +60,5 @@ def launched(events: Any) -> Launched:
                 spent += event.time_range.elapsed_us()
         elif name.startswith(LAUNCHING):
             count += 1
-    return Launched(count=count, kernel_seconds=spent / 1e6)
+            graphs += name.startswith(GRAPHS)
+    return Launched(count=count, graphs=graphs, kernel_seconds=spent / 1e6)

@@ -167,6 +167,7 @@ def training(watch: Watch) -> Training | None:
     )
     inner = getattr(model, "_orig_mod", model)
     inner = getattr(inner, "module", inner)
+    launched = watch.launched
     return Training(
         model=type(inner).__name__,
         parameters=sum(parameter.numel() for parameter in parameters),
@@ -183,8 +184,8 @@ def training(watch: Watch) -> Training | None:
         fused=bool(optimizer.defaults.get("fused")),
         foreach=_foreach(optimizer, parameters),
         accumulation=max(1, round(watch.backwards / watch.steps)) if watch.steps else 1,
-        launches=None if watch.launched is None else watch.launched.count,
-        kernel_seconds=None if watch.launched is None else watch.launched.kernel_seconds,
+        launches=None if launched is None else launched.count,
+        kernel_seconds=None if launched is None or launched.graphs else launched.kernel_seconds,
         threads=torch.get_num_threads(),
     )
 
