@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 from collections import Counter
 from contextlib import suppress
 from statistics import fmean
@@ -35,6 +36,9 @@ class Around:
         self._pid = pid
         self._stop = threading.Event()
         self._samples: list[Sample] = []
+        self._began = time.monotonic()
+        self._late = 0.0
+        """Seconds from the command's start to the samples' zero: opening the driver takes some."""
         self._thread = threading.Thread(target=self._work, name="fulltilt-around", daemon=True)
 
     def __enter__(self) -> Self:
@@ -52,6 +56,7 @@ class Around:
             return
         with sampler:
             sampler.start()
+            self._late = time.monotonic() - self._began
             while not self._stop.wait(SECONDS):
                 if len(self._samples) < MOST_READINGS:
                     self._samples.append(sampler.read())
@@ -69,7 +74,7 @@ class Around:
         busy = [sample.cpu.util for sample in late if sample.cpu.util is not None]
         on_gpu = device is not None and device.startswith("cuda")
         gpus = _gpu(late) if on_gpu else []
-        trained = [sample for sample in self._samples if since <= sample.t <= until]
+        trained = [sample for sample in self._samples if since <= sample.t + self._late <= until]
         of_memory = trained if on_gpu or len(trained) >= ENOUGH_READINGS else self._samples
         memory = [one.process.ram_used for one in of_memory if one.process and one.process.ram_used is not None]
         last = gpus[-1] if gpus else None
