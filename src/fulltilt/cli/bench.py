@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fulltilt.cli.bench_guides import guides, scaling, simulate
+from fulltilt.cli.bench_outputs import Outputs, say
 from fulltilt.cli.bench_predictions import predictions
 from fulltilt.errors import InputError
 
@@ -27,19 +27,14 @@ def monitor(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """The monitor's cost on the CPU, and its figures under a known load on the GPU."""
-    import json
-
     from fulltilt.bench.monitor import measure
-    from fulltilt.machine.files import check_writable, write_whole
 
     if not 1 <= seconds <= 3600:
         raise InputError(f"--seconds: expected 1 to 3600, found {seconds:g}")
-    if json_file is not None:
-        check_writable(json_file, option="--json")
-    found = measure(seconds=seconds, say=_say)
+    outputs = Outputs(json_file)
+    found = measure(seconds=seconds, say=say)
     _show(found)
-    if json_file is not None:
-        write_whole(json_file, json.dumps(found.to_json(), indent=2) + "\n")
+    outputs.write(found.to_json())
 
 
 @bench.command()
@@ -52,23 +47,17 @@ def augment(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """Augmentation against Kornia, torchvision, triton-augment, plain torch and the CPU, whichever are there."""
-    import json
-
-    from fulltilt.machine.files import check_writable, write_whole
-
     for option, value, limit in (("--batch", batch, 4096), ("--size", size, 4096)):
         if not 1 <= value <= limit:
             raise InputError(f"{option}: expected 1 to {limit}, found {value}")
-    if json_file is not None:
-        check_writable(json_file, option="--json")
+    outputs = Outputs(json_file)
 
     from fulltilt.bench.augment.run import measure
     from fulltilt.bench.augment.table import show
 
-    found = measure(batch=batch, size=size, masks=masks, quick=quick, say=_say)
+    found = measure(batch=batch, size=size, masks=masks, quick=quick, say=say)
     show(found)
-    if json_file is not None:
-        write_whole(json_file, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
+    outputs.write(found.to_json())
     if not found.right:  # a figure of something wrong is no figure
         raise typer.Exit(1)
 
@@ -86,15 +75,9 @@ def feed(
     chart_file: Annotated[Path | None, typer.Option("--chart", help="Draw training against its limit (SVG).")] = None,
 ) -> None:
     """The feed alone and under training, against the limit (batch on the device already) and DataLoaders."""
-    import json
-
-    from fulltilt.machine.files import check_writable, write_whole
-
     if not 8 <= count <= 1_000_000:
         raise InputError(f"--count: expected 8 to 1000000, found {count}")
-    for file, option in ((json_file, "--json"), (chart_file, "--chart")):
-        if file is not None:
-            check_writable(file, option=option)
+    outputs = Outputs(json_file, chart_file)
 
     from fulltilt.bench.feed.chart import chart
     from fulltilt.bench.feed.figures import FeedBench
@@ -103,13 +86,9 @@ def feed(
     from fulltilt.bench.ground import joined
 
     def keep(found: FeedBench) -> None:
-        result = joined(json_file, found.to_json(), by="part", order=PARTS)
-        if json_file is not None:
-            write_whole(json_file, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-        if chart_file is not None and (drawn := chart(result)) is not None:
-            write_whole(chart_file, drawn)
+        outputs.write(joined(json_file, found.to_json(), by="part", order=PARTS), chart)
 
-    show(measure(count=count, folder=folder, quick=quick, only=parts_of(only), say=_say, keep=keep))
+    show(measure(count=count, folder=folder, quick=quick, only=parts_of(only), say=say, keep=keep))
 
 
 @bench.command()
@@ -122,12 +101,7 @@ def train(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """The training step with everything at "auto", and the whole Trainer, against steps optimised by hand."""
-    import json
-
-    from fulltilt.machine.files import check_writable, write_whole
-
-    if json_file is not None:
-        check_writable(json_file, option="--json")
+    outputs = Outputs(json_file)
 
     from fulltilt.bench.ground import joined
     from fulltilt.bench.train.figures import TrainBench
@@ -135,11 +109,9 @@ def train(
     from fulltilt.bench.train.table import show
 
     def keep(found: TrainBench) -> None:
-        if json_file is not None:
-            result = joined(json_file, found.to_json(), by="workload", order=WORKLOADS)
-            write_whole(json_file, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+        outputs.write(joined(json_file, found.to_json(), by="workload", order=WORKLOADS))
 
-    show(measure(quick=quick, only=parts_of(only), say=_say, keep=keep))
+    show(measure(quick=quick, only=parts_of(only), say=say, keep=keep))
 
 
 @bench.command()
@@ -150,20 +122,14 @@ def assist(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """Metrics beside the step against none and against metrics in the loop; the task queue; cores taken away."""
-    import json
-
-    from fulltilt.machine.files import check_writable, write_whole
-
-    if json_file is not None:
-        check_writable(json_file, option="--json")
+    outputs = Outputs(json_file)
 
     from fulltilt.bench.assist.run import measure, parts_of
     from fulltilt.bench.assist.table import show
 
-    found = measure(quick=quick, only=parts_of(only), say=_say)
+    found = measure(quick=quick, only=parts_of(only), say=say)
     show(found)
-    if json_file is not None:
-        write_whole(json_file, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
+    outputs.write(found.to_json())
 
 
 @bench.command()
@@ -184,7 +150,6 @@ def scripts(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """Ordinary training scripts by themselves and under fulltilt run."""
-    import json
     import shlex
     import tempfile
 
@@ -192,10 +157,8 @@ def scripts(
     from rich.table import Table
 
     from fulltilt.bench.scripts import measure, to_json
-    from fulltilt.machine.files import check_writable, write_whole
 
-    if json_file is not None:
-        check_writable(json_file, option="--json")
+    outputs = Outputs(json_file)
     shared = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
     found = measure(
         folder or shared / "fulltilt-bench-scripts",
@@ -206,7 +169,7 @@ def scripts(
         level=level,
         max_seconds=max_seconds,
         extra=shlex.split(extra),
-        say=_say,
+        say=say,
     )
     table = Table("script", "before", "after", "limit", "times", "wanted", title="Images per second")
     for one in found:
@@ -214,8 +177,7 @@ def scripts(
         wanted = f"≥ {one.target:g}{'' if one.met else '  missed'}"
         table.add_row(one.script, f"{one.before:,.0f}", f"{one.after:,.0f}", limit, f"{one.speed_up:.2f}", wanted)
     Console().print(table)
-    if json_file is not None:
-        write_whole(json_file, json.dumps(to_json(found), indent=2, ensure_ascii=False) + "\n")
+    outputs.write(to_json(found))
 
 
 @bench.command()
@@ -225,19 +187,13 @@ def observe(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """What `fulltilt diagnose` costs a script while it watches: steps of 1, 10 and 100 ms with and without."""
-    import json
-
-    from fulltilt.machine.files import check_writable, write_whole
-
-    if json_file is not None:
-        check_writable(json_file, option="--json")
+    outputs = Outputs(json_file)
 
     from fulltilt.bench.observe import measure, show
 
-    found = measure(quick=quick, say=_say)
+    found = measure(quick=quick, say=say)
     show(found)
-    if json_file is not None:
-        write_whole(json_file, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
+    outputs.write(found.to_json())
 
 
 @bench.command()
@@ -251,12 +207,7 @@ def video(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """Frames a second of the CPU, of NVDEC and of both; random clips against DataLoaders; training on clips."""
-    import json
-
-    from fulltilt.machine.files import check_writable, write_whole
-
-    if json_file is not None:
-        check_writable(json_file, option="--json")
+    outputs = Outputs(json_file)
     if folder is not None and not folder.is_dir():
         raise InputError(f"--folder: {folder} is not a folder")
 
@@ -266,15 +217,9 @@ def video(
     from fulltilt.bench.video.table import show
 
     def keep(found: VideoBench) -> None:
-        if json_file is not None:
-            result = joined(json_file, found.to_json(), by="part", order=PARTS)
-            write_whole(json_file, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+        outputs.write(joined(json_file, found.to_json(), by="part", order=PARTS))
 
-    show(measure(quick=quick, only=parts_of(only), folder=folder, say=_say, keep=keep))
-
-
-def _say(text: str) -> None:
-    print(f"fulltilt: {text}", file=sys.stderr, flush=True)
+    show(measure(quick=quick, only=parts_of(only), folder=folder, say=say, keep=keep))
 
 
 def _show(found: MonitorBench) -> None:

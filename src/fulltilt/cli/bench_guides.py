@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fulltilt.cli.bench_outputs import Outputs, say
 from fulltilt.errors import InputError
 
 
@@ -23,16 +24,11 @@ def guides(
     chart_file: Annotated[Path | None, typer.Option("--chart", help="Draw them against their limits (SVG).")] = None,
 ) -> None:
     """The guides' workloads before and after, and with Lightning and Accelerate, each in a process of its own."""
-    import json
     from dataclasses import replace
-
-    from fulltilt.machine.files import check_writable, write_whole
 
     if seconds is not None and not 10 <= seconds <= 3600:
         raise InputError(f"--seconds: expected 10 to 3600, found {seconds:g}")
-    for file, option in ((json_file, "--json"), (chart_file, "--chart")):
-        if file is not None:
-            check_writable(file, option=option)
+    outputs = Outputs(json_file, chart_file)
 
     from fulltilt.bench.ground import joined
     from fulltilt.bench.guides.chart import chart
@@ -40,19 +36,14 @@ def guides(
     from fulltilt.bench.guides.figures import GuidesBench
     from fulltilt.bench.guides.run import FEW, FULL, joinable, measure, parts_of
     from fulltilt.bench.guides.table import show
-    from fulltilt.cli.bench import _say
 
     def keep(found: GuidesBench) -> None:
-        result = joined(joinable(json_file, small=small), found.to_json(), by="workload", order=WORKLOADS)
-        if json_file is not None:
-            write_whole(json_file, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-        if chart_file is not None and (drawn := chart(result)) is not None:
-            write_whole(chart_file, drawn)
+        outputs.write(joined(joinable(json_file, small=small), found.to_json(), by="workload", order=WORKLOADS), chart)
 
     scale = FEW if small else FULL
     if seconds is not None:
         scale = replace(scale, workload_seconds=seconds)
-    show(measure(only=parts_of(only), small=small, scale=scale, say=_say, keep=keep))
+    show(measure(only=parts_of(only), small=small, scale=scale, say=say, keep=keep))
 
 
 def scaling(
@@ -67,28 +58,17 @@ def scaling(
     chart_file: Annotated[Path | None, typer.Option("--chart", help="Draw the curves (SVG).")] = None,
 ) -> None:
     """Training throughput against cores, batch size and image size, beside the limit."""
-    import json
-
-    from fulltilt.machine.files import check_writable, write_whole
-
-    for file, option in ((json_file, "--json"), (chart_file, "--chart")):
-        if file is not None:
-            check_writable(file, option=option)
+    outputs = Outputs(json_file, chart_file)
 
     from fulltilt.bench.ground import joined
     from fulltilt.bench.scaling.figures import PARTS, ScalingBench, chart
     from fulltilt.bench.scaling.run import measure_scaling, parts_of
     from fulltilt.bench.scaling.table import show
-    from fulltilt.cli.bench import _say
 
     def keep(found: ScalingBench) -> None:
-        result = joined(json_file, found.to_json(), by="part", order=PARTS)
-        if json_file is not None:
-            write_whole(json_file, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-        if chart_file is not None and (drawn := chart(result)) is not None:
-            write_whole(chart_file, drawn)
+        outputs.write(joined(json_file, found.to_json(), by="part", order=PARTS), chart)
 
-    show(measure_scaling(only=parts_of(only), folder=folder, say=_say, keep=keep))
+    show(measure_scaling(only=parts_of(only), folder=folder, say=say, keep=keep))
 
 
 def simulate(

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fulltilt.cli.bench_outputs import Outputs, say
 from fulltilt.errors import InputError
 
 
@@ -20,19 +21,13 @@ def predictions(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """The gain that a diagnosis foretells for scripts with a planted fault, and the gain of mending it."""
-    import json
-
     from fulltilt.bench.predictions import measure, to_json
-    from fulltilt.cli.bench import _say
-    from fulltilt.machine.files import check_writable, write_whole
 
     if not 1 <= rounds <= 100:
         raise InputError(f"--rounds: expected 1 to 100, found {rounds}")
-    if json_file is not None:
-        check_writable(json_file, option="--json")
+    outputs = Outputs(json_file)
     names = [name.strip() for name in only.split(",") if name.strip()]
-    found = measure(folder, names=names, rounds=rounds, say=_say)
+    found = measure(folder, names=names, rounds=rounds, say=say)
     held = [one.holds for one in found if one.holds is not None]
     print(f"{sum(held)} of {len(held)} forecasts within their points")
-    if json_file is not None:
-        write_whole(json_file, json.dumps(to_json(found), indent=2, ensure_ascii=False) + "\n")
+    outputs.write(to_json(found))

@@ -1,0 +1,39 @@
+"""What `fulltilt bench` leaves behind: figures as JSON, a chart; and a line for each thing that is begun."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Chart = Callable[[dict[str, Any]], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The files that were asked for. What can't be written is said here, not after minutes of measuring."""
+
+    json_file: Path | None
+    chart_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        from fulltilt.machine.files import check_writable
+
+        for file, option in ((self.json_file, "--json"), (self.chart_file, "--chart")):
+            if file is not None:
+                check_writable(file, option=option)
+
+    def write(self, result: dict[str, Any], chart: Chart = lambda _: None) -> None:
+        from fulltilt.machine.files import write_whole
+
+        if self.json_file is not None:
+            write_whole(self.json_file, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+        if self.chart_file is not None and (drawn := chart(result)) is not None:
+            write_whole(self.chart_file, drawn)
+
+
+def say(text: str) -> None:
+    print(f"fulltilt: {text}", file=sys.stderr, flush=True)
