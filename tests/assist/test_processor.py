@@ -134,11 +134,10 @@ def test_map_takes_only_as_many_as_it_needs(ordered):
         assert sorted(rest) == [n * n for n in range(7)]
 
 
-def test_map_is_faster_than_one_after_the_other():
-    with AsyncDataProcessor(4, lambda n: time.sleep(0.02) or n) as processor:
-        began = time.perf_counter()
-        assert list(processor.map(range(40))) == list(range(40))
-        assert time.perf_counter() - began < 0.6  # 0.8 s in turn
+def test_map_has_as_many_at_work_at_once_as_there_are_workers():
+    meeting = threading.Barrier(4)
+    with AsyncDataProcessor(4, lambda n: (meeting.wait(60), n)[1]) as processor:
+        assert list(processor.map(range(40))) == list(range(40)), "no batch is done before four are there"
 
 
 def test_map_tells_of_a_batch_that_fails():

@@ -105,16 +105,18 @@ def test_cleared_while_a_builder_waits(images, tmp_path):
 
 
 def test_a_killed_worker_is_replaced(images, tmp_path):
-    killed = []
+    workers, killed = [], []
 
     def kill_one(progress):
-        if progress.done in (5, 20) and len(killed) < 2:
+        if not workers:
             children = subprocess.run(
                 ["ps", "-o", "pid=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True
             )
-            workers = [int(pid) for pid in children.stdout.split() if is_worker(int(pid))]
-            killed.append(workers[0])
-            os.kill(workers[0], signal.SIGKILL)
+            workers.extend(int(pid) for pid in children.stdout.split() if is_worker(int(pid)))
+        if progress.done in (5, 20) and len(killed) < 2:
+            # Not the one that took the first one's place: it has the same sample, which is given up after two deaths.
+            killed.append(workers[len(killed)])
+            os.kill(killed[-1], signal.SIGKILL)
 
     report = build(tmp_path / "c", images, workers=2, shard_bytes=SMALL_SHARDS, progress=kill_one)
     assert len(killed) == 2

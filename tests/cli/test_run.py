@@ -69,7 +69,7 @@ def test_a_starved_script_is_found_a_plan_that_is_used_again(home: Path) -> None
     held against a clock.
     """
     (home / "train.py").write_text(SLEEPY)
-    first = run("--max-seconds", "110", "--json", "found.json", "--html", "found.html", "train.py", "150", timeout=500)
+    first = run("--max-seconds", "300", "--json", "found.json", "--html", "found.html", "train.py", "150", timeout=500)
     assert first.returncode == 7, first.stderr
     assert first.stdout == "trained 150\n", "trials' output is not the script's"
     found = json.loads((home / "found.json").read_text())
