@@ -84,6 +84,11 @@ def loaders(config: Config, **options: Any) -> tuple[DataLoader[Any], DataLoader
     )
 
 
+def each_step(training: TrainingConfig) -> bool:
+    """Whether the scheduler steps with every step; otherwise with every epoch."""
+    return (training.scheduler_interval or ("step" if training.scheduler == "onecycle" else "epoch")) == "step"
+
+
 class _Loop:
     def __init__(self, config: Config, each: Callable[[dict[str, Any]], None]) -> None:
         training = config.training
@@ -98,8 +103,7 @@ class _Loop:
         self._optimizer = make_optimizer(self._model, training)
         length = len(self._train) if hasattr(self._train, "__len__") else None
         self._scheduler = make_scheduler(self._optimizer, training, length)
-        per_step = training.scheduler_interval or ("step" if training.scheduler == "onecycle" else "epoch")
-        self._each_step = per_step == "step"
+        self._each_step = each_step(training)
         self._metrics = {name: make_metric(f"metrics.{name}", m).to(self._device) for name, m in config.metrics.items()}
         self._format = _precision(training)
         scales = self._format is torch.float16 and self._device.type == "cuda"

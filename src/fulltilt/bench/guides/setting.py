@@ -151,11 +151,6 @@ def note_meter(answer: Answer, meter: Meter) -> None:
         answer.setup_seconds = since_start(meter.began)
 
 
-def each_step(training: TrainingConfig) -> bool:
-    """Whether the scheduler steps with every step."""
-    return (training.scheduler_interval or ("step" if training.scheduler == "onecycle" else "epoch")) == "step"
-
-
 def loss_of(training: TrainingConfig) -> Callable[..., Tensor]:
     found = make_loss(training)
     if found is None:

@@ -15,7 +15,6 @@ from fulltilt.bench.guides.setting import (
     STOPPED,
     Peer,
     add_note,
-    each_step,
     figures_of,
     in_float,
     last,
@@ -94,7 +93,7 @@ class _Loop:
                 if done >= self.steps:
                     break
             epochs += 1
-            if self._scheduler is not None and not each_step(self._training):
+            if self._scheduler is not None and not plain.each_step(self._training):
                 self._scheduler.step()
             if done < self.steps and epochs % self._training.eval_interval == 0:
                 self.validate()
@@ -117,7 +116,7 @@ class _Loop:
         if self._training.clip_norm is not None:
             self._accelerator.clip_grad_norm_(self._model.parameters(), self._training.clip_norm)
         self._optimizer.step()
-        if self._scheduler is not None and each_step(self._training):
+        if self._scheduler is not None and plain.each_step(self._training):
             self._scheduler.step()
 
     def _forward_loss(self, batch: Any) -> tuple[Any, Any, Any]:

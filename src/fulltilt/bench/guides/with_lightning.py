@@ -17,7 +17,6 @@ from fulltilt.bench.guides.setting import (
     STOPPED,
     Peer,
     add_note,
-    each_step,
     figures_of,
     in_float,
     last,
@@ -123,7 +122,7 @@ def _module(config: Config, *, steps: int, per_epoch: int, fast: bool) -> Any:
             scheduler = make_scheduler(optimizer, training, per_epoch) if self.scheduled else None
             if scheduler is None:
                 return optimizer
-            each = "step" if each_step(training) else "epoch"
+            each = "step" if plain.each_step(training) else "epoch"
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": each}}
 
         def _loss(self, batch: Any) -> tuple[Tensor, Any, Any]:
