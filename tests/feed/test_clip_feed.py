@@ -59,7 +59,7 @@ def clips(paths, **options):
 
 def shared(monkeypatch, source, share, **options):
     """A feed with this share, which a CPU is not given otherwise."""
-    monkeypatch.setattr(build, "_clip_share", lambda *_, **__: share)
+    monkeypatch.setattr(build, "clip_share_of", lambda *_, **__: share)
     return feed(source, **({"batch_size": 5, "shuffle": True, "num_workers": 1, "worker_kind": "threads"} | options))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from fulltilt.augment import GPUAugmentation
-from fulltilt.cache import Cache, CacheSettings
-from fulltilt.errors import InputError, UnavailableError
+from fulltilt.cache import CacheSettings
+from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed
 from fulltilt.feed.caching import AutoCache, default_root
 from fulltilt.feed.catalog import Catalog
@@ -29,6 +28,18 @@ from fulltilt.feed.order import Order
 from fulltilt.feed.prepare import PROBED, free_here, prepare
 from fulltilt.feed.splits import decoder_split
 from fulltilt.feed.tensor_feed import TensorFeed, as_tensors
+from fulltilt.feed.wishes import (
+    are_tensors,
+    augmentation_for,
+    built_cache,
+    check_choice,
+    check_depths,
+    check_meant_for_files,
+    check_source,
+    clip_share_of,
+    device_of,
+    gpu_share_of,
+)
 from fulltilt.machine.cores import read_cores
 from fulltilt.machine.decision import Decision
 
@@ -87,14 +98,14 @@ def feed(
             fastest where `quality` is "fast" (a GPU's pixels differ slightly as well), and is 0 otherwise. For
             `VideoClips` likewise, by their own `quality`.
     """
-    where = _device(device)
-    _check_choice("on_error", on_error, "raise", "skip")
-    _check_choice("quality", quality, "exact", "fast")
-    _check_choice("worker_kind", worker_kind, "auto", "processes", "threads")
-    _check_depths(prefetch, device_prefetch)
-    _check_source(source)
+    where = device_of(device)
+    check_choice("on_error", on_error, "raise", "skip")
+    check_choice("quality", quality, "exact", "fast")
+    check_choice("worker_kind", worker_kind, "auto", "processes", "threads")
+    check_depths(prefetch, device_prefetch)
+    check_source(source)
     if not isinstance(source, ImageFiles):
-        _check_meant_for_files(
+        check_meant_for_files(
             size=size is not None,
             in_order=not in_order,
             on_error=on_error != "raise",
@@ -107,7 +118,7 @@ def feed(
         )
     cores = read_cores().usable
     auto = not isinstance(num_workers, int)
-    _check_choice("num_workers", num_workers if auto else None, None, "auto", also="a whole number")
+    check_choice("num_workers", num_workers if auto else None, None, "auto", also="a whole number")
     if isinstance(source, DataLoader):
         if batch_size is not None or shuffle or drop_last or collate is not None or not auto:
             raise InputError(
@@ -137,7 +148,7 @@ def feed(
             source,
             Order(length=len(source), **order),
             device=where,
-            augment=_augmentation(augment, size),
+            augment=augmentation_for(augment, size),
             workers=workers,
             most_workers=max(workers, cores // _local_world()),
             slots=4 if prefetch == "auto" else max(2, prefetch),
@@ -147,9 +158,9 @@ def feed(
             in_order=in_order,
             skip_errors=on_error == "skip",
             tune=auto,
-            cache=None if cache == "auto" else _cache(cache, channels, quality),
+            cache=None if cache == "auto" else built_cache(cache, channels, quality),
             auto_cache=_auto_cache(cache, None if features and cache != "auto" else cache_folder, channels, quality),
-            gpu_share=_gpu_share(gpu_share, where, channels, fast=quality == "fast" and cache in (None, "auto")),
+            gpu_share=gpu_share_of(gpu_share, where, channels, fast=quality == "fast" and cache in (None, "auto")),
             features=_features(source, features, channels, cache_folder, cores),
         )
     if isinstance(source, IterableDataset):
@@ -176,7 +187,7 @@ def feed(
             gpu_share=gpu_share,
         )
     if isinstance(source, Dataset) or (
-        hasattr(source, "__getitem__") and hasattr(source, "__len__") and not _in_memory(source)
+        hasattr(source, "__getitem__") and hasattr(source, "__len__") and not are_tensors(source)
     ):
         steps = Order(length=len(source), **order)
         return DatasetFeed(
@@ -227,7 +238,7 @@ def _clips(
         workers: None looks for their number.
     """
     probed = order.permutation(0)[:PROBED].tolist()
-    share = _clip_share(gpu_share, device, source, collate=collate is not None)
+    share = clip_share_of(gpu_share, device, source, collate=collate is not None)
     if share != 0.0 and kind == "auto":
         kind = "processes"  # the loop's own has the engines' threads already
     split = decoder_split(source, probed, cores=cores, ranks=_local_world(), workers=workers)
@@ -257,80 +268,6 @@ def _clips(
     )
     made.split = split
     return made
-
-
-def _clip_share(wanted: float | str, device: torch.device, source: VideoClips, *, collate: bool) -> float | None:
-    """The share, or None to look for it."""
-    if isinstance(wanted, str):
-        _check_choice("gpu_share", wanted, "auto")
-        looks = device.type == "cuda" and source.quality == "fast" and not source.has_cache and not collate
-        return None if looks else 0.0
-    if not 0 <= wanted <= 1:
-        raise InputError(f"gpu_share={wanted} must be from 0 to 1, or 'auto'")
-    if wanted and device.type != "cuda":
-        raise InputError(f"gpu_share={wanted}: {device} has no video engines; leave it out")
-    if wanted and collate:
-        raise InputError(f"gpu_share={wanted} goes with clips that are put together as they are: leave collate out")
-    return float(wanted)
-
-
-def _check_choice(name: str, found: object, *allowed: object, also: str | None = None) -> None:
-    if found not in allowed:
-        choices = [*([also] if also else []), *map(repr, allowed)]
-        raise InputError(f"{name}={found!r} must be {' or '.join(choices)}")
-
-
-def _check_depths(prefetch: object, device_prefetch: int) -> None:
-    if device_prefetch < 0:
-        raise InputError(f"device_prefetch={device_prefetch} must be at least 0")
-    if prefetch != "auto" and not (isinstance(prefetch, int) and prefetch >= 1):
-        raise InputError(f"prefetch={prefetch!r} must be a whole number from 1 on, or 'auto'")
-
-
-def _check_source(source: Any) -> None:
-    """What looks like a data set, having a length and items, but is not meant as one."""
-    if isinstance(source, str | os.PathLike):
-        raise InputError(
-            f"{os.fspath(source)!r} is a path: feed(ImageFiles({os.fspath(source)!r}), …) feeds image files"
-        )
-    if isinstance(source, Mapping) and not all(number in source for number in range(len(source))):
-        raise InputError(
-            f"a {type(source).__name__} can't be fed: pass its tensors as a tuple, (source['x'], source['y']), "
-            "or a data set whose samples are dicts"
-        )
-
-
-def _check_meant_for_files(**given: bool) -> None:
-    """Wishes that only image files can meet are not passed over in silence."""
-    names = [name for name, wished in given.items() if wished]
-    if names:
-        raise InputError(f"{', '.join(names)}: only ImageFiles can be fed so; leave that out for other sources")
-
-
-def _gpu_share(wanted: float | str, device: torch.device, channels: int, *, fast: bool) -> float | None:
-    """The share, or None to look for it."""
-    possible = device.type == "cuda" and channels in (1, 3)
-    if isinstance(wanted, str):
-        _check_choice("gpu_share", wanted, "auto")
-        return None if fast and possible else 0.0
-    if not 0 <= wanted <= 1:
-        raise InputError(f"gpu_share={wanted} must be from 0 to 1, or 'auto'")
-    if wanted and not possible:
-        raise InputError(f"gpu_share={wanted}: {device} with {channels} channels can't decode JPEG; leave it out")
-    return float(wanted)
-
-
-def _cache(folder: str | os.PathLike[str] | None, channels: int, quality: str) -> str | None:
-    """The cache's folder, if it holds what the feed would decode."""
-    if folder is None:
-        return None
-    settings = Cache.open(folder).settings
-    if (settings.channels, settings.quality) != (channels, quality):
-        raise InputError(
-            f"the cache in {os.fspath(folder)} holds channels={settings.channels}, quality={settings.quality!r}; "
-            f"this feed asks for channels={channels}, quality={quality!r}: ask for the same, or build another cache"
-        )
-    return os.path.abspath(folder)
 
 
 def _auto_cache(
@@ -386,33 +323,6 @@ def _hosting(
         collate=loader.collate_fn,
         context=loader.multiprocessing_context,
     )
-
-
-def _in_memory(source: Any) -> bool:
-    """Tensors or arrays, alone or in a tuple or list."""
-    parts = source if isinstance(source, tuple | list) else (source,)
-    return len(parts) > 0 and all(isinstance(part, torch.Tensor | np.ndarray) for part in parts)
-
-
-def _device(device: str | torch.device) -> torch.device:
-    if device == "auto":
-        device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
-    where = torch.device(device)
-    if where.type == "cuda" and not torch.cuda.is_available():
-        raise UnavailableError(f"device={str(device)!r}: torch finds no GPU here; device='auto' takes the CPU then")
-    return torch.device("cuda", torch.cuda.current_device()) if where == torch.device("cuda") else where
-
-
-def _augmentation(augment: Callable[..., Any] | None, size: int | tuple[int, int] | None) -> GPUAugmentation:
-    if augment is None:
-        if size is None:
-            raise InputError("image files need an output size: pass size=(height, width), or an augment that has one")
-        return GPUAugmentation(0.0, 0.0, 0.0, 0.0, size=size, dtype=torch.uint8, channels_last=True).eval()
-    if not isinstance(augment, GPUAugmentation):
-        raise InputError(f"augment must be a GPUAugmentation for image files, found {type(augment).__name__}")
-    if augment.settings.output_size is None:
-        raise InputError("augment has no output size: image files differ in size, so give it size=(height, width)")
-    return augment
 
 
 def _ranks() -> tuple[int, int]:
