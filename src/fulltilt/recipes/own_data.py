@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fulltilt.errors import InputError
+from fulltilt.errors import DecodeError, InputError, UnavailableError
 
 if TYPE_CHECKING:
+    from fulltilt.feed.clip_entries import Entry
     from fulltilt.recipes.files import Found
 
 _SIDE: Final = 16
@@ -28,6 +29,8 @@ _LARGEST_FOUND: Final = 512
 """By `batch_size: auto`."""
 _EVERY: Final = 5
 """One video of so many is for validation."""
+_OPENED: Final = 8
+"""Videos that are opened to see whether they are some."""
 _VAL_HOURS, _HORIZON, _MULTIPLE = 0.2, 6, 8
 """What `forecast.windows` takes, unless something else is said, and what its model's three layers ask of a window."""
 
@@ -135,6 +138,35 @@ def _window(data: Path, hours: int) -> int:
     return window
 
 
+def _check_videos(data: Path, entries: Sequence[Entry]) -> None:
+    missing = [entry.path for entry in entries if not Path(entry.path).is_file()]
+    if missing:
+        raise InputError(f"{len(missing)} of {len(entries)} videos are not there, first {missing[0]}")
+    for entry in entries:
+        for one in entry.segments:
+            if not 0 <= one.start < one.end:
+                raise InputError(
+                    f"{data}: a segment of {entry.path} is from {one.start:g} s to {one.end:g} s; "
+                    "it has to begin at 0 or later, and before it ends"
+                )
+    _open_some([entry.path for entry in entries])
+
+
+def _open_some(paths: Sequence[str]) -> None:
+    """Videos spread over all of them; without PyAV, which training will ask for, none."""
+    from fulltilt.decode.video import open_video
+
+    step = max(1, len(paths) // _OPENED)
+    for path in paths[: _OPENED * step : step]:
+        try:
+            with open_video(path):
+                pass
+        except UnavailableError:
+            return
+        except DecodeError as error:
+            raise InputError(f"{path} can't be opened as a video ({error})") from error
+
+
 def _use_videos(content: dict[str, Any], data: Path) -> OwnData:
     """Segments parted into those of some videos, to train on, and those of the others."""
     from fulltilt.feed.clip_entries import entries_of
@@ -146,9 +178,7 @@ def _use_videos(content: dict[str, Any], data: Path) -> OwnData:
         raise InputError(f"{data}: labels are numbers; segments need names of actions")
     if len(entries) < _EVERY:
         raise InputError(f"{data}: {len(entries)} videos are too few; there must be {_EVERY} at least")
-    missing = [entry.path for entry in entries if not Path(entry.path).is_file()]
-    if missing:
-        raise InputError(f"{len(missing)} of {len(entries)} videos are not there, first {missing[0]}")
+    _check_videos(data, entries)
     tables: dict[str, str] = {}
     for name, part in (
         ("train.csv", [entry for at, entry in enumerate(entries) if (at + 1) % _EVERY]),
