@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -63,26 +63,42 @@ class Switches:
 
     def __init__(self, device: torch.device) -> None:
         self._rng = Rng(device)
-        self._maths = _read_maths() if device.type == "cuda" else None
+        self._put_maths_back = keep_maths() if device.type == "cuda" else None
 
     def put_back(self) -> None:
-        if self._maths is not None:
-            matmul, tf32, benchmark = self._maths
-            with _older_names():
-                torch.set_float32_matmul_precision(matmul)
-                torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = tf32, benchmark
+        if self._put_maths_back is not None:
+            self._put_maths_back()
         self._rng.restore()
 
 
-def _read_maths() -> tuple[str, bool, bool]:
-    with _older_names():
-        cudnn = torch.backends.cudnn
-        return torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
+def keep_maths() -> Callable[[], None]:
+    """What puts torch's precision and its search for algorithms back as they are now.
+
+    The step sets precision by torch's older names; asking by these fails where a script has used the newer ones.
+    """
+    cudnn: Any = torch.backends.cudnn
+    benchmark = cudnn.benchmark
+    newer = [(part, part.fp32_precision) for part in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)]
+    older: tuple[str, bool] | None = None
+    with suppress(RuntimeError), _quiet():
+        older = torch.get_float32_matmul_precision(), cudnn.allow_tf32
+
+    def put_back() -> None:
+        with _quiet():
+            cudnn.benchmark = benchmark
+            if older is not None:
+                torch.set_float32_matmul_precision(older[0])
+                cudnn.allow_tf32 = older[1]
+            else:
+                for part, precision in newer:
+                    part.fp32_precision = precision
+
+    return put_back
 
 
 @contextmanager
-def _older_names() -> Iterator[None]:
-    """The step sets precision by these; newer ones exist, but the two can't be mixed."""
+def _quiet() -> Iterator[None]:
+    """Some versions of torch warn about the older names."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
