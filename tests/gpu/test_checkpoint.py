@@ -112,6 +112,7 @@ def test_a_large_copy_is_given_back(tmp_path):
         assert checkpoints.load()["model"]["w"].sum() == 64 << 20
 
 
+@pytest.mark.alone
 def test_saving_every_fifty_steps_costs_little(tmp_path):
     """25 million parameters with AdamW: 300 MB each time. The figure itself belongs to the benchmarks."""
     model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(2048, 2048), nn.ReLU()))).cuda()

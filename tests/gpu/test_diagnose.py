@@ -10,7 +10,7 @@ from fulltilt.diagnose import diagnose
 from fulltilt.launch.command import Command
 from fulltilt.launch.observe import observe
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 SCRIPTS = Path(__file__).parents[1] / "diagnose" / "scripts" / "gpu"
 PLANTED = {

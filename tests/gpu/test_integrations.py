@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.integrations.test_loops import run
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 
 def test_a_starved_gpu_is_seen_from_inside(tmp_path):

@@ -134,6 +134,7 @@ def test_pinned_copies_that_do_not_block(script: Path) -> None:
     assert "pin" in {stage.name for stage in loader.stages}
 
 
+@pytest.mark.alone
 def test_the_steps_limit_is_without_loader_and_copies(script: Path) -> None:
     actual = watched(script, "0.002", "reads")
     limit = watched(script, "0.002", "reads", mode="replay")
@@ -163,6 +164,7 @@ def test_graphs_of_compiled_models_are_left_whole(script: Path) -> None:
     assert all(step.loss is not None for step in seen.steps)
 
 
+@pytest.mark.alone
 def test_watching_costs_next_to_nothing() -> None:
     from fulltilt.bench.observe import measure
 

@@ -119,6 +119,7 @@ def test_numeric_settings_stay_within_the_band(tmp_path: Path, settings: dict[st
     assert not notes
 
 
+@pytest.mark.alone
 def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: samples that take a core some milliseconds, and two workers."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

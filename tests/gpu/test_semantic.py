@@ -125,6 +125,7 @@ def test_it_trains_as_well(tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.alone
 def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torchvision.transforms.v2")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -133,6 +133,7 @@ def test_decoders_side_by_side(tmp_path):
     assert not problems
 
 
+@pytest.mark.alone
 def test_memory_stays_flat(tmp_path):
     path = make(tmp_path / "v", size=SIZE)
     used = []
@@ -277,6 +278,7 @@ class TestClips:
         ):
             list(it)
 
+    @pytest.mark.alone
     def test_a_share_is_found(self, paths):
         source = self.clips(paths, quality="fast", size=(112, 112))
         with feed(source, batch_size=8, shuffle=True, device="cuda:0", num_workers=1) as it:
@@ -289,6 +291,7 @@ class TestClips:
             assert it.share_decision.evidence["trials"]
             assert it.share_decision.value > 0, it.share_decision.reason  # one worker, and nothing but decoding
 
+    @pytest.mark.alone
     def test_memory_and_sessions_stay_flat(self, paths):
         source, used = self.clips(paths, size=(112, 112)), []
         with feed(source, batch_size=8, shuffle=True, device="cuda:0", num_workers=1, gpu_share=1.0) as it:
