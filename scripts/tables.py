@@ -47,6 +47,8 @@ class Section:
     """Its picture, under docs."""
     in_readme: bool = True
     """docs/benchmarks.md has them all."""
+    compared: tuple[str, ...] = ()
+    """Columns: the README leaves out rows with nothing in any of them. docs/benchmarks.md has these, too."""
 
 
 SECTIONS = (
@@ -71,6 +73,7 @@ SECTIONS = (
         command="fulltilt bench augment",
         columns=("", "GPU", "wall", "ours is faster", "wanted"),
         rows=rows.augment_rows,
+        compared=("ours is faster", "wanted"),
     ),
     Section(
         title="The feed",
@@ -79,6 +82,7 @@ SECTIONS = (
         columns=("", "samples", "against", "wanted"),
         rows=rows.feed_rows,
         chart="images/feed.svg",
+        compared=("against", "wanted"),
     ),
     Section(
         title="Workers, found by itself",
@@ -201,7 +205,9 @@ def scaling_page(results: Path = ROOT / "benchmarks" / "results") -> str:
 def _section(section: Section, result: dict[str, Any]) -> str:
     file = f"benchmarks/results/{section.result}"
     source = f"`{section.command}` on {_machine(result['machine'])}: [{file}]({file})"
-    return "\n".join([f"**{section.title}.** {source}", "", table(section.columns, section.rows(result)), ""])
+    places = [section.columns.index(name) for name in section.compared]
+    shown = [row for row in section.rows(result) if not places or any(row[place] for place in places)]
+    return "\n".join([f"**{section.title}.** {source}", "", table(section.columns, shown), ""])
 
 
 def _machine(machine: dict[str, Any]) -> str:

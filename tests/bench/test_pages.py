@@ -41,6 +41,23 @@ def test_pages_are_made_of_what_there_is(tables, tmp_path):
     assert tables.block(results=tmp_path) == ""  # that one is not in the README
 
 
+def test_the_readme_leaves_out_rows_that_compare_nothing(tables, tmp_path):
+    section = tables.Section(
+        title="Made up",
+        result="made.json",
+        command="nothing",
+        columns=("", "rate", "against", "wanted"),
+        rows=lambda _: [("alone", "1", "", ""), ("peer", "2", "half", ""), ("ours", "3", "", "≥ 3")],
+        compared=("against", "wanted"),
+    )
+    (tmp_path / "made.json").write_text('{"machine": {"gpus": [], "cores": 2}}')
+    short, whole = tables.block([section], tmp_path), tables.benchmarks_page([section], tmp_path)
+    assert "| peer |" in short
+    assert "| ours |" in short
+    assert "| alone |" not in short
+    assert "| alone |" in whole
+
+
 def test_a_page_with_lost_marks_is_refused(tables):
     with pytest.raises(ValueError, match="figures:begin"):
         tables.replaced("no marks", "")
