@@ -217,6 +217,27 @@ class TestBad:
         with pytest.raises(InputError, match="line 2: a time in seconds was expected, found 'soon'"):
             VideoClips(tmp_path / "s.csv", length=2, size=(8, 8))
 
+    @pytest.mark.parametrize("temporal", [True, False])
+    @pytest.mark.parametrize(
+        ("times", "says"),
+        [
+            ("2,1", "from 2 s to 1 s"), ("1,1", "from 1 s to 1 s"), ("-1,1", "from -1 s to 1 s"),
+            ("nan,1", "from nan s to 1 s"), (",0", "from 0 s to 0 s"), ("-1,", "from -1 s to the end"),
+        ],
+    )  # fmt: skip
+    def test_segments_that_run_backwards(self, tmp_path, times, says, temporal):
+        (tmp_path / "s.csv").write_text(f"path,label,start,end\nv.mp4,run,0,1\nv.mp4,run,{times}\n")
+        with pytest.raises(InputError, match=f"line 3: {says}; a segment has to begin at 0 or later"):
+            VideoClips(tmp_path / "s.csv", length=2, size=(8, 8), temporal=temporal)
+
+    def test_numbers_from_1_on_are_told_of_unless_0_means_that_nothing_happens(self, tmp_path, caplog):
+        (tmp_path / "s.csv").write_text("path,class,start,end\nv.mp4,1,0,1\nv.mp4,2,1,2\n")
+        clips = VideoClips(tmp_path / "s.csv", length=2, size=(8, 8), temporal=True)
+        assert [one.label for one in clips.entries[0].segments] == [1, 2]
+        assert not caplog.records
+        assert [one.label for one in VideoClips(tmp_path / "s.csv", length=2, size=(8, 8)).entries] == [1, 2]
+        assert "labels are 1 to 2 and none is 0" in caplog.text
+
 
 def test_memory_and_handles_stay_flat_over_10000_clips(tmp_path):
     """Five videos and room for two: most clips open one and close another."""

@@ -72,7 +72,10 @@ def test_masks_are_found_by_name(tmp_path):
         (lambda t: ImageFiles(["a.jpg"], masks=t / "no"), "is not a folder"),
         (lambda t: ImageFiles(["a.jpg"], labels=[object()]), "labels must be"),
         (lambda t: table(t, "name,label\nx,1\n"), "no column named path"),
-        (lambda t: table(t, "path,label\nx.jpg,\n"), "line 2: an empty"),
+        (lambda t: table(t, "path,label\nx.jpg,\n"), "line 2: an empty label"),
+        (lambda t: table(t, "path,class\n\nx.jpg,a\n,b\n"), "line 4: an empty path"),
+        (lambda t: table(t, "path,class\n1.jpg,café\n", "latin-1"), r"t\.csv can't be read .* save it as .* UTF-8"),
+        (lambda t: ImageFiles(t / "none.csv"), r"none\.csv can't be read \(No such file"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, make, message):
@@ -80,9 +83,28 @@ def test_what_is_wrong_is_named(tmp_path, make, message):
         make(tmp_path)
 
 
-def table(folder: Path, text: str) -> ImageFiles:
-    (folder / "t.csv").write_text(text)
+def table(folder: Path, text: str, encoding: str = "utf-8") -> ImageFiles:
+    (folder / "t.csv").write_text(text, encoding)
     return ImageFiles(folder / "t.csv")
+
+
+def test_where_no_images_are_is_named_plainly(tmp_path):
+    with pytest.raises(InputError, match=f"^no image files in {tmp_path};"):
+        ImageFiles(tmp_path)
+
+
+def test_a_column_class_has_labels_unless_there_is_one_called_label(tmp_path):
+    assert table(tmp_path, "path,class\n1.jpg,dog\n2.jpg,cat\n").classes == ["cat", "dog"]
+    assert table(tmp_path, "path,class,label\n1.jpg,dog,3\n2.jpg,cat,5\n").labels.tolist() == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [([1, 3, 2, 1], True), ([0, 1, 2, 3], False), ([2, 3, 2, 3], False), ([1, 1, 1, 1], False), ([1.0] * 4, False)],
+)
+def test_numbers_that_begin_at_1_are_kept_and_told_of(caplog, labels, told):
+    assert ImageFiles(["1.jpg", "2.jpg", "3.jpg", "4.jpg"], labels=labels).labels.tolist() == labels
+    assert ("labels are 1 to 3 and none is 0" in caplog.text) == told == bool(caplog.records)
 
 
 def test_images_beside_class_folders_are_told_of_and_hidden_folders_are_no_classes(tmp_path, caplog):

@@ -66,6 +66,7 @@ def test_masks(tmp_path):
         ([["path", "label"], *[[f"{i}.png", "a"] for i in range(5)]], "all 5 pictures are of one class, a"),
         ([["path", "label"], *[[f"{i}.png", 100 * i] for i in range(5)]], "5 pictures for classes from 0 to 400"),
         ([["path", "label"], *[[f"{i}.png", i % 2] for i in range(4)]], "4 pictures are too few"),
+        ([["path", "kind"], *[[f"{i}.png", "a"] for i in range(5)]], r"label, class or mask \(found path, kind\)"),
         ([["path", "label"], *[[f"{i}.png", i % 2] for i in range(7)]], "2 of 7 files are not there, first .*5.png"),
     ],
 )

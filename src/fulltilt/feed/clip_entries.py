@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import csv
+import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fulltilt.errors import InputError
+from fulltilt.feed.listing import read_table, tell_of_no_zero
 
 SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".ts", ".m4v", ".mpg", ".mpeg")
 _PATH_COLUMNS = ("path", "video", "file", "filename")
@@ -67,6 +68,7 @@ def entries_of(
         return known.index(label) + first
 
     if not temporal:
+        tell_of_no_zero(label for _, label, _, _ in rows if isinstance(label, int))
         return [Entry(path=p, label=number(label), start=a, end=b) for p, label, a, b in rows], known
     segments: dict[str, list[Segment]] = {}
     for path_, label, start, end in rows:
@@ -94,25 +96,16 @@ def _from_folder(folder: Path) -> list[Row]:
 
 
 def _from_csv(path: Path) -> list[Row]:
-    """Paths in a CSV are relative to its own folder."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        columns = reader.fieldnames or []
-        name = next((name for name in _PATH_COLUMNS if name in columns), None)
-        if name is None:
+    found: list[Row] = []
+    for row in read_table(path, _PATH_COLUMNS).rows:
+        start, end = (_time(path, row.line, row.cells.get(name)) for name in ("start", "end"))
+        if not 0 <= (start or 0.0) < (math.inf if end is None else end):
             raise InputError(
-                f"{path}: no column named {', '.join(_PATH_COLUMNS)}; found {', '.join(columns) or 'none'}"
+                f"{path}, line {row.line}: from {start or 0:g} s to {'the end' if end is None else f'{end:g} s'}; "
+                "a segment has to begin at 0 or later, and before it ends"
             )
-        lines = list(reader)
-    return [
-        (
-            str(path.parent / line[name]),
-            _label(line.get("label")),
-            _time(path, number, line.get("start")),
-            _time(path, number, line.get("end")),
-        )
-        for number, line in enumerate(lines, start=2)
-    ]
+        found.append((row.path, _label(row.label), start, end))
+    return found
 
 
 def _label(text: str | None) -> int | str | None:

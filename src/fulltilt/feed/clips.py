@@ -52,7 +52,7 @@ class VideoClips:
     """Clips of so many frames; nothing is opened before it is asked for.
 
     VideoClips("train/", length=16, size=(224, 224))       one class per subfolder, or no labels where there are none
-    VideoClips("train.csv", …)                             columns path, label and, for parts of videos, start and end
+    VideoClips("train.csv", …)                             columns path, label (or class) and, for parts, start and end
     VideoClips("train.csv", temporal=True, …)              a label for every frame: 0, or that of the segment it lies in
 
     A sample is (T×H×W×3 uint8, label), (…, T labels) or the clip alone.
@@ -119,7 +119,8 @@ class VideoClips:
             Cache.open(self._cache_folder)  # says at once what is wrong with it
         self.entries, self.classes = entries_of(source, labels, classes, temporal=temporal)
         if not self.entries:
-            raise InputError(f"no videos in {source!r}; looked for {', '.join(SUFFIXES)}")
+            where = source if isinstance(source, str | os.PathLike) else "an empty list"
+            raise InputError(f"no videos in {where}; looked for {', '.join(SUFFIXES)}")
         self._told = torch.zeros(len(self.entries), dtype=torch.bool).share_memory_()  # type: ignore[no-untyped-call]
         """Whether an entry's problem has been logged: all workers look at the same."""
         self._frames = torch.zeros((2 * _LINES, 2), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]

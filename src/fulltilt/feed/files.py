@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 import os
 from collections.abc import Iterable, Sequence
@@ -12,20 +11,24 @@ import numpy as np
 import numpy.typing as npt
 
 from fulltilt.errors import InputError
+from fulltilt.feed.listing import read_table, tell_of_no_zero
 
 log = logging.getLogger("fulltilt.feed")
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-_PATH_COLUMNS = ("path", "image", "file", "filename")
+PATH_COLUMNS = ("path", "image", "file", "filename")
 
 
 class ImageFiles:
     """Image files with what goes with them; nothing is opened before it is asked for.
 
     ImageFiles("train/")                         one class per subfolder, or no labels where there are none
-    ImageFiles("train.csv")                      columns path (or image, file), label and mask, as there are
+    ImageFiles("train.csv")                      columns path (or image, file), label (or class) and mask, as there are
     ImageFiles(paths, labels=[…], masks=[…])     lists
     ImageFiles("images/", masks="masks/")        masks of the same name (any suffix) in another folder
+
+    Labels that are names get numbers, in the order of the alphabet or of `classes`; numbers stay what they are, and as
+    classes they are counted from 0 on.
     """
 
     def __init__(
@@ -57,7 +60,8 @@ class ImageFiles:
         else:
             self.paths = [os.fspath(path) for path in source]
         if not self.paths:
-            raise InputError(f"no image files in {source!r}; looked for {', '.join(SUFFIXES)}")
+            where = source if isinstance(source, str | os.PathLike) else "an empty list"
+            raise InputError(f"no image files in {where}; looked for {', '.join(SUFFIXES)}")
         if masks is not None:
             self.masks = self._masks(masks)
         self.labels = self._labels(labels if labels is not None else found)
@@ -80,6 +84,7 @@ class ImageFiles:
             numbers = {name: number for number, name in enumerate(self.classes)}
             return np.array([numbers[name] for name in values.tolist()], np.int64)
         if values.dtype.kind in "iub":
+            tell_of_no_zero(values.tolist())
             return values.astype(np.int64)
         if values.dtype.kind == "f":
             return values.astype(np.float32)
@@ -131,25 +136,20 @@ def _from_folder(folder: Path) -> tuple[list[str], list[str] | None]:
 
 
 def _from_csv(path: Path) -> tuple[list[str], list[float | int | str] | None, list[str] | None]:
-    """Paths in a CSV are relative to its own folder."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = csv.DictReader(file)
-        columns = rows.fieldnames or []
-        image = next((name for name in _PATH_COLUMNS if name in columns), None)
-        if image is None:
-            raise InputError(
-                f"{path}: no column named {', '.join(_PATH_COLUMNS)}; found {', '.join(columns) or 'none'}"
-            )
-        lines = list(rows)
-    for number, line in enumerate(lines, start=2):
-        if not line[image] or any(line.get(name) in (None, "") for name in ("label", "mask") if name in columns):
-            raise InputError(f"{path}, line {number}: an empty {image}, label or mask")
-    paths = [str(path.parent / line[image]) for line in lines]
-    labels = [_value(line["label"]) for line in lines] if "label" in columns else None
-    if labels is not None and len({type(label) for label in labels}) > 1 and any(isinstance(v, str) for v in labels):
-        labels = [line["label"] for line in lines]
-    masks = [str(path.parent / line["mask"]) for line in lines] if "mask" in columns else None
-    return paths, labels, masks
+    table = read_table(path, PATH_COLUMNS)
+    texts, masks = [], []
+    for row in table.rows:
+        mask = row.cells.get("mask")
+        if row.label == "" or ("mask" in table.columns and not mask):
+            raise InputError(f"{path}, line {row.line}: an empty label or mask")
+        if row.label is not None:
+            texts.append(row.label)
+        if mask:
+            masks.append(str(path.parent / mask))
+    labels = [_value(text) for text in texts]
+    if len({type(label) for label in labels}) > 1 and any(isinstance(label, str) for label in labels):
+        labels = [*texts]
+    return [row.path for row in table.rows], labels or None, masks or None
 
 
 def _value(text: str) -> int | float | str:

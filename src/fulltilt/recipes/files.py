@@ -14,7 +14,8 @@ import numpy as np
 from fulltilt.decode import Header, decode_mask, probe
 from fulltilt.errors import DecodeError, InputError
 from fulltilt.feed.clips import VideoClips
-from fulltilt.feed.files import ImageFiles
+from fulltilt.feed.files import PATH_COLUMNS, ImageFiles
+from fulltilt.feed.listing import read_table
 from fulltilt.recipes.layout import Part, parts
 
 _LOOKED_AT: Final = 32
@@ -68,9 +69,11 @@ def look(source: Path, masks: Path | None = None) -> Found:
     train, val = parts(source.resolve(), None if masks is None else masks.resolve())
     files = ImageFiles(str(train.source), masks=train.masks)
     if files.labels is None and files.masks is None:
+        table = train.source.suffix.lower() == ".csv"
+        columns = f" (found {', '.join(read_table(train.source, PATH_COLUMNS).columns)})" if table else ""
         raise InputError(
             f"{source}: {len(files)} pictures without labels or masks; have a subfolder for each class, a .csv with a "
-            "column label or mask, or give the folder of masks"
+            f"column label, class or mask{columns}, or give the folder of masks"
         )
     if len(files) < _LEAST_PICTURES:
         raise InputError(f"{source}: {len(files)} pictures are too few; there must be {_LEAST_PICTURES} at least")
