@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
 
 import torch
 
 from fulltilt.bench.ground import said
 from fulltilt.bench.train.figures import Case
 from fulltilt.bench.train.workloads import Running, StepFactory, Workload
+from fulltilt.tune.keeping import keep_maths
 
 Say = Callable[[str], None]
 
@@ -41,7 +41,7 @@ def contest(work: Workload, contestants: list[Contestant], *, rounds: int, secon
     """A case for each; one that can't be made is its own line, and the others go on."""
     cases: dict[str, Case] = {}
     ready: dict[str, _Ready] = {}
-    before = _switches()
+    as_before = keep_maths()
     for contestant in contestants:
         say(f"{work.key}: {contestant.title}")
         case = Case(
@@ -52,7 +52,7 @@ def contest(work: Workload, contestants: list[Contestant], *, rounds: int, secon
             at_least=contestant.at_least,
             against=contestant.against,
         )
-        _set_switches(before)
+        as_before()
         began = time.perf_counter()
         try:
             ready[contestant.key] = _Ready(contestant.make(work), work)
@@ -65,7 +65,7 @@ def contest(work: Workload, contestants: list[Contestant], *, rounds: int, secon
     for _ in range(rounds):
         for key, one in ready.items():
             per_step[key].append(one.burst(seconds))
-    _set_switches(before)
+    as_before()
     for key, figures in per_step.items():
         middle = median(figures)
         cases[key] = replace(
@@ -97,7 +97,7 @@ class _Ready:
 
     def __init__(self, running: Running, work: Workload) -> None:
         self.running, self._work = running, work
-        self._switches = _switches()
+        self._set_switches = keep_maths()
         if running.step is None:
             return
         for _ in range(_WARM_STEPS):
@@ -106,7 +106,7 @@ class _Ready:
 
     def burst(self, seconds: float) -> float:
         """Seconds per step over about so long."""
-        _set_switches(self._switches)
+        self._set_switches()
         if self.running.burst is not None:
             return self.running.burst(seconds)
         self._run(_LEAST_STEPS)  # the other's burst has emptied caches
@@ -127,13 +127,3 @@ class _Ready:
     def _finish(self) -> None:
         if self._work.device != "cpu":
             torch.cuda.synchronize()
-
-
-def _switches() -> tuple[Any, ...]:
-    return torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
-
-
-def _set_switches(switches: tuple[Any, ...]) -> None:
-    if switches != _switches():
-        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = switches[:2]
-        torch.set_float32_matmul_precision(switches[2])

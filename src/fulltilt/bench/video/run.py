@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from fulltilt.bench.ground import ending_at_sigterm, machine_facts, said
+from fulltilt.bench.results import chosen
 from fulltilt.bench.video.contest import SHARED, Ground, clips
 from fulltilt.bench.video.figures import (
     BOTH_AT_LEAST,
@@ -25,7 +26,7 @@ from fulltilt.bench.video.figures import (
 from fulltilt.bench.video.material import LONG_GOP, Material, make_videos, megabits_per_second
 from fulltilt.bench.video.rates import Crew, beside
 from fulltilt.bench.video.training import Course, training
-from fulltilt.errors import FulltiltError, InputError
+from fulltilt.errors import FulltiltError
 from fulltilt.machine.cores import read_cores
 
 Say = Callable[[str], None]
@@ -70,11 +71,7 @@ def setting(*, gpu: bool, cores: int, quick: bool) -> Setting:
 
 def parts_of(text: str) -> tuple[str, ...]:
     """`cpu,clips` as parts, in the order in which they are run."""
-    wanted = {name.strip() for name in text.split(",") if name.strip()}
-    unknown = sorted(wanted - set(PARTS))
-    if unknown or not wanted:
-        raise InputError(f"--only: found {', '.join(unknown) or 'nothing'}; allowed: {', '.join(PARTS)}")
-    return tuple(name for name in PARTS if name in wanted)
+    return chosen(text, PARTS)
 
 
 def measure(
