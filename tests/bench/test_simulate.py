@@ -177,6 +177,17 @@ def test_the_terminal_shows_every_scene_at_80_columns():
     assert "disks of a machine" not in text
 
 
+def test_rates_that_are_not_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    problem = CliRunner().invoke(bench, ["simulate"]).exception
+    assert isinstance(problem, InputError)
+    assert "comes with the repository" in str(problem)
+    assert "`fulltilt bench feed --json feed.json`" in str(problem)
+    problem = CliRunner().invoke(bench, ["simulate", "--feed", "mine.json"]).exception
+    assert isinstance(problem, InputError)
+    assert "mine.json can't be read" in str(problem)
+
+
 def test_the_command(tmp_path):
     file = tmp_path / "feed.json"
     file.write_text(json.dumps(RESULT))

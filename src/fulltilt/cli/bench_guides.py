@@ -10,6 +10,9 @@ import typer
 from fulltilt.cli.bench_outputs import Outputs, say
 from fulltilt.errors import InputError
 
+_OF_THE_REPOSITORY = Path("benchmarks/results/h200/feed.json")
+"""What was measured on an H200; an installed package does not have it."""
+
 
 def guides(
     *,
@@ -75,7 +78,7 @@ def simulate(
     *,
     result_file: Annotated[
         Path, typer.Option("--feed", help="A result of `fulltilt bench feed`: the rates that were measured.")
-    ] = Path("benchmarks/results/h200/feed.json"),
+    ] = _OF_THE_REPOSITORY,
     gpus_per_machine: Annotated[int, typer.Option(help="GPUs in a machine.")] = 8,
     cores: Annotated[int, typer.Option(help="Cores in a machine.")] = 96,
     network: Annotated[float, typer.Option(help="Between machines, in Gbit/s.")] = 400.0,
@@ -99,6 +102,11 @@ def simulate(
     for name, given in (("--network", network), ("--disk", disk), ("--storage", storage)):
         if given is not None and given <= 0:
             raise InputError(f"{name}: expected more than 0, found {given:g}")
+    if result_file == _OF_THE_REPOSITORY and not result_file.exists():
+        raise InputError(
+            f"--feed: there is no {result_file} here; that is the H200's result, which comes with the repository. Run "
+            "this in a clone of it, or measure this machine with `fulltilt bench feed --json feed.json` and give that"
+        )
     try:
         result = json.loads(result_file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
