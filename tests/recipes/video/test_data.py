@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from itertools import pairwise
 
 import numpy as np
@@ -71,6 +72,17 @@ def test_files_hold_the_pictures_and_are_made_once(made):
     assert np.abs(shown.astype(int) - drawn).mean() < 6
     assert make_videos(6, **SIZE, seed=2, root=made["root"]) == folder
     assert (folder / "00003.mp4").stat().st_mtime_ns == before
+
+
+def test_both_sides_take_the_same_arguments():
+    """Each lists them, so that a configuration's can be checked before anything is made."""
+    fed, plain = (
+        {name: one.default for name, one in inspect.signature(make).parameters.items()} for make in (clips, ClipDataset)
+    )
+    assert fed.keys() - plain.keys() == {"together", "quality", "cache"}
+    assert {name: fed[name] for name in plain if name != "threads"} == {
+        name: default for name, default in plain.items() if name != "threads"
+    }
 
 
 def test_both_sides_give_the_same_clips(made):
