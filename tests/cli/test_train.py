@@ -134,6 +134,18 @@ def test_a_second_run_does_not_write_over_the_first(inside, capsys):
     assert said.out.startswith("finished after 12 steps, best val_loss ")
 
 
+def test_a_project_is_trained_from_another_folder(inside, monkeypatch, capsys):
+    project, elsewhere = inside / "project", inside / "elsewhere"
+    for folder in (project, elsewhere):
+        folder.mkdir()
+    (project / "of_a_project.py").write_text(SLOW)
+    (project / "run.yaml").write_text(SLOW_CONFIG.replace("slow:", "of_a_project:"))
+    monkeypatch.chdir(elsewhere)
+    train(Path("../project/run.yaml"), ["training.max_steps=1"], as_json=True)
+    assert json.loads(capsys.readouterr().out)["steps"] == 1
+    assert (elsewhere / "out" / "checkpoints").is_dir()
+
+
 def test_a_broken_file_lists_everything_and_trains_nothing(folder):
     (folder / "broken.yaml").write_text("data: {batch_size: 0}\ntraining: {lr: fast, epochz: 3}\n")
     done = run("broken.yaml", "training.precision=fp8", cwd=folder)

@@ -25,7 +25,7 @@ from fulltilt.train.config import (
     LoggingConfig,
     TrainingConfig,
 )
-from fulltilt.train.references import is_reference
+from fulltilt.train.references import is_reference, look_beside
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "model.name": MODELS,
@@ -42,11 +42,14 @@ def read_config(path: Path, overrides: Sequence[str] = (), *, look_up: bool = Fa
 
     Args:
         look_up: also whether what it names is there: sources, modules, devices, metrics (which imports torch).
+            Modules are found beside the file, too, from then on.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: can't be read ({error})") from error
+    if look_up:
+        look_beside(path)
     return parse_config(text, overrides, source=str(path), look_up=look_up)
 
 

@@ -7,9 +7,13 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from fulltilt.errors import FulltiltError, InputError
+
+_beside: list[str] = []
+"""Folders of configuration files."""
 
 
 def is_reference(name: str) -> bool:
@@ -18,17 +22,35 @@ def is_reference(name: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")))
 
 
-def found(path: str, reference: str) -> Callable[..., Any]:
-    """What `package.module:name` refers to; modules beside the program's working directory are found, too."""
-    module_name, _, attribute = reference.partition(":")
+def look_beside(file: Path) -> None:
+    """From now on modules are looked for beside this file first, as beside a script, then in the working directory.
+
+    In processes that are started later, too: forked or spawned, they get this one's `sys.path`.
+    """
+    folder = str(file.resolve().parent)
+    _look_here()
+    if folder != sys.path[0]:
+        sys.path.insert(0, folder)
+    if folder not in _beside:
+        _beside.append(folder)
+
+
+def _look_here() -> None:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+
+
+def found(path: str, reference: str) -> Callable[..., Any]:
+    """What `package.module:name` refers to; modules in the working directory are found, too."""
+    module_name, _, attribute = reference.partition(":")
+    _look_here()
     try:
         value: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
             raise  # something that the module itself imports: its traceback says more than we could
-        raise InputError(f"{path}: there is no module {module_name!r} (looked in {os.getcwd()}, too)") from None
+        looked = " and ".join(dict.fromkeys([*_beside, os.getcwd()]))
+        raise InputError(f"{path}: there is no module {module_name!r} (looked in {looked}, too)") from None
     for part in attribute.split("."):
         if not hasattr(value, part):
             near = difflib.get_close_matches(part, dir(value), n=1)
