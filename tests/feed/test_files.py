@@ -93,9 +93,10 @@ def test_where_no_images_are_is_named_plainly(tmp_path):
         ImageFiles(tmp_path)
 
 
-def test_a_column_class_has_labels_unless_there_is_one_called_label(tmp_path):
+def test_a_column_class_has_labels_unless_there_are_others_or_masks(tmp_path):
     assert table(tmp_path, "path,class\n1.jpg,dog\n2.jpg,cat\n").classes == ["cat", "dog"]
     assert table(tmp_path, "path,class,label\n1.jpg,dog,3\n2.jpg,cat,5\n").labels.tolist() == [3, 5]
+    assert table(tmp_path, "path,class,mask\n1.jpg,dog,1.png\n").labels is None, "masks are the target there"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fulltilt.errors import InputError
 
 log = logging.getLogger("fulltilt.feed")
 
-LABEL_COLUMNS = ("label", "class")
+_LABEL_COLUMNS = ("label", "class")
 """The first of them that a table has."""
 
 
@@ -47,7 +47,9 @@ def read_table(file: Path, path_columns: Sequence[str]) -> Table:
     named = next((name for name in path_columns if name in columns), None)
     if named is None:
         raise InputError(f"{file}: no column named {', '.join(path_columns)}; found {', '.join(columns) or 'none'}")
-    label = next((name for name in LABEL_COLUMNS if name in columns), None)
+    # Beside masks, a class is a note: as a label it would become the target in their place.
+    names = _LABEL_COLUMNS[:1] if "mask" in columns else _LABEL_COLUMNS
+    label = next((name for name in names if name in columns), None)
     rows = []
     for number, cells in lines:
         if not cells[named]:
