@@ -73,6 +73,12 @@ def test_samples_stay_on_the_beat_after_a_delay(clock):
     assert times == pytest.approx([0.1, 0.2, 0.5, 0.6, 0.7, 0.8]), "what was missed is left out, not made up for"
 
 
+def test_a_delay_beyond_the_duration_ends_the_watch(clock):
+    source = Machine(clock, delays={2: 0.75})
+    times = [sample.t for sample in watch.sampled(source, clock, interval=0.1, duration=0.5)]
+    assert times == pytest.approx([0.1, 0.2]), "no sample that nobody asked for, long after the end"
+
+
 def test_a_process_that_ends_ends_the_watch(clock):
     assert len([*watch.sampled(Machine(clock, end_after=2), clock, interval=0.05, duration=None)]) == 2
 

@@ -73,11 +73,10 @@ def sampled(source: Source, stop: Stop, *, interval: float, duration: float | No
         if stopped and ticks > 1:
             return
         yield source.read()
-        elapsed = time.monotonic() - start
+        ticks = max(ticks, int((time.monotonic() - start) / interval))
         over = duration is not None and (ticks + 1) * interval > duration + interval / 2
         if stopped or over or source.ended is not None:
             return
-        ticks = max(ticks, int(elapsed / interval))
 
 
 def replayed(samples: Sequence[Sample], stop: Stop, *, speed: float) -> Iterator[Sample]:
