@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -112,12 +113,14 @@ def test_a_run_from_file_to_result(folder):
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["steps"] == 12
     assert result["epochs"] == 2
+    assert (result["steps_of_this_run"], result["epochs_of_this_run"]) == (12, 2)
     assert result["monitor"] == "val_loss"
     assert result["best"] == min(result["last"]["val_loss"], result["best"])
     assert 0 <= result["last"]["val_accuracy"] <= 1
     assert result["stopped_by"] is None
     assert "\x1b" not in done.stderr, "no bar where there is no terminal"
     assert re.search(r"^epoch 2/2: train_loss .*val_accuracy", done.stderr, re.MULTILINE)
+    assert done.stderr.count("the plain loop's maths") == 1, "what all settings have for a reason is said once"
     used = yaml.safe_load((folder / "out" / "config.yaml").read_text())
     assert used["training"]["lr"] == 5e-3
     assert list((folder / "out" / "checkpoints").glob("*.safetensors"))
@@ -125,13 +128,20 @@ def test_a_run_from_file_to_result(folder):
 
 def test_a_second_run_does_not_write_over_the_first(inside, capsys):
     train(inside / "run.yaml", ["training.epochs=1"])
-    with pytest.raises(FulltiltError, match="out holds 1 checkpoints of an earlier run: add --resume"):
+    with pytest.raises(FulltiltError, match="out holds 1 checkpoint of an earlier run: add --resume to go on with it"):
         train(inside / "run.yaml")
     capsys.readouterr()
     train(inside / "run.yaml", resume=True)
     said = capsys.readouterr()
     assert "fulltilt: going on from step 6 (epoch 2)" in said.err
     assert said.out.startswith("finished after 12 steps, best val_loss ")
+    assert "to go on" not in said.err
+    with pytest.raises(FulltiltError, match="out holds 2 checkpoints of an earlier run"):
+        train(inside / "run.yaml")
+    train(inside / "run.yaml", ["training.epochs=3"], resume=True, as_json=True)
+    result = json.loads(capsys.readouterr().out)
+    assert (result["steps"], result["epochs"], result["last"]["epoch"]) == (18, 3, 3), "in all"
+    assert (result["steps_of_this_run"], result["epochs_of_this_run"]) == (6, 1)
 
 
 def test_a_project_is_trained_from_another_folder(inside, monkeypatch, capsys):
@@ -241,7 +251,7 @@ def uninterrupted(tmp_path_factory):
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_saves_and_leaves_and_the_losses_go_on_bit_for_bit(folder, uninterrupted, number, status):
-    with started("slow.yaml", cwd=folder, stderr=subprocess.PIPE) as process:
+    with started("slow.yaml", "logging={perf_interval: 10}", cwd=folder, stderr=subprocess.PIPE) as process:
         for line in process.stderr:
             if line.startswith("[perf] batch 20"):
                 break
@@ -252,10 +262,14 @@ def test_a_signal_saves_and_leaves_and_the_losses_go_on_bit_for_bit(folder, unin
     assert out.startswith("stopped after ")
     steps = int(out.split()[2])
     assert 20 <= steps < 50
-    resumed = run("slow.yaml", "--resume", "--json", cwd=folder)
+    again = re.search(r"^fulltilt: to go on: fulltilt train (.*)$", err, re.MULTILINE)
+    assert again, err
+    resumed = run(*shlex.split(again[1]), "--json", cwd=folder)
     assert resumed.returncode == 0, resumed.stderr
     assert f"going on from step {steps}" in resumed.stderr
-    assert json.loads(resumed.stdout)["steps"] == 100
+    result = json.loads(resumed.stdout)
+    assert (result["steps"], result["steps_of_this_run"]) == (100, 100 - steps)
+    assert (result["epochs"], result["epochs_of_this_run"]) == (2, 2), "the first one was ended by this run"
     assert losses(folder) == uninterrupted
 
 
@@ -264,7 +278,7 @@ def test_ctrl_c_reaches_the_loaders_processes_too(folder):
     config = ["data.num_workers=2", "data.batch_size=20"]
     with started("slow.yaml", *config, cwd=folder, stderr=subprocess.PIPE, start_new_session=True) as process:
         for line in process.stderr:
-            if line.startswith("cuda_graph"):  # said with the first step
+            if line.startswith("precision: "):  # said with the first step
                 break
         time.sleep(0.3)
         os.killpg(process.pid, signal.SIGINT)

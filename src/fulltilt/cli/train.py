@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +15,7 @@ from fulltilt.errors import InputError
 
 if TYPE_CHECKING:
     from fulltilt.train.config import Config
-    from fulltilt.train.history import History
+    from fulltilt.train.loop import Trainer
 
 _SIGNAL = 128
 """A run that a signal ended, after it was saved, exits with this plus the signal's number, as shells count."""
@@ -66,11 +69,33 @@ def train(
     if print_config:
         print(dump_config(settings), end="")
         return
-    history, is_main = _trained(settings, resume=resume)
-    if is_main:
-        _print(settings, history, as_json=as_json)
-    if history.stopped_by is not None:
-        raise typer.Exit(_SIGNAL + history.stopped_by)
+    ended = _trained(settings, resume=resume)
+    stopped = ended.trainer.history.stopped_by
+    if ended.trainer.is_main:
+        _print(ended, as_json=as_json)
+        if stopped is not None:
+            print(f"fulltilt: to go on: {_going_on(config, given)}", file=sys.stderr, flush=True)
+    if stopped is not None:
+        raise typer.Exit(_SIGNAL + stopped)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """A run that is over."""
+
+    trainer: Trainer
+    monitor: str
+    output: str
+    first_step: int
+    """Steps that were made before it, by the run that it went on with."""
+    first_epoch: int
+
+
+def _going_on(config: Path, overrides: list[str]) -> str:
+    """The command that goes on with this run."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return "the same torchrun command with --resume at its end"  # which was not ours to see
+    return shlex.join(["fulltilt", "train", str(config), *overrides, "--resume"])
 
 
 def _with_output(settings: Config, path: Path) -> Config:
@@ -95,14 +120,14 @@ def _with_batch_size(settings: Config, output: Path, *, resumes: bool) -> Config
     return settings.model_copy(update={"data": settings.data.model_copy(update={"batch_size": earlier})})
 
 
-def _trained(settings: Config, *, resume: bool) -> tuple[History, bool]:
+def _trained(settings: Config, *, resume: bool) -> _Ended:
     from fulltilt.train.group import process_group
 
     with process_group():  # under torchrun
         return _trained_together(settings, resume=resume)
 
 
-def _trained_together(settings: Config, *, resume: bool) -> tuple[History, bool]:
+def _trained_together(settings: Config, *, resume: bool) -> _Ended:
     from fulltilt.machine.files import write_whole
     from fulltilt.train.build import make_trainer
     from fulltilt.train.config_file import dump_config
@@ -115,7 +140,7 @@ def _trained_together(settings: Config, *, resume: bool) -> tuple[History, bool]
     wanted = settings.training.resume
     if saved and not (resume or (restarted() if wanted == "auto" else wanted)):
         raise InputError(
-            f"{output} holds {saved} checkpoints of an earlier run: add --resume to go on from them, "
+            f"{output} holds {saved} checkpoint{'s' * (saved > 1)} of an earlier run: add --resume to go on with it, "
             "or name another folder with training.output=…"
         )
     settings = _with_batch_size(settings, output, resumes=bool(saved))
@@ -126,25 +151,36 @@ def _trained_together(settings: Config, *, resume: bool) -> tuple[History, bool]
             print(f"fulltilt: going on from step {step} (epoch {trainer.epoch + 1})", file=sys.stderr, flush=True)
     if trainer.is_main:
         write_whole(output / "config.yaml", dump_config(settings))
-    return trainer.fit(), trainer.is_main
+    first_step, first_epoch = trainer.step, trainer.epoch
+    trainer.fit()
+    return _Ended(
+        trainer=trainer,
+        monitor=settings.training.monitor,
+        output=str(output),
+        first_step=first_step,
+        first_epoch=first_epoch,
+    )
 
 
-def _print(settings: Config, history: History, *, as_json: bool) -> None:
+def _print(ended: _Ended, *, as_json: bool) -> None:
     from fulltilt.train.logs import json_line
 
-    training, stopped = settings.training, history.stopped_by
+    trainer, history = ended.trainer, ended.trainer.history
+    stopped = history.stopped_by
     if as_json:
         result = {
             "steps": history.steps,
-            "epochs": len(history.epochs),
-            "monitor": training.monitor,
+            "epochs": trainer.epoch,
+            "steps_of_this_run": history.steps - ended.first_step,
+            "epochs_of_this_run": trainer.epoch - ended.first_epoch,
+            "monitor": ended.monitor,
             "best": history.best,
             "stopped_by": None if stopped is None else stopped.name,
-            "output": training.output,
+            "output": ended.output,
             "last": history.last,
         }
         print(json_line(result))
         return
-    best = "" if history.best is None else f", best {training.monitor} {history.best:.4g}"
+    best = "" if history.best is None else f", best {ended.monitor} {history.best:.4g}"
     word = "finished" if stopped is None else "stopped"
-    print(f"{word} after {history.steps} steps{best}; checkpoints and log in {training.output}")
+    print(f"{word} after {history.steps} steps{best}; checkpoints and log in {ended.output}", flush=True)

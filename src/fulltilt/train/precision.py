@@ -55,7 +55,7 @@ def formats_for(
         others = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in found - {torch.float32}))
         return Formats(allowed=("fp32",), reason=f"the model has {others} weights: their types are left as they are")
     if capability is None:
-        return Formats(allowed=("fp32",), reason=f"on {device.type}: the plain loop's maths, bit for bit")
+        return Formats(allowed=("fp32",), reason="on the CPU: the plain loop's maths, bit for bit")
     shown = ".".join(map(str, capability))
     if capability >= _AMPERE:
         allowed: tuple[Precision, ...] = ("bf16", "fp32") if keeps_fp32 else ("bf16", "tf32")

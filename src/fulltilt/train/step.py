@@ -320,9 +320,12 @@ class HybridPrecisionTrainer:
         )
 
     def _take(self, plan: Plan) -> None:
+        told: dict[str, list[str]] = {}  # by reason: one that many have is said once
         for name, decision in plan.items():
             if decision is not self.plan.get(name):
-                _log.info("%s: %s (%s)", name, decision.value, decision.reason)
+                told.setdefault(decision.reason, []).append(f"{name}: {decision.value}")
+        for reason, settled in told.items():
+            _log.info("%s (%s)", ", ".join(settled), reason)
         self.plan = plan
 
 
