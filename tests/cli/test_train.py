@@ -18,9 +18,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fulltilt.cli.train import _wait_asleep, train
+from fulltilt.cli.train import train
 from fulltilt.errors import FulltiltError
-from fulltilt.machine.gpus import Gpus
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train.yaml"
 SMALL = """
@@ -109,9 +108,8 @@ def test_a_resume_that_fails_leaves_the_runs_configuration(inside):
 
 
 def test_a_run_from_file_to_result(folder):
-    done = run("run.yaml", "training.lr=5e-3", "--json", cwd=folder, CUDA_VISIBLE_DEVICES="", OMP_DISPLAY_ENV="true")
+    done = run("run.yaml", "training.lr=5e-3", "--json", cwd=folder, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0, done.stderr
-    assert "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr, "said by the runtime itself: set before torch was loaded"
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["steps"] == 12
     assert result["epochs"] == 2
@@ -126,23 +124,6 @@ def test_a_run_from_file_to_result(folder):
     used = yaml.safe_load((folder / "out" / "config.yaml").read_text())
     assert used["training"]["lr"] == 5e-3
     assert list((folder / "out" / "checkpoints").glob("*.safetensors"))
-
-
-@pytest.mark.parametrize(
-    ("variables", "visible", "policy"),
-    [
-        ({}, 0, "passive"),
-        ({}, 1, None),
-        ({"OMP_WAIT_POLICY": "active"}, 0, "active"),
-        ({"GOMP_SPINCOUNT": "1000"}, 0, None),
-    ],
-)
-def test_threads_wait_asleep_on_a_cpu_unless_somebody_says_how(monkeypatch, variables, visible, policy):
-    monkeypatch.setattr(os, "environ", dict(variables))
-    monkeypatch.setattr("fulltilt.machine.gpus.read_gpus", lambda: Gpus(visible=visible))
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    _wait_asleep()
-    assert os.environ.get("OMP_WAIT_POLICY") == policy
 
 
 def test_a_second_run_does_not_write_over_the_first(inside, capsys):

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 _SIGNAL = 128
 """A run that a signal ended, after it was saved, exits with this plus the signal's number, as shells count."""
-_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-"""How threads of torch wait for each other: the standard's name, GNU's and Intel's."""
 
 
 def _shorthand(name: str, key: str) -> Any:
@@ -67,8 +65,6 @@ def train(
         "training.checkpoint_interval": checkpoint_interval,
     }
     given = [*(overrides or []), *(f"{key}={value}" for key, value in short.items() if value is not None)]
-    if not print_config:
-        _wait_asleep()
     settings = _with_output(read_config(config, given, look_up=not print_config), config)
     if print_config:
         print(dump_config(settings), end="")
@@ -81,19 +77,6 @@ def train(
             print(f"fulltilt: to go on: {_going_on(config, given)}", file=sys.stderr, flush=True)
     if stopped is not None:
         raise typer.Exit(_SIGNAL + stopped)
-
-
-def _wait_asleep() -> None:
-    """On a CPU, have torch's threads sleep while they wait for each other; results are the same.
-
-    They spin otherwise. Beside a feed's processes, or anyone else's, what they spin for is waiting for their core.
-    """
-    from fulltilt.machine.gpus import read_gpus
-
-    if "torch" in sys.modules or any(name in os.environ for name in _WAITING):
-        return  # it is read when torch is loaded; and what somebody has set stays
-    if not read_gpus().visible:
-        os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
