@@ -55,9 +55,16 @@ def test_other_stamps_are_not_served_and_the_newest_content_is(kept):
     assert kept.samples == 1
 
 
+def test_what_two_decoders_had_at_once_is_written_once(kept):
+    assert kept.keep(0, pixels(0), None, (1, 1), STAMP)
+    used = kept.used_bytes
+    assert kept.keep(0, pixels(0), None, (1, 1), STAMP)
+    assert (kept.used_bytes, kept.samples) == (used, 1)
+
+
 def test_the_budget_is_kept_to(kept):
     room = (1 << 20) - kept.used_bytes
-    took = [kept.keep(n % 10, pixels(n, 100_000), None, (1, 1), STAMP) for n in range(20)]
+    took = [kept.keep(n % 10, pixels(n, 100_000), None, (1, 1), (n, *STAMP[1:])) for n in range(20)]
     assert took == [n < room // 100_032 for n in range(20)]
     assert kept.used_bytes <= 1 << 20
     assert os.fstat(kept.fd).st_blocks * 512 <= (1 << 20) + 4096

@@ -116,7 +116,9 @@ class Kept:
     def keep(
         self, number: int, image: Bytes, mask: Bytes | None, size: tuple[int, int], stamp: tuple[int, ...]
     ) -> bool:
-        """Write a sample, if there is room; whether there was."""
+        """Write a sample, if there is room; whether it is kept."""
+        if self.find(number, stamp) is not None:  # two epochs meet: another decoder had it at the same time
+            return True
         parts = [_view(part) for part in (image, mask) if part is not None and len(part)]
         length = sum(len(part) for part in parts)
         offset = self._reserve(length)
