@@ -217,5 +217,5 @@ def predictions_rows(result: dict[str, Any]) -> list[Row]:
             "" if one["points"] is None else f"{one['points']:.0f} points",
             "" if one["points"] is None else f"≤ {result['allowed_points']:g}",
         )
-        for one in [*result["scripts"], *result.get("again", ())]  # a script that was run again has a row for each
+        for one in result["scripts"]
     ]

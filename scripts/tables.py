@@ -108,7 +108,7 @@ SECTIONS = (
         in_readme=False,
     ),
     Section(
-        title="What a diagnosis foretells, what its fix gives (points of the step's time; several runs, busy cores)",
+        title="What a diagnosis foretells, what its fix gives (points of the step's time)",
         result="cpu-2-cores/predictions.json",
         command="fulltilt bench predictions tests/diagnose/scripts",
         columns=("", "cause", "foretold", "measured", "apart", "wanted"),
