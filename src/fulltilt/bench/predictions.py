@@ -11,7 +11,7 @@ where 70 % were, is 10 points off; gains themselves have no upper end (from 16 t
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,9 +50,7 @@ class Forecast:
         return None if self.points is None else self.points <= ALLOWED_POINTS
 
 
-def measure(
-    folder: Path, *, names: Sequence[str] = (), rounds: int = 3, say: Callable[[str], None] = lambda _: None
-) -> list[Forecast]:
+def measure(folder: Path, *, names: Sequence[str] = (), rounds: int = 3) -> Iterator[Forecast]:
     """One for each script of the folder, or for those named."""
     found = sorted(path.stem for path in folder.glob("*.py"))
     missing = sorted(set(names) - set(found))
@@ -60,12 +58,7 @@ def measure(
         raise InputError(
             f"{folder}: no script {', '.join(missing) or 'at all'}; there are {', '.join(found) or 'none'}"
         )
-    forecasts = []
-    for name in names or found:
-        forecast = _forecast(folder, name, rounds)
-        say(as_line(forecast))
-        forecasts.append(forecast)
-    return forecasts
+    return (_forecast(folder, name, rounds) for name in names or found)
 
 
 def _forecast(folder: Path, name: str, rounds: int) -> Forecast:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -60,19 +60,21 @@ def measure(
     max_seconds: float = 150.0,
     extra: Sequence[str] = (),
     say: Callable[[str], None] = lambda _: None,
-) -> list[ScriptFigures]:
+) -> Iterator[ScriptFigures]:
     """Make the data (kept in `folder` for a next time), then each script by itself and under `fulltilt run`."""
-    found = []
     for name in only:
         if name not in SCRIPTS:
             raise InputError(f"--only: there is no script {name!r}; allowed: {', '.join(SCRIPTS)}")
         script = scripts / f"{name}.py"
         if not script.exists():
             raise InputError(f"there is no {script}; name the folder that has benchmarks/scripts with --scripts")
+
+    def one(name: str) -> ScriptFigures:
         say(f"making {count} photographs for {name}")
-        data = make_data(folder / name, name, count)
-        found.append(_one(script, data, steps=steps, level=level, max_seconds=max_seconds, extra=extra, say=say))
-    return found
+        data, script = make_data(folder / name, name, count), scripts / f"{name}.py"
+        return _one(script, data, steps=steps, level=level, max_seconds=max_seconds, extra=extra, say=say)
+
+    return (one(name) for name in only)
 
 
 def _one(

@@ -127,9 +127,7 @@ def assist(
     from fulltilt.bench.assist.run import measure, parts_of
     from fulltilt.bench.assist.table import show
 
-    found = measure(quick=quick, only=parts_of(only), say=say)
-    show(found)
-    outputs.write(found.to_json())
+    show(measure(quick=quick, only=parts_of(only), say=say, keep=lambda found: outputs.write(found.to_json())))
 
 
 @bench.command()
@@ -160,7 +158,8 @@ def scripts(
 
     outputs = Outputs(json_file)
     shared = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
-    found = measure(
+    found = []
+    for one in measure(
         folder or shared / "fulltilt-bench-scripts",
         scripts=script_folder,
         only=[name.strip() for name in only.split(",")],
@@ -170,14 +169,15 @@ def scripts(
         max_seconds=max_seconds,
         extra=shlex.split(extra),
         say=say,
-    )
+    ):
+        found.append(one)
+        outputs.write(to_json(found))
     table = Table("script", "before", "after", "limit", "times", "wanted", title="Images per second")
     for one in found:
         limit = "–" if one.limit is None else f"{one.limit:,.0f}"
         wanted = f"≥ {one.target:g}{'' if one.met else '  missed'}"
         table.add_row(one.script, f"{one.before:,.0f}", f"{one.after:,.0f}", limit, f"{one.speed_up:.2f}", wanted)
     Console().print(table)
-    outputs.write(to_json(found))
 
 
 @bench.command()

@@ -21,13 +21,16 @@ def predictions(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """The gain that a diagnosis foretells for scripts with a planted fault, and the gain of mending it."""
-    from fulltilt.bench.predictions import measure, to_json
+    from fulltilt.bench.predictions import as_line, measure, to_json
 
     if not 1 <= rounds <= 100:
         raise InputError(f"--rounds: expected 1 to 100, found {rounds}")
     outputs = Outputs(json_file)
     names = [name.strip() for name in only.split(",") if name.strip()]
-    found = measure(folder, names=names, rounds=rounds, say=say)
+    found = []
+    for forecast in measure(folder, names=names, rounds=rounds):
+        say(as_line(forecast))
+        found.append(forecast)
+        outputs.write(to_json(found))
     held = [one.holds for one in found if one.holds is not None]
     print(f"{sum(held)} of {len(held)} forecasts within their points")
-    outputs.write(to_json(found))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -29,8 +29,10 @@ def parts_of(text: str) -> tuple[str, ...]:
     return chosen(text, PARTS)
 
 
-def measure(*, quick: bool, only: Sequence[str], say: Say) -> AssistBench:
-    """Everything that this machine can run; `say` hears what comes next."""
+def measure(
+    *, quick: bool, only: Sequence[str], say: Say, keep: Callable[[AssistBench], None] = lambda _: None
+) -> AssistBench:
+    """Everything that this machine can run; `say` hears what comes next, `keep` gets what there is after each part."""
     began = time.monotonic()
     gpu = torch.cuda.is_available()
     found = AssistBench(
@@ -45,11 +47,15 @@ def measure(*, quick: bool, only: Sequence[str], say: Say) -> AssistBench:
         count = 20_000 if quick else 1_000_000
         say(f"tasks: {count:,} of them")
         found = replace(found, tasks=tasks, many=measure_many(tasks=count))
+        keep(found)
     if "metrics" in only:
         rounds, seconds = (3, 1.0) if gpu and quick else (4, 1.25) if gpu else (1, 0.02) if quick else (3, 0.5)
         title, cases = measure_metrics(gpu=gpu, rounds=rounds, seconds=seconds, say=say)
         found = replace(found, title=title, cases=tuple(cases))
+        keep(found)
     if "balance" in only:
         pace = 1.0 if gpu else 0.1 if quick else 0.5
         found = replace(found, balance=measure_balance(cores=read_cores().usable, say=say, gpu=gpu, pace=pace))
-    return replace(found, seconds=time.monotonic() - began)
+    found = replace(found, seconds=time.monotonic() - began)
+    keep(found)
+    return found
