@@ -77,6 +77,19 @@ def test_results_of_any_shape_are_handed_out_as_copies(outputs):
     assert second[0] == 1.25
 
 
+def test_copies_of_many_steps_are_all_kept():
+    loss, outputs = torch.tensor(0.0), torch.zeros(2, 3, dtype=torch.bfloat16)
+    results = _Results(loss, outputs)
+    taken = []
+    for step in range(200):
+        for leaf in results.leaves:
+            leaf.fill_(step)
+        taken.append(results.taken())
+    assert [float(loss) for loss, _ in taken] == list(range(200))
+    assert all(bool((outputs == step).all()) for step, (_, outputs) in enumerate(taken))
+    assert all(outputs.is_contiguous() for _, outputs in taken)
+
+
 def test_a_kept_loss_does_not_keep_large_outputs():
     results = _Results(torch.tensor(1.0), torch.randn(64, 64))
     loss, outputs = results.taken()
