@@ -32,8 +32,9 @@ from fulltilt.machine.decision import Decision
 
 log = logging.getLogger("fulltilt.assist")
 
-GATHERED_BATCHES = 128
-"""Many, because handing over takes the loop a tenth of a millisecond, as long as half a step of a small model."""
+GATHERED_BATCHES = 512
+"""Many, because handing over takes the loop a tenth of a millisecond, longer than a small model's step; and a thread
+that counts takes the interpreter from the loop now and then."""
 GATHERED_BYTES = 64 << 20
 """Outputs and targets kept on the device meanwhile."""
 _LOOK_SECONDS = 2.0
@@ -91,9 +92,7 @@ class MetricsBeside:
         """Note a batch; now and then, hand over what was noted. Waits only while too much waits already."""
         outputs = _aligned(outputs, target)
         self._gathered.append((outputs, target))
-        for part in (outputs, target):
-            known = isinstance(part, Tensor)
-            self._bytes += part.numel() * part.element_size() if known else GATHERED_BYTES // 8
+        self._bytes += _bytes(outputs) + _bytes(target)
         if len(self._gathered) >= self._most or self._bytes >= GATHERED_BYTES:
             self.hand_over()
             if self._most == 1:
@@ -182,16 +181,21 @@ class MetricsBeside:
 
     def _parcel(self, gathered: Sequence[Pair], together: Pair | None) -> Parcel:
         """Copied out as one piece, where they can be; the batches are then parts of it."""
+        without = frozenset(self._there)
         if together is None:
             batches, _, ready = self._handover.take(list(gathered))
-            return Parcel(batches=batches, ready=ready, without=frozenset(self._there))
+            return Parcel(count=len(batches), batches=lambda: batches, ready=ready, without=without)
         if self._classes_do and self._device.type == "cuda" and self._most > 1:  # the first time, scores are looked at
             together = _guessed(*together)
         (outputs, target), _, ready = self._handover.take(together)
-        sizes = [len(each) for _, each in gathered]
-        batches = list(zip(outputs.split(sizes), target.split(sizes), strict=True))
-        joined = (outputs, target) if _may_join(gathered) else None
-        return Parcel(batches=batches, joined=joined, ready=ready, without=frozenset(self._there))
+        sizes = [each.shape[0] for _, each in gathered]
+        return Parcel(
+            count=len(sizes),
+            batches=lambda: list(zip(outputs.split(sizes), target.split(sizes), strict=True)),
+            joined=(outputs, target) if _may_join(gathered) else None,
+            ready=ready,
+            without=without,
+        )
 
     def _look(self, now: float) -> None:
         """Whether the CPU keeps up with the loop as it goes when it waits for no metric."""
@@ -258,6 +262,10 @@ def _where_ranks_meet(device: torch.device) -> torch.device:
     return _CPU if "cpu:" in str(dist.get_backend_config()) else device
 
 
+def _bytes(part: Any) -> int:
+    return part.nbytes if isinstance(part, Tensor) else GATHERED_BYTES // 8
+
+
 def _aligned(outputs: Any, target: Any) -> Any:
     """Scores N×1×… for a target N×…, as a loss for masks takes them, too."""
     if not isinstance(outputs, Tensor) or not isinstance(target, Tensor) or outputs.dim() != target.dim() + 1:
@@ -268,18 +276,17 @@ def _aligned(outputs: Any, target: Any) -> Any:
 
 def _together(gathered: Sequence[Pair]) -> Pair | None:
     """All batches in one piece, where they are tensors that differ in their first dimension alone."""
-    sides = list(zip(*gathered, strict=True))
-    for side in sides:
-        if not all(isinstance(part, Tensor) and part.dim() for part in side):
-            return None
-        if len({(part.shape[1:], part.dtype, part.device) for part in side}) > 1:
-            return None
-    if any(len(outputs) != len(target) for outputs, target in gathered):
+    if not all(isinstance(part, Tensor) and part.dim() for pair in gathered for part in pair):
+        return None
+    kinds = {(o.shape, o.dtype, o.device, t.shape, t.dtype, t.device) for o, t in gathered}  # one, mostly, or two
+    if any(outputs[0] != target[0] for outputs, _, _, target, _, _ in kinds):
+        return None
+    if len({(kind[0][1:], *kind[1:3], kind[3][1:], *kind[4:]) for kind in kinds}) > 1:
         return None
     if len(gathered) == 1:
         return gathered[0]
     with torch.no_grad():
-        outputs, targets = (torch.cat(list(side)) for side in sides)
+        outputs, targets = (torch.cat(side) for side in zip(*gathered, strict=True))
     return outputs, targets
 
 

@@ -35,7 +35,9 @@ Pair = tuple[Any, Any]
 class Parcel:
     """Batches handed over together."""
 
-    batches: Sequence[Pair]
+    count: int
+    batches: Callable[[], Sequence[Pair]]
+    """All of them, one by one; the worker takes them apart, if it has to."""
     joined: Pair | None = None
     """All of them as one, where that counts the same."""
     ready: Callable[[], None] | None = None
@@ -142,13 +144,13 @@ class Lane:
             return
         mine = self._free.get()
         try:
-            batches = [parcel.joined] if self._joins and parcel.joined is not None else parcel.batches
+            batches = [parcel.joined] if self._joins and parcel.joined is not None else parcel.batches()
             due = {name: counting for name, counting in mine.items() if name not in parcel.without}
             spent = dict.fromkeys(due, 0.0)
             for outputs, target in batches:
                 _count(due, outputs, target, spent)
             for name, seconds in spent.items():
-                each = seconds / len(parcel.batches)
+                each = seconds / parcel.count
                 self.seconds_per_batch[name] = _blend(self.seconds_per_batch.get(name), each)
         except Exception as error:  # raised again in the loop, at the next hand-over
             self.failure = self.failure or error
