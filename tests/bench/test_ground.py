@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fulltilt.bench.ground import joined
+from fulltilt.bench.ground import joined, with_parts
 
 OLD = {"machine": {"gpu": "a"}, "date": "monday", "cases": [{"part": "x", "n": 1}, {"part": "z", "n": 1}]}
 NEW = {"machine": {"gpu": "a"}, "date": "friday", "cases": [{"part": "y", "n": 2}, {"part": "x", "n": 2}]}
@@ -37,3 +37,21 @@ def test_a_first_run_and_a_damaged_file(tmp_path, file):
     file.write_text("{")
     for path in (None, tmp_path / "none.json", file):
         assert joined(path, NEW, by="part", order=("x", "y", "z"))["cases"] == NEW["cases"]
+
+
+PARTS = {"one": ("a", "b"), "two": ("c",)}
+
+
+def test_parts_that_are_keys_stay_likewise(tmp_path):
+    file = tmp_path / "found.json"
+    first = with_parts(file, {"machine": 1, "date": "monday", "a": 1, "b": 1}, PARTS)
+    assert first["dates"] == {"one": "monday"}
+    file.write_text(json.dumps(first))
+    second = with_parts(file, {"machine": 1, "date": "friday", "c": 2}, PARTS)
+    assert (second["a"], second["b"], second["c"]) == (1, 1, 2)
+    assert second["dates"] == {"one": "monday", "two": "friday"}
+    file.write_text(json.dumps(second))
+    third = with_parts(file, {"machine": 1, "date": "sunday", "a": 3}, PARTS)
+    assert (third["a"], third["c"], third["dates"]) == (3, 2, {"two": "friday", "one": "sunday"})
+    assert "b" not in third, "it is of the earlier run of that part"
+    assert "a" not in with_parts(file, {"machine": 2, "date": "sunday", "c": 3}, PARTS)

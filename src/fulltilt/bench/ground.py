@@ -52,13 +52,8 @@ def joined(file: Path | None, found: dict[str, Any], *, by: str, order: Sequence
     two runs stand beside each other and no figure is compared across them.
     """
     dates = {case[by]: found["date"] for case in found["cases"]}
-    old: dict[str, Any] = {}
-    if file is not None and file.exists():
-        try:
-            old = json.loads(file.read_text())
-        except ValueError:
-            old = {}
-    if old.get("machine") != found["machine"]:
+    old = _earlier(file, found)
+    if old is None:
         return {**found, "dates": dates}
     kept = [case for case in old["cases"] if case[by] not in dates]
     was = old.get("dates", {})
@@ -66,6 +61,29 @@ def joined(file: Path | None, found: dict[str, Any], *, by: str, order: Sequence
     cases = sorted([*kept, *found["cases"]], key=lambda case: order.index(case[by]))
     extra = {"workloads": {**old["workloads"], **found["workloads"]}} if "workloads" in old else {}
     return {**old, **found, **extra, "dates": dates, "cases": cases}
+
+
+def with_parts(file: Path | None, found: dict[str, Any], parts: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The same where a part is some keys of the result, the first of which it always has."""
+    dates = {part: found["date"] for part, keys in parts.items() if keys[0] in found}
+    old = _earlier(file, found)
+    if old is None:
+        return {**found, "dates": dates}
+    left_out = [part for part, keys in parts.items() if part not in dates and keys[0] in old]
+    kept = {key: old[key] for part in left_out for key in parts[part] if key in old}
+    was = old.get("dates", {})
+    return {**found, **kept, "dates": {**{part: was.get(part, old["date"]) for part in left_out}, **dates}}
+
+
+def _earlier(file: Path | None, found: dict[str, Any]) -> dict[str, Any] | None:
+    """What an earlier run on the same machine has left in the file."""
+    if file is None or not file.exists():
+        return None
+    try:
+        old: dict[str, Any] = json.loads(file.read_text())
+    except ValueError:
+        return None
+    return old if old.get("machine") == found["machine"] else None
 
 
 @contextmanager

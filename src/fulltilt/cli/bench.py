@@ -117,17 +117,24 @@ def train(
 @bench.command()
 def assist(
     *,
-    only: Annotated[str, typer.Option(help="Parts to run; balance takes two minutes more.")] = "tasks,metrics",
+    only: Annotated[
+        str, typer.Option(help="Parts to run; the others stay in the --json file. balance takes two minutes.")
+    ] = "tasks,metrics",
     quick: Annotated[bool, typer.Option(help="A smoke run: few rounds, few tasks.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """Metrics beside the step against none and against metrics in the loop; the task queue; cores taken away."""
     outputs = Outputs(json_file)
 
+    from fulltilt.bench.assist.figures import PARTS, AssistBench
     from fulltilt.bench.assist.run import measure, parts_of
     from fulltilt.bench.assist.table import show
+    from fulltilt.bench.ground import with_parts
 
-    show(measure(quick=quick, only=parts_of(only), say=say, keep=lambda found: outputs.write(found.to_json())))
+    def keep(found: AssistBench) -> None:
+        outputs.write(with_parts(json_file, found.to_json(), PARTS))
+
+    show(measure(quick=quick, only=parts_of(only), say=say, keep=keep))
 
 
 @bench.command()

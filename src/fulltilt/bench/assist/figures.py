@@ -9,6 +9,8 @@ from typing import Any
 from fulltilt.bench.assist.phases import BalanceRun
 from fulltilt.bench.train.figures import Case
 
+PARTS = {"tasks": ("tasks", "many"), "metrics": ("cases", "workload"), "balance": ("balance",)}
+"""What can be run by itself, and where it stands in the JSON."""
 BESIDE_AT_LEAST = 0.98
 """Of training without metrics."""
 TASKS_PER_SECOND, TIMES_SLOWER = 100_000.0, 1.5

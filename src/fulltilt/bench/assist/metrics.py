@@ -20,7 +20,8 @@ from fulltilt.train import HybridPrecisionTrainer
 
 THRESHOLDS = 64
 _WARM_STEPS, _WARM_STEPS_CPU = 12, 2
-_LEAST_STEPS = 3
+_ALIKE = 12
+"""Both runs have a multiple of so many steps, so that as many batches are left for the last hand-over."""
 
 
 def measure_metrics(*, gpu: bool, rounds: int, seconds: float, say: Say) -> tuple[str, list[Case]]:
@@ -97,45 +98,39 @@ def _beside(trainer: HybridPrecisionTrainer) -> StepFactory:
             _, outputs = trainer.train_step(images, masks)
             beside.add(outputs, masks)
 
-        def left() -> float:
-            """Seconds for what is still to be counted, beyond the one hand-over that is always under way."""
-            began = time.perf_counter()
-            beside.hand_over()
-            beside.wait()
-            rest = time.perf_counter() - began
-            began = time.perf_counter()
-            step(*work.batch)
-            _finish(work)
-            stepped = time.perf_counter()
+        def drain() -> None:
             beside.hand_over()
             beside.wait()
             if beside.decision is not None:
                 notes["on_device"] = sorted(beside.decision.value)
                 notes["why"] = beside.decision.reason
-            return max(0.0, rest - (time.perf_counter() - stepped))
 
-        return Running(burst=_burst(work, step, left), notes=notes, close=beside.close)
+        return Running(burst=_burst(work, step, drain), notes=notes, close=beside.close)
 
     return make
 
 
 def _burst(
-    work: Workload, step: Callable[..., Any], left: Callable[[], float] = lambda: 0.0
+    work: Workload, step: Callable[..., Any], drain: Callable[[], None] = lambda: None
 ) -> Callable[[float], float]:
-    """Steps for about so many seconds; those of one, what was left to do afterwards included."""
+    """What one step more takes, all that it leaves to others included.
+
+    Steps until the last metric is counted, three times as many likewise: what comes once, at the end, is in both.
+    """
 
     def run(count: int) -> float:
         began = time.perf_counter()
         for _ in range(count):
             step(*work.batch)
         _finish(work)
+        drain()
         return max(time.perf_counter() - began, 1e-9)
 
     def burst(seconds: float) -> float:
         warm = _WARM_STEPS_CPU if work.device == "cpu" else _WARM_STEPS
         once = run(warm) / warm
-        count = max(_LEAST_STEPS, math.ceil(seconds / once))
-        return (run(count) + left()) / count
+        count = _ALIKE * math.ceil(seconds / once / _ALIKE)
+        return max(run(3 * count) - run(count), 1e-9) / (2 * count)
 
     return burst
 

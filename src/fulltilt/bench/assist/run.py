@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import torch
 
 from fulltilt.bench.assist.balance import measure_balance
-from fulltilt.bench.assist.figures import AssistBench
+from fulltilt.bench.assist.figures import PARTS, AssistBench
 from fulltilt.bench.assist.metrics import measure_metrics
 from fulltilt.bench.assist.tasks import measure_many, measure_tasks
 from fulltilt.bench.ground import machine_facts
@@ -21,12 +21,9 @@ from fulltilt.machine.cores import read_cores
 NO_GPU = "What metrics cost the step is a question to an NVIDIA GPU: a tiny model was run on the CPU."
 
 
-PARTS = ("tasks", "metrics", "balance")
-
-
 def parts_of(text: str) -> tuple[str, ...]:
     """`tasks,balance` as parts, in the order in which they are run."""
-    return chosen(text, PARTS)
+    return chosen(text, tuple(PARTS))
 
 
 def measure(
@@ -49,7 +46,7 @@ def measure(
         found = replace(found, tasks=tasks, many=measure_many(tasks=count))
         keep(found)
     if "metrics" in only:
-        rounds, seconds = (3, 1.0) if gpu and quick else (4, 1.25) if gpu else (1, 0.02) if quick else (3, 0.5)
+        rounds, seconds = (3, 0.5) if gpu and quick else (4, 1.0) if gpu else (1, 0.02) if quick else (3, 0.5)
         title, cases = measure_metrics(gpu=gpu, rounds=rounds, seconds=seconds, say=say)
         found = replace(found, title=title, cases=tuple(cases))
         keep(found)
