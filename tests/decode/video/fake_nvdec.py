@@ -16,8 +16,11 @@ import numpy as np
 import torch
 
 from fulltilt.decode.video import device, nvdec
+from fulltilt.decode.video.limits import Limits
 
 STREAM = SimpleNamespace(cuda_stream=0x900)
+LIMITS = Limits(is_supported=True, smallest=(48, 16), largest=(4096, 4096), most_blocks=65536)
+NONE = Limits(is_supported=False)
 
 
 class Packet:
@@ -79,11 +82,15 @@ def without_streams(monkeypatch):
 
 
 class Made:
-    """Sessions that were made, and how many were there at once; `broken`: numbers at which they fail."""
+    """Sessions that were made, and how many were there at once; `broken`: numbers at which they fail.
+
+    `limits`: of codecs that have others than `LIMITS`.
+    """
 
     def __init__(self):
         self.count = self.packets = 0
         self.broken = ()
+        self.limits = {}
         self.threads = set()
 
 
@@ -104,6 +111,7 @@ def engines_on_the_cpu(monkeypatch):
     without_streams(monkeypatch)
     monkeypatch.setattr(nvdec, "library", lambda: SimpleNamespace(PacketData=Packet))
     monkeypatch.setattr(nvdec.Engine, "_make", make)
+    monkeypatch.setattr(nvdec, "limits_of", lambda _, codec: made.limits.get(codec, LIMITS))
     monkeypatch.setattr(device, "has_engines", lambda _: True)
     monkeypatch.setattr(device, "new_stream", lambda _: STREAM)
     return made

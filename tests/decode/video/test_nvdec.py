@@ -8,7 +8,7 @@ import av
 import numpy as np
 import pytest
 import torch
-from tests.decode.video.fake_nvdec import STREAM, Decoder, Frame, Packet, without_streams
+from tests.decode.video.fake_nvdec import LIMITS, STREAM, Decoder, Frame, Packet, without_streams
 from tests.decode.video.support import CODECS, make
 
 from fulltilt.decode.video import nvdec, open_video
@@ -22,6 +22,7 @@ from fulltilt.errors import DecodeError, UnavailableError
 def engine(monkeypatch):
     """An engine for a file, and the frames of the CPU's path as luma and chroma."""
     monkeypatch.setattr(nvdec, "library", lambda: SimpleNamespace(PacketData=Packet))
+    monkeypatch.setattr(nvdec, "limits_of", lambda *_: LIMITS)
     made = []
 
     def get(path, **options):
@@ -186,3 +187,30 @@ def test_without_the_library(monkeypatch):
     monkeypatch.setattr(nvdec, "_imported", lambda: (None, "No module named 'PyNvVideoCodec'"))
     with pytest.raises(UnavailableError, match=r"NVDEC needs PyNvVideoCodec \(No module named"):
         nvdec.library()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "HandleVideoSequence : \nError code : 801\nError Type : Codec not supported on this GPU\n"
+            "at /project/src/NvDecoder/NvDecoder.cpp:260\n",
+            "Codec not supported on this GPU",
+        ),
+        (
+            "HandleVideoSequence : \nError code : 801\nError Type : Resolution not supported on this GPU\n"
+            "Resolution          : 9000x256\nMax Supported (wxh) : 4096x4096\nat /project/src/NvDecoder.cpp:361\n",
+            "Resolution not supported on this GPU; Resolution: 9000x256; Max Supported (wxh): 4096x4096",
+        ),
+        (
+            "PyNvDecoderCaps : \nError code : 1\n"
+            "Error Type : api.cuvidCreateDecoder(&m_hDecoder, &info) returned error 100\nat /project/src/a.cpp:241\n",
+            "cuvidCreateDecoder gave CUDA error 100",
+        ),
+        ("HW decoder faced error\nRe-create instance.", "HW decoder faced error; Re-create instance."),
+        ("", "RuntimeError"),
+    ],
+)
+def test_errors_of_the_library_in_words(text, expected):
+    """As PyNvVideoCodec 2.2 writes them."""
+    assert nvdec.said(RuntimeError(text)) == expected

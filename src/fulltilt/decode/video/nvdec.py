@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fulltilt.decode.video.container import Container, pyav
 from fulltilt.decode.video.entry import parameter_sets
 from fulltilt.decode.video.index import Run
+from fulltilt.decode.video.limits import limits_of
 from fulltilt.decode.video.reader import Known
 from fulltilt.decode.video.sessions import Key, Sessions
 from fulltilt.errors import DecodeError, UnavailableError
@@ -95,7 +97,7 @@ class Engine:
         """Packets that have gone into the decoder."""
         self._library = library()
         self._container = Container(path, threads=1)
-        reason = reason_against(self._container, known)
+        reason = reason_against(self._container, known) or self._beyond_limits(known, device)
         if reason is not None:
             self.close()
             raise UnavailableError(f"{path}: {reason}")
@@ -107,6 +109,11 @@ class Engine:
             self.stream, self._decoder = left
         self.is_used_again = left is not None
         """It has decoded another video of the same kind."""
+
+    def _beyond_limits(self, known: Known, device: torch.device) -> str | None:
+        codec = _CODECS[self._container.stream.codec_context.name]
+        limits = limits_of(device.index or 0, codec)
+        return None if limits is None else limits.reason_against(codec, known.width, known.height)
 
     @property
     def _key(self) -> Key:
@@ -241,9 +248,8 @@ class Engine:
         try:
             return what()
         except own as error:
-            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
             self._sound = False
-            raise UnavailableError(f"{self.path}: NVDEC: {said[:200]}") from error
+            raise UnavailableError(f"{self.path}: NVDEC: {said(error)[:200]}") from error
 
     def close(self) -> None:
         self._pictures = iter(())
@@ -260,6 +266,24 @@ class Engine:
         except UnavailableError:
             return
         sessions.give(self._key, (self.stream, self._decoder))
+
+
+def said(error: BaseException) -> str:
+    """In one line, without the library's places and codes:
+
+    HandleVideoSequence :
+    Error code : 801
+    Error Type : Codec not supported on this GPU
+    at /project/src/…/NvDecoder.cpp:260
+    """
+    lines = [" ".join(line.split()) for line in str(error).splitlines()]
+    kind = next((number for number, line in enumerate(lines) if line.startswith("Error Type")), None)
+    if kind is not None:  # what is before it names a function, what comes after it figures
+        lines = [lines[kind].partition(":")[2].strip(), *lines[kind + 1 :]]
+    kept = (line.replace(" : ", ": ") for line in lines if line and not re.match(r"at /|Error code\b", line))
+    return re.sub(r"(?:\w+\.)?(\w+)\([^()]*\) returned error (\d+)", r"\1 gave CUDA error \2", "; ".join(kept)) or (
+        type(error).__name__
+    )
 
 
 def _own_errors(library: Any) -> tuple[type[BaseException], ...]:
