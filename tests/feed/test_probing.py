@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -150,3 +151,31 @@ def test_digests_are_of_values():
     assert digest(sample) != digest({**same, "image": torch.arange(6).reshape(3, 2)})
     assert digest(sample) != digest({**same, "name": "b"})
     assert digest(lambda: 1)
+
+
+class Owned:
+    """As a CUDA event: to be ended where it was made, and nowhere else."""
+
+    def __init__(self, file) -> None:
+        self.file, self.itself = file, self
+
+    def __del__(self) -> None:
+        with open(self.file, "a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+class Collecting:
+    def __getitem__(self, number: int):
+        gc.collect()
+        return torch.zeros(1)
+
+
+def test_a_fork_leaves_the_trainers_garbage_alone(tmp_path):
+    gc.disable()
+    try:
+        Owned(tmp_path / "ended")  # a cycle: gone, and not collected
+        assert probe(Collecting(), [0, 1, 2], threads=0, context="fork").problem is None
+        gc.collect()
+    finally:
+        gc.enable()
+    assert (tmp_path / "ended").read_text() == f"{os.getpid()}\n"

@@ -11,8 +11,6 @@ import multiprocessing
 import os
 import pickle
 import random
-import signal
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +19,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from fulltilt.feed.shelf import fetch, leave_with
+from fulltilt.feed.shelf import begin_for, fetch
 from fulltilt.feed.structure import map_parts, map_tensors
 from fulltilt.measure.threads import compare_threads, take_turn
 
@@ -88,8 +86,7 @@ def _look(
     sending: Any, trainer: int, dataset: Any, indices: list[Any], threads: int, collate: Callable[[Any], Any] | None
 ) -> None:
     """The process. OpenMP's threads don't survive a fork, so torch computes with one, as in a DataLoader's workers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=leave_with, args=(trainer,), daemon=True).start()
+    begin_for(trainer)
     torch.set_num_threads(1)
     try:
         sending.send(look(dataset, indices, threads=threads, collate=collate))

@@ -6,6 +6,7 @@ random numbers. A request carries a seed of its own, and a batch is the same who
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import select
@@ -73,8 +74,7 @@ class WorkerInit:
     trainer: int = field(default_factory=os.getpid)
 
     def __call__(self, worker: int) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's, which ends its workers
-        threading.Thread(target=leave_with, args=(self.trainer,), daemon=True).start()
+        begin_for(self.trainer)
         info: Any = torch.utils.data.get_worker_info()
         if isinstance(info.dataset, Shelf):
             # What an owner's worker_init_fn expects to find; torch's own setter refuses.
@@ -83,7 +83,16 @@ class WorkerInit:
             self.own(worker)
 
 
-def leave_with(trainer: int) -> None:
+def begin_for(trainer: int) -> None:
+    """What every process that works for the trainer, and may be a fork of it, does first."""
+    # What the trainer has left to the garbage collector is the trainer's. Here, CUDA events or graphs among it would
+    # call a driver that does not survive a fork, and end the process.
+    gc.freeze()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's, which ends its workers
+    threading.Thread(target=_leave_with, args=(trainer,), daemon=True).start()
+
+
+def _leave_with(trainer: int) -> None:
     """End this process when the trainer has ended, however: a worker that waits on a full pipe would never see it.
 
     Torch's workers compare their parent with the one they were born to, which can be gone by then.

@@ -11,7 +11,6 @@ import itertools
 import logging
 import multiprocessing
 import os
-import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fulltilt.errors import FulltiltError
-from fulltilt.feed.shelf import leave_with
+from fulltilt.feed.shelf import begin_for
 from fulltilt.machine.budget import core_budget
 from fulltilt.machine.decision import Decision
 
@@ -139,8 +138,7 @@ def _measured(source: VideoClips, numbers: list[int], splits: list[Split]) -> li
 
 
 def _measure(sending: Any, trainer: int, source: VideoClips, numbers: list[int], splits: list[Split]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=leave_with, args=(trainer,), daemon=True).start()
+    begin_for(trainer)
     torch.set_num_threads(1)
     try:
         sending.send([(split, clip_rate(source, numbers, split, SECONDS)) for split in splits])
