@@ -22,6 +22,7 @@ from fulltilt.decode.video.device import DeviceVideo
 from fulltilt.decode.video.nvdec import library
 from fulltilt.decode.video.reader import Known
 from fulltilt.decode.video.sessions import Sessions
+from fulltilt.decode.video.waiting import wait_asleep
 from fulltilt.feed.clips import VideoClips
 from fulltilt.feed.open_videos import OpenVideos
 
@@ -86,6 +87,8 @@ class ClipSide:
     def __init__(self, source: VideoClips, device: torch.device, *, threads: int = THREADS) -> None:
         """UnavailableError, with the reason, where there is no library or driver for it."""
         library()
+        if device.type == "cuda" and (problem := wait_asleep(device.index or 0)) is not None:
+            log.info("threads that wait for %s keep their cores: %s", device, problem)
         self._source, self._device = source, device
         self._sessions = Sessions(threads)
         self._queue: queue.SimpleQueue[tuple[Part, list[int]] | None] = queue.SimpleQueue()
