@@ -42,3 +42,23 @@ def test_a_long_call_is_not_repeated_beyond_the_time(monkeypatch):
     calls = []
     compared = compare_threads(lambda: calls.append(time.sleep(0.06)), 2)
     assert (len(compared.alone), len(compared.together), len(calls)) == (1, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("together", "turns"),
+    [
+        ([20, 20, 20], 3),
+        ([8, 20, 9, 8, 10, 19, 20], 6),  # only twice was it left alone
+        ([20, *range(1, 18)], 15),  # never again: not for ever
+    ],
+)
+def test_who_was_disturbed_is_looked_at_for_longer(monkeypatch, together, turns):
+    following = iter(together)
+
+    def turn(_, count):
+        return Turn(calls=next(following) if count > 1 else 10, seconds=0.05)
+
+    monkeypatch.setattr(threads, "take_turn", turn)
+    compared = compare_threads(lambda: None, 2)
+    assert len(compared.together) == turns
+    assert compared.speedup == 2

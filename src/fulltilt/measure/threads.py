@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import median
@@ -11,8 +11,9 @@ from threading import Barrier
 
 TURN_SECONDS = 0.05
 """How long it is one thread's turn, or that of several."""
-LOOK_SECONDS = 0.3
-"""How long they take turns."""
+LOOK_SECONDS, MOST_SECONDS = 0.3, 1.5
+"""How long they take turns: until the two best of either kind agree, so that neither best was disturbed."""
+AGREE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +50,18 @@ def compare_threads(call: Callable[[], object], threads: int) -> Compared:
     """Repeat a call, which is warmed up, by so many threads and by one."""
     alone: list[Turn] = []
     together: list[Turn] = []
-    while not alone or sum(turn.seconds for turn in alone + together) < LOOK_SECONDS:
+    spent = 0.0
+    while spent < LOOK_SECONDS or (spent < MOST_SECONDS and not (_agree(alone) and _agree(together))):
         together.append(take_turn(call, threads))
         alone.append(take_turn(call, 1))
+        spent = sum(turn.seconds for turn in alone + together)
     return Compared(alone=tuple(alone), together=tuple(together))
+
+
+def _agree(turns: Sequence[Turn]) -> bool:
+    """Whether the two best do; one alone is of a call so long that little can disturb it."""
+    rates = sorted(turn.rate for turn in turns)
+    return len(rates) == 1 or rates[-2] >= AGREE * rates[-1]
 
 
 def take_turn(call: Callable[[], object], threads: int) -> Turn:
