@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fulltilt.bench.video import contest, run, training
+from fulltilt.bench.video import clips, contest, run, training
 from fulltilt.bench.video.clips import LENGTH, PerItem
 from fulltilt.bench.video.figures import Case, VideoBench
 from fulltilt.bench.video.material import GOP, Material, make_videos
@@ -67,7 +68,7 @@ def test_as_data():
 
 def test_parts():
     assert parts_of("clips, cpu") == ("cpu", "clips")
-    with pytest.raises(InputError, match="found gpu; allowed: cpu, nvdec, both, clips, train"):
+    with pytest.raises(InputError, match="found gpu; allowed: cpu, nvdec, both, clips, train, long"):
         parts_of("gpu")
 
 
@@ -89,10 +90,44 @@ def test_the_material(paths):
 
 def test_decoders_are_counted(paths):
     crew = Crew([*paths, paths[0]], device=None)
-    found = crew.count(0.1)
+    found, fewer = crew.count(0.2), crew.count(0.2, decoders=1)
     crew.close()
     assert found.frames >= 16
-    assert 0.1 <= found.seconds < 5
+    assert found.frames % 16 == fewer.frames % 16 == 0
+    assert fewer.seconds == 0.2
+    assert found.cores > 0
+
+
+def test_what_comes_before_the_time_is_not_counted(paths):
+    """It is at work until something is given, and then counted for a moment only."""
+    crew = Crew(paths[:1], device=None)
+    given = []
+    ask = crew._asker
+
+    def asker(video):
+        frames = ask(video)
+        return lambda wanted: given.append(frames(wanted))
+
+    def begin():
+        while len(given) < 20:
+            time.sleep(0.001)
+        return time.perf_counter()
+
+    crew._asker = asker
+    found = crew.count(1e-4, begin=begin)
+    crew.close()
+    assert found.frames <= 16
+
+
+def test_decoders_end_where_nobody_says_when_to_begin(paths):
+    crew = Crew(paths, device=None)
+
+    def begin():
+        raise RuntimeError("out of luck")
+
+    with pytest.raises(RuntimeError, match="out of luck"):
+        crew.count(0.1, begin=begin)
+    crew.close()
 
 
 def test_where_there_are_no_engines(paths):
@@ -133,8 +168,11 @@ def canned_rates(monkeypatch):
             raise RuntimeError("out of luck")
         return 90.0, {"gpu_share": 0.375 if gpu_share == "auto" else gpu_share}
 
+    def loader_rate(*_, scaled, alone, **__):
+        return (45.0 if alone else 30.0 if scaled else 10.0), 2.0
+
     monkeypatch.setattr(contest, "feed_rate", feed_rate)
-    monkeypatch.setattr(contest, "loader_rate", lambda *_, **options: (30.0 if options["scaled"] else 10.0, 2.0))
+    monkeypatch.setattr(contest, "loader_rate", loader_rate)
     monkeypatch.setattr(contest, "build_videos", lambda *_, **__: None)
     return asked
 
@@ -144,20 +182,48 @@ def test_clips_in_every_way(paths, canned_rates):
     chosen = run.Setting(
         material=SMALL, device="cuda:0", decoders=2, engines=1, size=32, batch=4, seconds=0.1, targets=True
     )
-    cases = {case.key: case for case in run._clips(chosen, paths, lambda _: None)}
-    assert cases["feed_shared"].met, "three times the best of the DataLoaders"
-    assert cases["feed_shared"].notes["times_loader"] == 9
+    cases = {}
+    for part in (run._clips, run._long):
+        for case in part(chosen, paths, lambda _: None):
+            cases[case.key] = case
+            chosen = run._wiser(chosen, case)
+    assert cases["feed_shared"].met, "three times the best of the DataLoaders that are written as usual"
+    assert cases["feed_shared"].notes["times_loader_jumps"] == 9
+    assert cases["feed_shared"].notes["times_loader_alone"] == 2
     shares = [one["gpu_share"] for one in canned_rates if one["gpu_share"]]
     assert shares == ["auto", 0.375]
     assert cases["feed_together_long"].problem == "RuntimeError: out of luck"
     assert list(cases)[-1] == "feed_together_long"
+    assert {case.part for case in cases.values()} == {"clips", "long"}
+
+
+@pytest.mark.parametrize(
+    ("workers", "seconds", "batches"),
+    [(4, 0.0, 8), (4, 0.55, 12), (1, 0.55, 9), (0, 0.55, 9)],
+    ids=["a round before and one that counts", "whole rounds", "single ones", "no workers"],
+)
+def test_rates_are_of_whole_rounds(monkeypatch, workers, seconds, batches):
+    """A batch of four comes every tenth of a second."""
+    now, taken = [0.0], []
+    monkeypatch.setattr(clips.time, "perf_counter", lambda: now[0])
+
+    def coming():
+        while True:
+            now[0] += 0.1
+            taken.append(now[0])
+            yield range(4)
+
+    assert clips.rate_of(coming(), "cpu", seconds, workers=workers) == pytest.approx(40.0)
+    assert len(taken) == batches
 
 
 def test_what_was_measured_is_kept_at_once(monkeypatch):
     monkeypatch.setattr(run, "setting", lambda **_: setting(gpu=False, cores=1, quick=True))
     kept = []
     run.measure(quick=True, only=("cpu", "nvdec"), say=lambda _: None, keep=kept.append)
-    assert [[case.key for case in found.cases] for found in kept] == [["cpu"], ["cpu", "nvdec"]]
+    assert [[case.key for case in found.cases] for found in kept] == [
+        ["cpu"], ["cpu", "cpu_fast"], ["cpu", "cpu_fast", "nvdec"],
+    ]  # fmt: skip
 
 
 def test_training_is_held_against_the_better_limit(tmp_path, monkeypatch):
@@ -171,7 +237,7 @@ def test_training_is_held_against_the_better_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "_rate", lambda *_: next(limits))
     monkeypatch.setattr(training, "_fed", fed)
     course = training.Course.small()
-    told = list(training.training(tmp_path, course, "cpu", 0.1, targets=True, say=lambda _: None))
+    told = list(training.training(tmp_path, course, "cpu", 0.1, settle_seconds=0.0, targets=True, say=lambda _: None))
     assert [(case.key, case.per_second, case.times) for case in told] == [
         ("limit", 8.0, None), ("cached", 9.0, 9 / 8), ("files", None, None),
         ("limit", 10.0, None), ("cached", 9.0, 0.9), ("files", None, None),
@@ -189,9 +255,9 @@ def test_the_command(tmp_path, monkeypatch):
     result = CliRunner().invoke(bench, ["video", "--quick", "--json", str(file)])
     assert result.exit_code == 0, result.output
     cases = {case["key"]: case for case in json.loads(file.read_text())["cases"]}
-    peers = ["loader", "loader_jumps", "loader_scaled", "loader_scaled_long"]
+    peers = ["loader", "loader_jumps", "loader_scaled", "loader_alone", "loader_scaled_long"]
     ways = ["feed", "feed_fast", "feed_cached", "feed_long", "feed_fast_long", "feed_together_long"]
-    assert set(cases) == {"cpu", "nvdec", "both", *peers, *ways, "limit", "cached", "files"}
+    assert set(cases) == {"cpu", "cpu_fast", "nvdec", "both", *peers, *ways, "limit", "cached", "files"}
     assert all(cases[key]["clips_per_second"] > 0 for key in (*peers, *ways, "limit", "cached", "files"))
     assert cases["loader"]["decoded_per_frame"] > cases["loader_scaled"]["decoded_per_frame"] > 1
     assert cases["feed_long"]["decoded_per_frame"] < cases["loader_scaled_long"]["decoded_per_frame"]

@@ -208,15 +208,20 @@ def video(
     *,
     only: Annotated[
         str, typer.Option(help="Parts to run; the others stay as they are in the --json file.")
-    ] = "cpu,nvdec,both,clips,train",
+    ] = "cpu,nvdec,both,clips,train,long",
     folder: Annotated[Path | None, typer.Option(help="Where videos are put meanwhile.")] = None,
     quick: Annotated[bool, typer.Option(help="A smoke run: a short time for each.")] = False,
+    seconds: Annotated[
+        float | None, typer.Option(help="Of each measurement; a search before it takes at most 8 times that.")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """Frames a second of the CPU, of NVDEC and of both; random clips against DataLoaders; training on clips."""
     outputs = Outputs(json_file)
     if folder is not None and not folder.is_dir():
         raise InputError(f"--folder: {folder} is not a folder")
+    if seconds is not None and not 0.1 <= seconds <= 60:
+        raise InputError(f"--seconds: expected 0.1 to 60, found {seconds:g}")
 
     from fulltilt.bench.ground import joined
     from fulltilt.bench.video.figures import PARTS, VideoBench
@@ -226,7 +231,7 @@ def video(
     def keep(found: VideoBench) -> None:
         outputs.write(joined(json_file, found.to_json(), by="part", order=PARTS))
 
-    show(measure(quick=quick, only=parts_of(only), folder=folder, say=say, keep=keep))
+    show(measure(quick=quick, seconds=seconds, only=parts_of(only), folder=folder, say=say, keep=keep))
 
 
 def _show(found: MonitorBench) -> None:

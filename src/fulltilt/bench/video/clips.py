@@ -17,20 +17,31 @@ from fulltilt.feed import VideoClips, feed
 
 LENGTH = 16
 _LINES = 256
+_WARM = 0.4
+"""Of the time that is measured, before it."""
 
 
 class PerItem(Dataset[torch.Tensor]):
     """A clip for each item: open, decode, take the frames.
 
     `jumps`: to the key frame before it; otherwise from the beginning, as most code that one finds does. `scaled`: by
-    swscale, otherwise by torch later.
+    swscale, otherwise by torch later. `alone`: each conversion is told to use one thread; otherwise PyAV starts as many
+    as there are cores for each frame, in each worker.
     """
 
     def __init__(
-        self, paths: list[Path], *, count: int, frames: int, size: tuple[int, int], jumps: bool, scaled: bool
+        self,
+        paths: list[Path],
+        *,
+        count: int,
+        frames: int,
+        size: tuple[int, int],
+        jumps: bool,
+        scaled: bool,
+        alone: bool = False,
     ) -> None:
         self._paths, self._count, self._frames, self._size = paths, count, frames, size
-        self._jumps, self._scaled = jumps, scaled
+        self._jumps, self._scaled, self._options = jumps, scaled, {"threads": 1} if alone else {}
         self._decoded = torch.zeros((_LINES, 2), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         """Frames decoded, frames given, by each worker."""
 
@@ -65,8 +76,10 @@ class PerItem(Dataset[torch.Tensor]):
     def _pixels(self, frame: Any) -> torch.Tensor:
         height, width = self._size
         if self._scaled:
-            return torch.from_numpy(frame.reformat(width=width, height=height, format="rgb24").to_ndarray())
-        whole = torch.from_numpy(frame.to_ndarray(format="rgb24")).permute(2, 0, 1)[None]
+            return torch.from_numpy(
+                frame.reformat(width=width, height=height, format="rgb24", **self._options).to_ndarray()
+            )
+        whole = torch.from_numpy(frame.to_ndarray(format="rgb24", **self._options)).permute(2, 0, 1)[None]
         return interpolate(whole, self._size, mode="bilinear", antialias=True)[0].permute(1, 2, 0)
 
 
@@ -103,7 +116,7 @@ def feed_rate(
 
         giving = iter(endless())
         settle(batches, giving, settle_seconds)
-        rate = rate_of(giving, device, seconds, warm=2 * workers)
+        rate = rate_of(giving, device, seconds, workers=workers)
         hosting, share = batches.hosting.value, batches.stats().get("gpu_share")  # type: ignore[attr-defined]
         notes: dict[str, Any] = {"workers": workers, "worker_kind": hosting.kind}
         if source.frames.given:
@@ -129,31 +142,38 @@ def loader_rate(
     seconds: float,
     jumps: bool,
     scaled: bool,
+    alone: bool,
 ) -> tuple[float, float]:
     """Clips per second of a DataLoader whose items do all of it, and frames decoded for each one given."""
-    dataset = PerItem(paths, count=10_000_000, frames=frames, size=(size, size), jumps=jumps, scaled=scaled)
+    dataset = PerItem(
+        paths, count=10_000_000, frames=frames, size=(size, size), jumps=jumps, scaled=scaled, alone=alone
+    )
     loader = DataLoader(
         dataset, batch_size=batch, shuffle=False, num_workers=workers, pin_memory=device != "cpu", prefetch_factor=2
     )
     batches = (clips.to(device, non_blocking=True) for clips in loader)
-    return rate_of(batches, device, seconds, warm=2 * workers), dataset.decoded_per_frame
+    return rate_of(batches, device, seconds, workers=workers), dataset.decoded_per_frame
 
 
-def rate_of(batches: Iterable[Any], device: str, seconds: float, *, warm: int) -> float:
-    """Clips per second, once as many batches have come as were made ahead while workers started."""
-    given, began = 0, 0.0
-    for number, clips in enumerate(batches):
-        if number < warm:
-            continue
-        if number == warm:
-            _finish(device)
-            began = time.perf_counter()
-            continue
+def rate_of(batches: Iterable[Any], device: str, seconds: float, *, workers: int) -> float:
+    """Clips per second, of whole rounds of the workers, who begin together and deliver in bursts.
+
+    Rounds of a while come before it, one at least: with them goes what was made ahead while workers started.
+    """
+    given, began = 0, None
+    first = time.perf_counter()
+    for number, clips in enumerate(batches, 1):
         given += len(clips)
-        if time.perf_counter() - began >= seconds:
+        if number % max(1, workers):
+            continue
+        now = time.perf_counter()
+        if began is not None and now - began >= seconds:
             break
+        if began is None and now - first >= seconds * _WARM:
+            _finish(device)
+            given, began = 0, time.perf_counter()
     _finish(device)
-    return given / (time.perf_counter() - began)
+    return given / (time.perf_counter() - (first if began is None else began))
 
 
 def _finish(device: str) -> None:

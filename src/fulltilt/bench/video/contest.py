@@ -1,4 +1,8 @@
-"""Clips in every way that is compared, one after another; the feed is compared with the fastest of the others."""
+"""Clips in every way that is compared, one after another.
+
+The feed is held against the fastest DataLoader that is written as people write them. Against one whose author knows how
+many threads PyAV starts it is told as well.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,32 @@ from fulltilt.bench.video.figures import TIMES_LOADER, Case
 from fulltilt.cache import CacheSettings
 from fulltilt.cache.video import build_videos
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Peer:
+    """A DataLoader as people write it."""
+
+    key: str
+    how: str
+    jumps: bool
+    scaled: bool
+    alone: bool = False
+    """It knows that PyAV would start threads for every frame that is converted. No target is for such a one."""
+
+
 _PEERS = (
-    ("loader", "from the beginning", False, False),
-    ("loader_jumps", "from a key frame, scaled by torch", True, False),
-    ("loader_scaled", "from a key frame, scaled by swscale", True, True),
+    _Peer(key="loader_scaled", how="from a key frame, scaled by swscale", jumps=True, scaled=True),
+    _Peer(key="loader_jumps", how="from a key frame, scaled by torch", jumps=True, scaled=False),
+    _Peer(
+        key="loader_alone",
+        how="from a key frame, scaled by swscale in one thread",
+        jumps=True,
+        scaled=True,
+        alone=True,
+    ),
 )
-"""DataLoaders: key, how, whether they jump, whether swscale scales."""
-_SETTLE_SECONDS = 90.0
-"""How long the feed may look for the GPU's share."""
+_SLOWEST = _Peer(key="loader", how="from the beginning", jumps=False, scaled=False)
+"""It takes long to see how slow it is."""
 SHARED = "feed_shared"
 """The key of the way in which the GPU takes a share."""
 
@@ -36,7 +58,10 @@ class Ground:
     workers: int
     device: str
     seconds: float
+    settle_seconds: float
+    """How long the feed may look for the GPU's share."""
     targets: bool
+    part: str = "clips"
     long: bool = False
     """Key frames are far apart: the other DataLoaders, which know nothing to do about it, are left out."""
     share: float | None = None
@@ -64,26 +89,31 @@ class _Way:
 
 def clips(paths: list[Path], ground: Ground, say: Callable[[str], None]) -> Iterator[Case]:
     """DataLoaders, then the feed in all of its ways. One that fails is its own line, and the others go on."""
-    peers: list[Case] = []
+    peers: list[tuple[_Peer, Case]] = []
     for peer in _PEERS:
-        if not ground.long or peer[0] == "loader_scaled":
-            peers.append(_peer(paths, ground, peer, say))
-            yield peers[-1]
+        if not ground.long or peer.key == "loader_scaled":
+            peers.append((peer, _peer(paths, ground, peer, say)))
+            yield peers[-1][1]
     for way in _ways(paths, ground):
         yield _fed(paths, ground, way, peers, say)
+
+
+def slowest(paths: list[Path], ground: Ground, say: Callable[[str], None]) -> Case:
+    """The DataLoader that decodes every video from its beginning, as most code does that one finds."""
+    return _peer(paths, ground, _SLOWEST, say)
 
 
 def _ways(paths: list[Path], ground: Ground) -> list[_Way]:
     gpu = ground.device != "cpu"
     fast = {"quality": "fast"}
     found = [
-        _Way(key="feed", title="feed(VideoClips)", options={}),
         _Way(key="feed_fast", title="feed, quality fast", options=fast, aimed=not gpu),
+        _Way(key="feed", title="feed(VideoClips)", options={}),
     ]
     if gpu:
-        looks = {"gpu_share": "auto", "settle_seconds": _SETTLE_SECONDS}
+        looks = {"gpu_share": "auto", "settle_seconds": ground.settle_seconds}
         shared = {**fast, **(looks if ground.share is None else {"gpu_share": ground.share})}
-        found.append(_Way(key=SHARED, title="feed, fast, NVDEC beside it", options=shared, aimed=True))
+        found.insert(1, _Way(key=SHARED, title="feed, fast, NVDEC beside it", options=shared, aimed=True))
     if ground.long:
         together = {**fast, "together": ground.batch}
         found.append(_Way(key="feed_together", title="feed, fast, a batch from one video", options=together))
@@ -91,13 +121,12 @@ def _ways(paths: list[Path], ground: Ground) -> list[_Way]:
     return [*found, _Way(key="feed_cached", title="feed from a cache", options={"cache": paths[0].parent / "cache"})]
 
 
-def _peer(paths: list[Path], ground: Ground, peer: tuple[str, str, bool, bool], say: Callable[[str], None]) -> Case:
-    key, how, jumps, scaled = peer
-    say(f"clips: DataLoader, {how}{ground.where}")
+def _peer(paths: list[Path], ground: Ground, peer: _Peer, say: Callable[[str], None]) -> Case:
+    say(f"{ground.part}: DataLoader, {peer.how}{ground.where}")
     case = Case(
-        part="clips",
-        key=key + ground.suffix,
-        title=f"DataLoader, PyAV per item, {how}, {ground.workers} workers{ground.where}",
+        part=ground.part,
+        key=peer.key + ground.suffix,
+        title=f"DataLoader, PyAV per item, {peer.how}, {ground.workers} workers{ground.where}",
         unit="clips",
     )
     try:
@@ -109,18 +138,21 @@ def _peer(paths: list[Path], ground: Ground, peer: tuple[str, str, bool, bool], 
             workers=ground.workers,
             device=ground.device,
             seconds=ground.seconds,
-            jumps=jumps,
-            scaled=scaled,
+            jumps=peer.jumps,
+            scaled=peer.scaled,
+            alone=peer.alone,
         )
     except Exception as error:
         return replace(case, problem=said(error))
     return replace(case, per_second=rate, notes={"decoded_per_frame": round(decoded, 2)})
 
 
-def _fed(paths: list[Path], ground: Ground, way: _Way, peers: list[Case], say: Callable[[str], None]) -> Case:
-    say(f"clips: {way.title}{ground.where}")
+def _fed(
+    paths: list[Path], ground: Ground, way: _Way, peers: list[tuple[_Peer, Case]], say: Callable[[str], None]
+) -> Case:
+    say(f"{ground.part}: {way.title}{ground.where}")
     case = Case(
-        part="clips",
+        part=ground.part,
         key=way.key + ground.suffix,
         title=f"{way.title}, {ground.workers} workers{ground.where}",
         unit="clips",
@@ -140,7 +172,7 @@ def _fed(paths: list[Path], ground: Ground, way: _Way, peers: list[Case], say: C
         )
     except Exception as error:
         return replace(case, problem=said(error))
-    rates = {peer.key: peer.per_second for peer in peers if peer.per_second}
-    against = {f"times_{key}": round(rate / of_peer, 2) for key, of_peer in rates.items()}
-    times = rate / max(rates.values()) if rates else None
+    against = {f"times_{its.key}": round(rate / its.per_second, 2) for _, its in peers if its.per_second}
+    usual = [its.per_second for peer, its in peers if its.per_second and not peer.alone]
+    times = rate / max(usual) if usual else None
     return replace(case, per_second=rate, times=times, notes={**notes, **against})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,6 +21,8 @@ CHUNK = 16
 """Frames that are asked for at once."""
 _SHARE_SECONDS = 60.0
 """How long the other process may take to start."""
+_LEAD_SECONDS = 0.2
+"""From the moment that both are at work to the one from which on they are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,8 @@ class Counted:
 
     frames: int
     seconds: float
+    cores: float
+    """CPU time of the whole process, per second."""
 
     @property
     def per_second(self) -> float:
@@ -37,14 +42,20 @@ class Counted:
 class Crew:
     """Decoders in threads of this process; all open before any is timed."""
 
-    def __init__(self, paths: Iterable[Path], *, device: str | None) -> None:
+    def __init__(
+        self, paths: Iterable[Path], *, device: str | None, quality: Literal["exact", "fast"] = "exact"
+    ) -> None:
         """UnavailableError where `device` is given and its engines don't decode these files."""
         paths = list(paths)
         with open_video(paths[0]) as first:
             known = first.known
         self._videos: list[Any] = []
         for path in paths:
-            video = open_video(path, known=known, device=device) if device else open_video(path, known=known)
+            video = (
+                open_video(path, known=known, device=device, quality=quality)
+                if device
+                else open_video(path, known=known, quality=quality)
+            )
             self._videos.append(video)
             decision = getattr(video, "decision", None)
             if decision is not None and decision.value != "nvdec":
@@ -52,11 +63,19 @@ class Crew:
                 raise UnavailableError(decision.reason)
         self._device = device
 
-    def count(self, seconds: float) -> Counted:
-        """All of them from their beginnings on, again and again."""
+    def count(
+        self, seconds: float, *, decoders: int | None = None, begin: Callable[[], float] = time.perf_counter
+    ) -> Counted:
+        """From their beginnings on, again and again; counted are frames that come within so many seconds.
+
+        Args:
+            decoders: as many of them; None is all.
+            begin: called when all are at work, and says from when on they are counted; they go on meanwhile.
+        """
+        videos = self._videos[:decoders]
         total, lock, errors = 0, threading.Lock(), []
-        ready = threading.Barrier(len(self._videos) + 1)
-        end = [0.0]
+        ready = threading.Barrier(len(videos) + 1)
+        window = [math.inf, math.inf]
 
         def work(video: Any) -> None:
             nonlocal total
@@ -64,31 +83,38 @@ class Crew:
                 ask = self._asker(video)
                 ask(range(min(CHUNK, len(video))))
                 ready.wait()
-                done = at = 0
-                while time.perf_counter() < end[0]:
+                counted, at, now = 0, 0, time.perf_counter()
+                while now < window[1]:
                     wanted = range(at, min(at + CHUNK, len(video)))
                     ask(wanted)
-                    done, at = done + len(wanted), wanted.stop % len(video)
+                    now, at = time.perf_counter(), wanted.stop % len(video)
+                    counted += len(wanted) if window[0] <= now < window[1] else 0
                 with lock:
-                    total += done
+                    total += counted
             except BaseException as error:
                 ready.abort()
                 errors.append(error)
 
-        threads = [threading.Thread(target=work, args=(video,)) for video in self._videos]
+        threads = [threading.Thread(target=work, args=(video,)) for video in videos]
         for thread in threads:
             thread.start()
-        end[0] = time.perf_counter() + 1e9
-        with contextlib.suppress(threading.BrokenBarrierError):  # whoever broke it left its error
-            ready.wait()
-        began = time.perf_counter()
-        end[0] = began + seconds
-        for thread in threads:
-            thread.join()
+        cores = 0.0
+        try:
+            with contextlib.suppress(threading.BrokenBarrierError):  # whoever broke it left its error
+                ready.wait()
+                start = begin()
+                window[:] = start, start + seconds
+                _sleep_until(start)
+                used = time.process_time()
+                _sleep_until(start + seconds)
+                cores = (time.process_time() - used) / seconds
+        finally:
+            window[1] = min(window[1], time.perf_counter())
+            for thread in threads:
+                thread.join()
         if errors:
-            first = next((one for one in errors if not isinstance(one, threading.BrokenBarrierError)), errors[0])
-            raise first
-        return Counted(frames=total, seconds=time.perf_counter() - began)
+            raise next((one for one in errors if not isinstance(one, threading.BrokenBarrierError)), errors[0])
+        return Counted(frames=total, seconds=seconds, cores=cores)
 
     def _asker(self, video: Any) -> Callable[[range], Any]:
         if self._device is None:
@@ -111,19 +137,27 @@ class Crew:
             video.close()
 
 
-def beside(paths: list[Path], crew: Crew, seconds: float) -> tuple[Counted, Counted]:
-    """The CPU's decoders in a process of their own, as a feed's workers are, and a crew here, at the same time."""
+def beside(paths: list[Path], crew: Crew, seconds: float, *, decoders: int | None = None) -> tuple[Counted, Counted]:
+    """The CPU's decoders in a process of their own, as a feed's workers are, and a crew here, at the same time.
+
+    Both are at work before they are counted, and what is counted is one and the same time.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_other, args=(theirs, [str(path) for path in paths], seconds), daemon=True)
     process.start()
     theirs.close()
-    try:
+
+    def begin() -> float:
         if not ours.poll(_SHARE_SECONDS):
             raise WorkerError(f"the CPU's decoders were not ready after {_SHARE_SECONDS:g} s")
         ours.recv()
-        ours.send("go")
-        here = crew.count(seconds)
+        start = time.perf_counter() + _LEAD_SECONDS
+        ours.send(start)
+        return start
+
+    try:
+        here = crew.count(seconds, decoders=decoders, begin=begin)
         if not ours.poll(_SHARE_SECONDS):
             raise WorkerError("the CPU's decoders gave no figure")
         there = ours.recv()
@@ -139,7 +173,16 @@ def beside(paths: list[Path], crew: Crew, seconds: float) -> tuple[Counted, Coun
 
 def _other(pipe: Any, paths: list[str], seconds: float) -> None:
     crew = Crew([Path(path) for path in paths], device=None)
-    pipe.send("ready")
-    pipe.recv()
-    pipe.send(crew.count(seconds))
+
+    def begin() -> float:
+        pipe.send("ready")
+        start: float = pipe.recv()  # one clock for all processes of a machine
+        return start
+
+    pipe.send(crew.count(seconds, begin=begin))
     crew.close()
+
+
+def _sleep_until(moment: float) -> None:
+    while (left := moment - time.perf_counter()) > 0:
+        time.sleep(left)

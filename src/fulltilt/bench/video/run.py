@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from fulltilt.bench.ground import ending_at_sigterm, machine_facts, said
 from fulltilt.bench.results import chosen
-from fulltilt.bench.video.contest import SHARED, Ground, clips
+from fulltilt.bench.video.contest import SHARED, Ground, clips, slowest
 from fulltilt.bench.video.figures import (
     BOTH_AT_LEAST,
     CPU_AT_LEAST,
@@ -26,6 +27,7 @@ from fulltilt.bench.video.figures import (
 from fulltilt.bench.video.material import LONG_GOP, Material, make_videos, megabits_per_second
 from fulltilt.bench.video.rates import Crew, beside
 from fulltilt.bench.video.training import Course, training
+from fulltilt.decode.video.waiting import wait_asleep
 from fulltilt.errors import FulltiltError
 from fulltilt.machine.cores import read_cores
 
@@ -33,6 +35,9 @@ Say = Callable[[str], None]
 NO_GPU = "The targets need an NVIDIA GPU and a machine like it: small videos were decoded on the CPU."
 _ENGINES = 14
 """Decoders that keep seven engines busy."""
+_ENGINES_TRIED = (7, 14, 28)
+_SETTLE = 8.0
+"""A feed may look for its balance for so many times as long as it is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +48,25 @@ class Setting:
     device: str
     decoders: int
     engines: int
+    """Decoders of the GPU."""
     size: int
     """Height and width of clips."""
     batch: int
     seconds: float
+    """Of each measurement."""
     targets: bool
+    share: float | None = None
+    """The GPU's, of clips, once it was found."""
+
+    @property
+    def settle_seconds(self) -> float:
+        """How long a feed may look for its balance before it is measured."""
+        return _SETTLE * self.seconds if self.targets else 0.0
 
 
-def setting(*, gpu: bool, cores: int, quick: bool) -> Setting:
+def setting(*, gpu: bool, cores: int, quick: bool, seconds: float | None = None) -> Setting:
     """By what there is; targets only for what they were set for."""
+    usual = (2.0 if quick else 5.0) if gpu else (0.2 if quick else 2.0)
     material = (
         Material(width=1280, height=720, frames=320, files=16)
         if gpu
@@ -64,7 +79,7 @@ def setting(*, gpu: bool, cores: int, quick: bool) -> Setting:
         engines=_ENGINES,
         size=224 if gpu else 64,
         batch=8 if gpu else 4,
-        seconds=(2.0 if quick else 5.0) if gpu else (0.2 if quick else 2.0),
+        seconds=usual if seconds is None else seconds,
         targets=gpu,
     )
 
@@ -78,6 +93,7 @@ def measure(
     *,
     quick: bool,
     only: Sequence[str],
+    seconds: float | None = None,
     folder: Path | None = None,
     say: Say,
     keep: Callable[[VideoBench], None] = lambda _: None,
@@ -85,8 +101,8 @@ def measure(
     """Everything that this machine can run; `say` hears what comes next, `keep` has what there is after each case."""
     began = time.monotonic()
     gpu = torch.cuda.is_available()
-    chosen = setting(gpu=gpu, cores=read_cores().usable, quick=quick)
-    run = {"cpu": _cpu, "nvdec": _nvdec, "both": _both, "clips": _clips, "train": _train}
+    chosen = setting(gpu=gpu, cores=read_cores().usable, quick=quick, seconds=seconds)
+    run = {"cpu": _cpu, "nvdec": _nvdec, "both": _both, "clips": _clips, "train": _train, "long": _long}
     machine = machine_facts({"av": "av", "PyNvVideoCodec": "PyNvVideoCodec"})
     cases: dict[tuple[str, str], Case] = {}
     title = chosen.material.title
@@ -111,6 +127,7 @@ def measure(
             for case in run[part](chosen, paths, say):
                 cases[case.part, case.key] = case  # one that comes again is better known than before
                 keep(so_far())
+                chosen = _wiser(chosen, case)
     return so_far()
 
 
@@ -118,76 +135,137 @@ def _spread(paths: Sequence[Path], count: int) -> list[Path]:
     return list(islice(cycle(paths), count))
 
 
+def _wiser(chosen: Setting, case: Case) -> Setting:
+    """With what a case has found, for those that come after it."""
+    if case.key == "nvdec":
+        return replace(chosen, engines=case.notes.get("decoders", chosen.engines))
+    return replace(chosen, share=case.notes.get("gpu_share")) if case.key == SHARED else chosen
+
+
 def _cpu(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
-    say(f"cpu: {chosen.decoders} decoders")
-    title, least = f"CPU, {chosen.decoders} decoders", CPU_AT_LEAST if chosen.targets else None
-    crew = Crew(_spread(paths, chosen.decoders), device=None)
-    try:
-        rate = crew.count(chosen.seconds).per_second
-    finally:
-        crew.close()
-    yield Case(part="cpu", key="cpu", title=title, per_second=rate, at_least=least)
+    qualities: tuple[Literal["exact", "fast"], ...] = ("exact", "fast")
+    for quality in qualities:
+        exact = quality == "exact"
+        say(f"cpu: {chosen.decoders} decoders, quality {quality}")
+        crew = Crew(_spread(paths, chosen.decoders), device=None, quality=quality)
+        try:
+            found = crew.count(chosen.seconds)
+        finally:
+            crew.close()
+        yield Case(
+            part="cpu",
+            key="cpu" if exact else "cpu_fast",
+            title=f"CPU, {chosen.decoders} decoders" + ("" if exact else ", quality fast"),
+            per_second=found.per_second,
+            at_least=CPU_AT_LEAST if chosen.targets and exact else None,
+            notes={"cores": round(found.cores, 1)},
+        )
 
 
 def _nvdec(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
-    say(f"nvdec: {chosen.engines} decoders")
-    title, least = f"NVDEC, {chosen.engines} decoders, RGB on the device", NVDEC_AT_LEAST if chosen.targets else None
+    """The best of several numbers of decoders, first as CUDA waits by itself, then asleep."""
+    case = Case(
+        part="nvdec",
+        key="nvdec",
+        title="NVDEC, RGB on the device",
+        at_least=NVDEC_AT_LEAST if chosen.targets else None,
+    )
+    tried: dict[str, dict[str, float]] = {}
     try:
-        crew = Crew(_spread(paths, chosen.engines), device=chosen.device)
+        crew = Crew(_spread(paths, max(_ENGINES_TRIED)), device=chosen.device)
         try:
-            rate = crew.count(chosen.seconds).per_second
+            for decoders, asleep in ((_ENGINES, False), *((number, True) for number in _ENGINES_TRIED)):
+                refused = wait_asleep(0, asleep=asleep)
+                how = "asleep" if asleep and refused is None else "as CUDA does"
+                say(f"nvdec: {decoders} decoders, waiting {how}")
+                found = crew.count(chosen.seconds, decoders=decoders)
+                figures = {"frames_per_second": round(found.per_second), "cores": round(found.cores, 1)}
+                tried[f"{decoders}, waiting {how}"] = figures
+                if found.per_second > (case.per_second or 0.0):
+                    notes = {"decoders": decoders, "cores": figures["cores"], "waiting": how}
+                    case = replace(case, per_second=found.per_second, notes=notes)
+                yield replace(case, notes={**case.notes, "tried": dict(tried)})
         finally:
+            wait_asleep(0, asleep=False)
             crew.close()
     except FulltiltError as error:
-        yield Case(part="nvdec", key="nvdec", title=title, at_least=least, problem=said(error))
-        return
-    yield Case(part="nvdec", key="nvdec", title=title, per_second=rate, at_least=least)
+        yield replace(case, problem=said(error))
 
 
 def _both(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
-    # Feeding the engines takes cores too.
-    decoders = max(1, chosen.decoders - 2)
-    say(f"both: {decoders} decoders of the CPU, {chosen.engines} of the GPU")
-    title = f"CPU ({decoders}) and NVDEC ({chosen.engines}) together"
-    least = BOTH_AT_LEAST if chosen.targets else None
+    """The best of two numbers of the CPU's decoders: feeding the engines takes cores too."""
+    case = Case(
+        part="both",
+        key="both",
+        title="CPU and NVDEC together",
+        at_least=BOTH_AT_LEAST if chosen.targets else None,
+    )
+    tried: dict[str, int] = {}
     try:
         crew = Crew(_spread(paths, chosen.engines), device=chosen.device)
         try:
-            there, here = beside(_spread(paths, decoders), crew, chosen.seconds)
+            refused = wait_asleep(0)
+            for decoders in (max(1, chosen.decoders - 2), chosen.decoders):
+                say(f"both: {decoders} decoders of the CPU, {chosen.engines} of the GPU")
+                there, here = beside(_spread(paths, decoders), crew, chosen.seconds)
+                rate = there.per_second + here.per_second
+                tried[f"{decoders} of the CPU, {chosen.engines} of the GPU"] = round(rate)
+                if rate > (case.per_second or 0.0):
+                    notes = {
+                        "cpu_decoders": decoders,
+                        "nvdec_decoders": chosen.engines,
+                        "waiting": "asleep" if refused is None else f"as CUDA does ({refused})",
+                        "cpu_frames_per_second": round(there.per_second),
+                        "nvdec_frames_per_second": round(here.per_second),
+                        "cpu_cores": round(there.cores, 1),
+                        "nvdec_cores": round(here.cores, 1),
+                    }
+                    case = replace(case, per_second=rate, notes=notes)
+                yield replace(case, notes={**case.notes, "tried": dict(tried)})
         finally:
+            wait_asleep(0, asleep=False)
             crew.close()
     except FulltiltError as error:
-        yield Case(part="both", key="both", title=title, at_least=least, problem=said(error))
-        return
-    notes = {
-        "cpu_frames_per_second": round(there.per_second),
-        "nvdec_frames_per_second": round(here.per_second),
-    }
-    rate = there.per_second + here.per_second
-    yield Case(part="both", key="both", title=title, per_second=rate, at_least=least, notes=notes)
+        yield replace(case, problem=said(error))
 
 
 def _clips(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
-    """From videos with key frames close together, then from such as encoders make unless told otherwise."""
-    ground = Ground(
+    """From videos with key frames close together."""
+    return clips(paths, _ground(chosen), say)
+
+
+def _long(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
+    """What takes long, and no target needs: a DataLoader that decodes from the beginning, and clips of videos such as
+    encoders make unless told otherwise, where most that is decoded only leads up to a clip."""
+    ground = replace(_ground(chosen), part="long")
+    yield slowest(paths, ground, say)
+    with tempfile.TemporaryDirectory(prefix="long-", dir=paths[0].parent) as home:
+        far = make_videos(Path(home), replace(chosen.material, gop=LONG_GOP))
+        yield from clips(far, replace(ground, long=True, share=chosen.share), say)
+
+
+def _ground(chosen: Setting) -> Ground:
+    return Ground(
         frames=chosen.material.frames,
         size=chosen.size,
         batch=chosen.batch,
         workers=chosen.decoders,
         device=chosen.device,
         seconds=chosen.seconds,
+        settle_seconds=chosen.settle_seconds,
         targets=chosen.targets,
     )
-    share: float | None = None
-    for case in clips(paths, ground, say):
-        share = case.notes.get("gpu_share") if case.key == SHARED else share
-        yield case
-    with tempfile.TemporaryDirectory(prefix="long-", dir=paths[0].parent) as home:
-        far = make_videos(Path(home), replace(chosen.material, gop=LONG_GOP))
-        yield from clips(far, replace(ground, long=True, share=share), say)
 
 
 def _train(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
     course = Course.large() if chosen.targets else Course.small()
     folder = paths[0].parent / "train"
-    return training(folder, course, chosen.device, chosen.seconds, targets=chosen.targets, say=say)
+    return training(
+        folder,
+        course,
+        chosen.device,
+        chosen.seconds,
+        settle_seconds=chosen.settle_seconds,
+        targets=chosen.targets,
+        say=say,
+    )

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from fulltilt.bench.ground import said
-from fulltilt.bench.video.clips import settle
 from fulltilt.bench.video.figures import OF_LIMIT, Case
 from fulltilt.cache import CacheSettings
 from fulltilt.cache.video import build_videos
@@ -24,8 +23,6 @@ from fulltilt.recipes.video.data import SEGMENTS, make_videos
 from fulltilt.recipes.video.drawing import ACTIONS
 from fulltilt.recipes.video.loss import detection_loss
 from fulltilt.recipes.video.model import Detector
-
-_SETTLE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +67,14 @@ class Course:
 
 
 def training(
-    folder: Path, course: Course, device: str, seconds: float, *, targets: bool, say: Callable[[str], None]
+    folder: Path,
+    course: Course,
+    device: str,
+    seconds: float,
+    *,
+    settle_seconds: float,
+    targets: bool,
+    say: Callable[[str], None],
 ) -> Iterator[Case]:
     """The limit, taken before and after the others, and how near they come to it.
 
@@ -101,7 +105,7 @@ def training(
         least = OF_LIMIT if targets and key == "cached" else None
         case = Case(part="train", key=key, title=f"training on {shape} {title}", unit="clips", at_least=least)
         try:
-            rate, notes = _fed(step, _source(home, course, **options), course, device, seconds)
+            rate, notes = _fed(step, _source(home, course, **options), course, device, seconds, settle_seconds)
             case = replace(case, per_second=rate, notes=notes)
         except Exception as error:
             case = replace(case, problem=said(error))
@@ -162,10 +166,13 @@ def _again(batch: tuple[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         yield batch
 
 
-def _fed(step: _Step, source: VideoClips, course: Course, device: str, seconds: float) -> tuple[float, dict[str, Any]]:
-    """Clips per second with everything that the feed finds by itself, once it has."""
+def _fed(
+    step: _Step, source: VideoClips, course: Course, device: str, seconds: float, settle_seconds: float
+) -> tuple[float, dict[str, Any]]:
+    """Clips per second with what the feed has found by itself; where it was not done, with what it began with."""
     workers = course.workers
     with feed(source, batch_size=course.batch, shuffle=True, num_workers=workers, device=device) as batches:
+        first = batches.hosting.value.workers  # type: ignore[attr-defined]
 
         def stepped() -> Iterator[Any]:
             while True:
@@ -173,19 +180,28 @@ def _fed(step: _Step, source: VideoClips, course: Course, device: str, seconds: 
                     step(*batch)
                     yield batch
 
-        giving = stepped()
-        until = time.perf_counter() + (_SETTLE_SECONDS if device != "cpu" else 0.0)
-        settle(batches, giving, until - time.perf_counter())
-        while time.perf_counter() < until and getattr(batches, "decision", 0) is None:
+        giving, warm = stepped(), course.warm
+        until = time.perf_counter() + settle_seconds
+        while time.perf_counter() < until and not _is_settled(batches):
             next(giving)
-        rate = _rate(lambda *_: None, giving, device, seconds, course.warm)
+        settled = not settle_seconds or _is_settled(batches)
+        if not settled:  # a number that is being tried may be one that is too small
+            batches.resize(first)  # type: ignore[attr-defined]
+            warm += 2 * first
+        rate = _rate(lambda *_: None, giving, device, seconds, warm)
         stats, frames = batches.stats(), source.frames
         notes = {name: stats.get(name) for name in ("workers", "worker_kind", "gpu_share", "bottleneck")}
         split = getattr(batches, "split", None)
         notes["decoder_threads"] = None if split is None else split.value.threads
+        notes["settled"] = settled
         if frames.given:
             notes["decoded_per_frame"] = round(frames.decoded / frames.given, 2)
         return rate, {name: value for name, value in notes.items() if value is not None}
+
+
+def _is_settled(batches: Any) -> bool:
+    """It looks for nothing any more."""
+    return bool(getattr(batches, "is_settled", True)) and getattr(batches, "decision", 0) is not None
 
 
 def _rate(
