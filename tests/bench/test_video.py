@@ -13,7 +13,7 @@ from fulltilt.bench.video import clips, contest, run, training
 from fulltilt.bench.video.clips import LENGTH, PerItem
 from fulltilt.bench.video.figures import Case, VideoBench
 from fulltilt.bench.video.material import GOP, Material, make_videos
-from fulltilt.bench.video.rates import Crew, beside
+from fulltilt.bench.video.rates import Counted, Crew, beside
 from fulltilt.bench.video.run import parts_of, setting
 from fulltilt.bench.video.table import lines
 from fulltilt.cli.bench import bench
@@ -215,6 +215,46 @@ def test_rates_are_of_whole_rounds(monkeypatch, workers, seconds, batches):
 
     assert clips.rate_of(coming(), "cpu", seconds, workers=workers) == pytest.approx(40.0)
     assert len(taken) == batches
+
+
+class CannedCrew:
+    """So many frames a second by how many decoders there are."""
+
+    rates = {7: 2000.0, 14: 2700.0, 28: 2600.0}  # noqa: RUF012  # of a class that nobody changes
+
+    def __init__(self, paths, *, device, quality="exact"):
+        self.decoders = len(paths)
+
+    def count(self, seconds, *, decoders=None):
+        return Counted(frames=int(self.rates[decoders or self.decoders] * seconds), seconds=seconds, cores=1.5)
+
+    def close(self):
+        pass
+
+
+def test_the_best_number_of_sessions_is_the_one_for_both(paths, monkeypatch):
+    asked = []
+
+    def beside(cpu, crew, seconds):
+        asked.append((len(cpu), crew.decoders))
+        return Counted(frames=len(cpu) * 200, seconds=1.0, cores=9.0), crew.count(1.0)
+
+    monkeypatch.setattr(run, "Crew", CannedCrew)
+    monkeypatch.setattr(run, "beside", beside)
+    monkeypatch.setattr(run, "wait_asleep", lambda _, *, asleep=True: None)
+    chosen = run.Setting(
+        material=SMALL, device="cuda:0", decoders=16, engines=7, size=32, batch=4, seconds=1.0, targets=True
+    )
+    *earlier, nvdec = run._nvdec(chosen, paths, lambda _: None)
+    assert len(earlier) == 3, "each trial is told at once"
+    assert nvdec.met
+    assert (nvdec.per_second, nvdec.notes["decoders"]) == (2700.0, 14)
+    assert nvdec.notes["tried"]["7, waiting asleep"] == {"frames_per_second": 2000, "cores": 1.5}
+    assert nvdec.notes["tried"].keys() == {"14, waiting as CUDA does", *(f"{n}, waiting asleep" for n in (7, 14, 28))}
+    *_, both = run._both(run._wiser(chosen, nvdec), paths, lambda _: None)
+    assert asked == [(14, 14), (16, 14)]
+    assert both.per_second == 16 * 200 + 2700
+    assert (both.notes["cpu_decoders"], both.notes["cpu_frames_per_second"]) == (16, 3200)
 
 
 def test_what_was_measured_is_kept_at_once(monkeypatch):
