@@ -1,11 +1,13 @@
 """For all tests: Triton's interpreter where there is no GPU, property tests that are the same on every run, one thread
-for each, and a clock that busy cores don't slow down.
+for each, a clock that busy cores don't slow down, and the last words of processes that failed.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
+from collections.abc import Generator
 from importlib import metadata
 from pathlib import Path
 
@@ -29,6 +31,25 @@ def _gpu_is_usable() -> bool:
 # Triton decides at its first import, whoever causes it, so this can't wait until the kernels are tested.
 if not _gpu_is_usable():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where a test fails by a process that it ran (`check=True`, `timeout=`), show what that process said.
+
+    The error alone names only the command and its exit status: a rare failure would be one that nobody can explain.
+    """
+    report = yield
+    error = call.excinfo.value if call.excinfo else None
+    while error is not None:
+        if isinstance(error, subprocess.CalledProcessError | subprocess.TimeoutExpired):
+            for stream, said in (("stdout", error.stdout), ("stderr", error.stderr)):
+                text = said.decode(errors="replace") if isinstance(said, bytes) else said
+                report.sections.append((f"{stream} of the process", text or "(nothing, or not captured)"))
+        error = error.__cause__ or error.__context__
+    return report
 
 
 class Hours:
