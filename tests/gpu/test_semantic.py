@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -72,11 +73,19 @@ from fulltilt.launch.apply import install
 notes = []
 if sys.argv[2] == "moved":
     install({"augment": True}, notes)
-found = [(images.is_cuda, images.cuda(), labels) for (images, labels), _ in zip(loader, range(40))]
-images = torch.cat([one for _, one, _ in found]).float()
+torch.manual_seed(0)  # of the order, the workers and the GPU's draws
+images, sums, squares = None, [], []
+for images, _ in loader:
+    sums.append(images.cuda().double().mean((2, 3)))
+    squares.append(images.cuda().double().square().mean((2, 3)))
+sums, squares = torch.cat(sums), torch.cat(squares)
+mean = sums.mean(0)
+around = squares - 2 * mean * sums + mean**2  # each image's share in the variance
+std = around.mean(0).sqrt()
 print(json.dumps({
-    "on_gpu": found[0][0], "notes": notes, "shape": list(found[0][1].shape), "dtype": str(found[0][1].dtype),
-    "mean": images.mean((0, 2, 3)).tolist(), "std": images.std((0, 2, 3)).tolist(),
+    "on_gpu": images.is_cuda, "notes": notes, "shape": list(images.shape), "dtype": str(images.dtype),
+    "mean": mean.tolist(), "mean_error": (sums.std(0) / len(sums) ** 0.5).tolist(),
+    "std": std.tolist(), "std_error": (around.std(0) / (2 * std) / len(sums) ** 0.5).tolist(),
 }))
 """
 
@@ -98,13 +107,31 @@ def looked(folder: Path, version: str, how: str) -> dict[str, Any]:
     return found
 
 
+LEVELS = {"v1": 1.8, "v2": 0.5}
+"""By which the transforms' images may be darker, of 255: Pillow cuts off half a level on average in each step of
+ColorJitter but hue (v1 has three, v2 one for half of the images), and v1's steps cut to the range of bytes one by one,
+another 0.3."""
+SIGMAS = 4.0
+"""Seeds are fixed: it fails always or never."""
+
+
 def test_batches_come_from_the_gpu_and_look_alike(tmp_path: Path, version: str) -> None:
+    """All images once, as they are and moved.
+
+    An image's mean has a standard deviation of 0.49 (v1: mostly brightness) or 0.27, so that the two means of 4096 are
+    0.011 or 0.006 apart by chance; the spread 0.5 or 0.3 %. Interpolated where Pillow takes the nearest pixel, v2 may
+    lose 3 % of it.
+    """
     before, after = (looked(tmp_path, version, how) for how in ("as is", "moved"))
     assert after["notes"] == []
     assert (before["on_gpu"], after["on_gpu"]) == (False, True)
     assert (after["shape"], after["dtype"]) == (before["shape"], before["dtype"])
-    assert after["mean"] == pytest.approx(before["mean"], abs=0.08)
-    assert after["std"] == pytest.approx(before["std"], rel=0.08)
+    for channel, std in enumerate((0.229, 0.224, 0.225)):
+        for what, bias in (("mean", LEVELS[version] / 255 / std), ("std", 0.03 * before["std"][channel])):
+            ours, theirs = after[what][channel], before[what][channel]
+            error = math.hypot(after[f"{what}_error"][channel], before[f"{what}_error"][channel])
+            assert abs(ours - theirs) <= SIGMAS * error + bias, (what, channel, ours, theirs, error)
+            assert SIGMAS * error + bias <= 0.08, "as fine as it has to be"
 
 
 def test_it_trains_as_well(tmp_path: Path, version: str) -> None:

@@ -64,13 +64,84 @@ def test_what_is_not_known_stays_with_all_that_comes_before_it() -> None:
     assert found.stay == 1
 
 
+def options(found: Chain | None) -> list[set[str]]:
+    """Of each pass, those that tell it from the others."""
+    assert found is not None
+    told = {
+        "size", "random_crop", "rotation_degrees", "horizontal_flip_prob", "quarter_turn_prob", "brightness",
+        "contrast", "hue", "gray_prob", "invert_prob", "solarize_prob", "blur_prob", "normalize",
+    }  # fmt: skip
+    return [told & one.options.keys() for one in found.passes]
+
+
 def test_another_order_or_a_probability_takes_more_passes() -> None:
-    found = chain(ROTATION, RESIZED, tv("RandomApply", transforms=[JITTER], p=0.8), to_tensor(), normalize())
+    found = chain(RESIZED, ROTATION, tv("RandomApply", transforms=[JITTER], p=0.8), to_tensor(), normalize())
     assert found is not None
     assert [one.probability for one in found.passes] == [1.0, 1.0, 0.8, 1.0]
-    assert [set(one.options) & {"rotation_degrees", "size", "hue", "normalize"} for one in found.passes] == [
-        {"rotation_degrees"}, {"size"}, {"hue"}, {"normalize"},
-    ]  # fmt: skip
+    assert options(found) == [{"size"}, {"rotation_degrees"}, {"brightness", "contrast", "hue"}, {"normalize"}]
+
+
+CROP = tv("RandomCrop", size=(32, 32), padding=[4], fill=0, pad_if_needed=False, padding_mode="constant")
+BRIGHT = tv("ColorJitter", brightness=(0.6, 1.4), contrast=None, saturation=None, hue=None)
+CONTRAST = tv("ColorJitter", brightness=None, contrast=(0.6, 1.4), saturation=None, hue=None)
+HUE = tv("ColorJitter", brightness=None, contrast=None, saturation=None, hue=(-0.1, 0.1))
+ONE_WAY = tv("RandomRotation", degrees=[0.0, 30.0], expand=False, center=None, fill=0)
+WHITE = tv("RandomRotation", degrees=[-9.0, 9.0], expand=False, center=None, fill=255)
+BLUR = tv("GaussianBlur", kernel_size=(9, 9), sigma=(0.1, 2.0))
+SOLARIZE = tv("RandomSolarize", p=0.2, threshold=128)
+INVERT = tv("RandomInvert", p=0.5)
+GRAY = tv("RandomGrayscale", p=0.5)
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        # A crop that is turned has empty corners, where one pass would show what lies beside it.
+        ([RESIZED, ROTATION], [{"size"}, {"rotation_degrees"}]),
+        ([CROP, flip(), ROTATION], [{"random_crop", "horizontal_flip_prob"}, {"rotation_degrees"}]),
+        ([tv("Resize", size=(64, 64)), ROTATION], [{"size", "rotation_degrees"}]),
+        # What is filled in before colours change is changed with the picture.
+        ([ROTATION, CONTRAST], [{"rotation_degrees"}, {"contrast"}]),
+        ([CROP, INVERT], [{"random_crop"}, {"invert_prob"}]),
+        ([WHITE, BRIGHT], [{"rotation_degrees"}, {"brightness"}]),
+        ([ROTATION, BRIGHT], [{"rotation_degrees", "brightness"}]),  # black stays black
+        ([WHITE, HUE], [{"rotation_degrees", "hue"}]),
+        ([CONTRAST, ROTATION], [{"contrast", "rotation_degrees"}]),
+        # A flip after a turn to one side makes it one to the other.
+        ([ONE_WAY, flip()], [{"rotation_degrees"}, {"horizontal_flip_prob"}]),
+        ([flip(), ONE_WAY], [{"horizontal_flip_prob", "rotation_degrees"}]),
+        ([ROTATION, flip()], [{"rotation_degrees", "horizontal_flip_prob"}]),
+        # Colours in the order that a pass has for them.
+        ([BRIGHT, GRAY], [{"brightness", "gray_prob"}]),
+        ([HUE, GRAY], [{"hue"}, {"gray_prob"}]),
+        ([SOLARIZE, CONTRAST], [{"solarize_prob"}, {"contrast"}]),
+        ([BLUR, SOLARIZE], [{"blur_prob"}, {"solarize_prob"}]),
+    ],
+)  # fmt: skip
+def test_one_pass_only_where_it_has_the_same_effect(members: list[Any], expected: list[set[str]]) -> None:
+    assert options(chain(*members, to_tensor())) == expected
+
+
+@pytest.mark.parametrize(
+    "before", [ROTATION, tv("RandomApply", transforms=[BRIGHT], p=0.8), BLUR], ids=lambda one: type(one).__name__
+)
+def test_what_is_done_to_images_before_they_are_of_one_size_stays(before: Any) -> None:
+    found = chain(before, RESIZED, flip(), to_tensor())
+    assert found is not None
+    assert found.stay == 1
+
+
+def test_a_rotation_turns_the_way_that_it_is_told_to() -> None:
+    """torchvision's counterclockwise, and its RandomAffine as GPUAugmentation does."""
+    move = known_torchvision.known(ONE_WAY)
+    assert move is not None
+    assert move.options["rotation_degrees"] == (-30.0, 0.0)
+    move = known_torchvision.known(
+        tv("RandomAffine", degrees=[0.0, 30.0], translate=None, scale=None, shear=None, fill=0, center=None)
+    )
+    assert move is not None
+    assert move.options["rotation_degrees"] == (0.0, 30.0)
+    assert known_albumentations.known(al("Rotate", limit=(0, 30), border_mode=0)) is None
 
 
 @pytest.mark.parametrize(
@@ -134,6 +205,14 @@ def test_albumentations() -> None:
         "translate": (0.1, 0.2), "scale": (0.9, 1.1), "rotation_degrees": (-15.0, 15.0), "fill": "reflect",
     }  # fmt: skip
     assert known_albumentations.known(al("RandomCrop", height=3, width=4, p=0.5)) is None
+    rotate = al("Rotate", limit=(-15, 15), border_mode=4)
+    turned = chain_of([al("RandomCrop", height=24, width=24), rotate, members[-1]], known_albumentations.known)
+    assert options(turned) == [{"random_crop"}, {"rotation_degrees"}], "reflected at the crop's sides"
+    for size, expected in (((160, 160), 0), ((160, 192), 1)):  # turned by 90°, the sides are exchanged
+        crop = al("RandomResizedCrop", size=size, scale=(0.5, 1.0), ratio=(0.75, 1.33))
+        turned = chain_of([al("RandomRotate90", p=0.4), crop, members[-1]], known_albumentations.known)
+        assert turned is not None
+        assert turned.stay == expected
     boxed = al("Compose", transforms=members, processors={"bboxes": object()})
     assert known_albumentations.members(boxed) is None
 

@@ -5,13 +5,15 @@
 What can be moved is the longest tail of the members of which each is known; those before it stay in the workers, in
 their order. A tail has to turn the image into a tensor: what a worker then hands over are bytes, not floats.
 
-One pass of GPUAugmentation does crop, geometry, colour, blur, normalisation and erasing, in that order. Members that
-come in another order, twice, or with a probability that the pass has no setting for, begin a further pass.
+One pass of GPUAugmentation does crop, geometry, colour, blur, normalisation and erasing, in that order, and fills what
+lies outside the image last. Members that come in another order, twice, or with a probability that the pass has no
+setting for, begin a further pass; so do those that a pass does, but not to the same effect: it turns a crop together
+with what lies beside it, where theirs has empty corners.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,11 +29,21 @@ _AFTER: Mapping[Kind, frozenset[Kind]] = {
     "crop": frozenset({"flip", "colour"}),
     "move": frozenset({"crop", "flip", "colour"}),
     "flip": frozenset({"crop", "move", "flip", "colour", "blur"}),
-    "colour": frozenset({"crop", "move", "flip", "colour", "blur"}),
+    "colour": frozenset({"crop", "move", "flip", "colour"}),
     "blur": frozenset({"crop", "move", "flip", "colour"}),
     "normalize": frozenset({"crop", "move", "flip", "colour", "blur"}),
     "erase": frozenset({"crop", "move", "flip", "colour", "blur", "normalize"}),
 }
+_COLOURS = (
+    "brightness", "contrast", "saturation", "gray_prob", "invert_prob", "hue", "gamma", "solarize_prob",
+    "posterize_prob",
+)  # fmt: skip
+"""In the order in which a pass does them."""
+_LEAVE_GRAY = frozenset({"saturation", "hue", "gray_prob"})
+_LEAVE_BLACK = _LEAVE_GRAY | {"brightness", "solarize_prob", "posterize_prob"}
+"""Colours that leave a gray, and those that leave black, as it is."""
+_NEARLY = 0.01
+"""Of ratios that are written with a few digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +124,7 @@ def _passes(moves: Sequence[Move]) -> tuple[tuple[Pass, ...], bool] | None:
             return None
         if "erase" in kinds:
             return None  # what is erased is written last
-        joins = move.probability >= 1.0 and not move.options.keys() & options.keys() and kinds <= _AFTER[move.kind]
+        joins = _joins(move, options, kinds)
         if not joins:
             if move.kind in ("normalize", "erase") and move.probability < 1.0:
                 return None
@@ -128,7 +140,43 @@ def _passes(moves: Sequence[Move]) -> tuple[tuple[Pass, ...], bool] | None:
     if not tensor or ("normalize" in kinds and not floats):
         return None
     done += [Pass(options=options)] if options or not done else []
-    return (tuple(done), floats) if all(_is_allowed(one.options) for one in done) else None
+    return (tuple(done), floats) if all(_is_allowed(one.options) for one in done) and _are_of_one_size(done) else None
+
+
+def _joins(move: Move, options: Mapping[str, Any], kinds: Set[Kind]) -> bool:
+    """Whether a pass with these options does this, too, as if it came after them."""
+    if move.probability < 1.0 or move.options.keys() & options.keys() or not kinds <= _AFTER[move.kind]:
+        return False
+    if move.kind == "move":
+        return not options.keys() & {"random_crop", "random_resized_crop"}
+    if move.kind == "flip":  # a pass flips before it turns, and turned the other way is what a flip makes of it
+        low, high = options.get("rotation_degrees", (0.0, 0.0))
+        return bool(low == -high) and not ("move" in kinds and "quarter_turn_prob" in move.options)
+    if move.kind == "crop":
+        return "quarter_turn_prob" not in options or _turns_into_itself(move.options)
+    return move.kind != "colour" or _colours_join(move.options.keys() & set(_COLOURS), options)
+
+
+def _turns_into_itself(crop: Mapping[str, Any]) -> bool:
+    """Width and height could be exchanged."""
+    height, width = crop.get("size") or crop["random_crop"]
+    low, high = crop.get("crop_ratio", (1.0, 1.0))
+    return bool(height == width and abs(low * high - 1.0) < _NEARLY)
+
+
+def _colours_join(names: Iterable[str], options: Mapping[str, Any]) -> bool:
+    """In the pass's order, and without effect on what it fills with."""
+    places = [_COLOURS.index(name) for name in names]
+    before = [place for place, name in enumerate(_COLOURS) if name in options]
+    fill = options.get("fill", "none")
+    left = set(names) <= (_LEAVE_BLACK if fill == 0.0 else _LEAVE_GRAY)
+    return max(before, default=-1) < min(places) and (isinstance(fill, str) or left)
+
+
+def _are_of_one_size(passes: Sequence[Pass]) -> bool:
+    """Where a crop makes them so, it has to be the first pass's: others take no images of different sizes."""
+    sized = [bool(one.options.keys() & {"size", "random_crop"}) for one in passes]
+    return sized[0] or not any(sized)
 
 
 def _is_allowed(options: Mapping[str, Any]) -> bool:

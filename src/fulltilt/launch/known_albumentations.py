@@ -54,19 +54,20 @@ def _crop(one: Any) -> Move | None:
 
 
 def _rotate(one: Any) -> Move | None:
-    if getattr(one, "crop_border", False):
+    low, high = _range(one.limit)
+    if getattr(one, "crop_border", False) or low != -high:  # which way it turns depends on the version
         return None
-    return _often("move", {"rotation_degrees": _range(one.limit), "fill": _border(one)}, one)
+    return _often("move", {"rotation_degrees": (low, high), "fill": _border(one)}, one)
 
 
 def _shift_scale_rotate(one: Any) -> Move | None:
-    across, down = _range(one.shift_limit_x), _range(one.shift_limit_y)
-    if across[0] != -across[1] or down[0] != -down[1]:
+    across, down, turn = _range(one.shift_limit_x), _range(one.shift_limit_y), _range(one.rotate_limit)
+    if any(low != -high for low, high in (across, down, turn)):
         return None
     options = {
         "translate": (across[1], down[1]),
         "scale": _range(one.scale_limit),
-        "rotation_degrees": _range(one.rotate_limit),
+        "rotation_degrees": turn,
         "fill": _border(one),
     }
     return _often("move", options, one)

@@ -64,7 +64,8 @@ def _rotation(one: Any) -> Move | None:
     fill = _fill(one)
     if one.expand or one.center is not None or fill is None:
         return None
-    return Move(kind="move", options={"rotation_degrees": _range(one.degrees), "fill": fill})
+    low, high = _range(one.degrees)
+    return Move(kind="move", options={"rotation_degrees": (-high, -low), "fill": fill})  # it turns counterclockwise
 
 
 def _affine(one: Any) -> Move | None:
