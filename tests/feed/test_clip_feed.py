@@ -328,3 +328,16 @@ def test_a_change_is_not_judged_before_it_arrives():
     assert sharing.share == tried
     give(60, tried)
     assert sharing.share != tried or sharing.decisions[0] is not None
+
+
+def test_a_search_that_is_ended_by_hand(paths, engines, monkeypatch):
+    with shared(monkeypatch, clips(paths), None) as batches:
+        given = iter(batches)
+        next(given)
+        batches._sharing.balance.share_tuner.observe(10.0, 0.9)  # the first share, of the CPU alone
+        batches._sharing.balance.share_tuner.observe(5.0, 0.9)
+        assert not batches.is_settled
+        batches.settle()
+        assert batches.is_settled
+        assert batches.stats()["gpu_share"] == batches.share_decision.value == 0.0
+        assert len([next(given)]) == 1

@@ -54,6 +54,26 @@ def test_few_trials():
     assert len(decision.evidence["trials"]) <= 9
 
 
+def test_ended_by_hand_it_stays_with_the_best_so_far():
+    tuner, machine = ShareTuner(), {"limit": 6800, "decoders": 140, "cost": 1e-6, "engine": 98}
+    rates = {}
+    for _ in range(4):
+        rates[tuner.share] = simulated(tuner.share, **machine)[0]
+        tuner.observe(*simulated(tuner.share, **machine))
+    assert tuner.decision is None, "it would go on"
+    tuner.settle()
+    assert tuner.decision is not None
+    assert tuner.decision.value == tuner.share == max(rates, key=rates.get)
+    assert tuner.observe(1.0, 0.9) == tuner.share
+
+
+def test_ended_before_it_has_begun():
+    tuner = ShareTuner()
+    tuner.settle()
+    assert tuner.decision is not None
+    assert tuner.share == 0.0
+
+
 def test_goes_on_beyond_the_share_at_which_nothing_waits():
     """Decoders that just keep up hold up the launching thread: with less to do for them, training is faster still."""
     shares = [0.0, 0.5, 0.75, 0.875, 1.0]

@@ -108,6 +108,13 @@ class Balance:
         """The GPU decodes nothing from now on."""
         self.share_tuner = None
 
+    def settle(self) -> None:
+        """Look no further: the best share that was tried, and as many decoders as there are."""
+        if self.share_tuner is not None:
+            self.share_tuner.settle()
+        if self.tuner is not None and not self.tuner.settled:
+            self.tuner.settle(self.workers, "the search was ended by hand")
+
     def observe(self, seen: Seen) -> None:
         """Hear what the present settings gave; `workers` and `share` are those to go on with."""
         before = self.workers, self.share

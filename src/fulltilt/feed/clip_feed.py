@@ -92,6 +92,13 @@ class ClipFeed(DatasetFeed):
         """Neither the number of workers nor the GPU's share is being looked for."""
         return self._sharing.balance.state == "settled"
 
+    def settle(self) -> None:
+        """Look no further: go on with the best share that was tried, and as many workers as there are."""
+        self._check_open()
+        self._sharing.settle()
+        if self._sharing.share is not None:
+            self._set_share(self._sharing.share)
+
     def resize(self, workers: int) -> None:
         """Go on with another number of workers, chosen by hand, and the GPU's share as it is."""
         self._check_open()

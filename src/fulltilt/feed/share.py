@@ -106,6 +106,16 @@ class ShareTuner:
             self.share = following
         return self.share
 
+    def settle(self) -> None:
+        """End the search with the best of what was tried."""
+        if self.decision is not None:
+            return
+        if not self._trials:
+            self.decision = Decision(value=self.share, reason="ended before anything was tried")
+            return
+        chosen = self._chosen()
+        self.share, self.decision, self.expected_rate = chosen.share, self._decide(chosen), chosen.rate
+
     def _chosen(self) -> ShareTrial:
         best = max(trial.rate for trial in self._trials.values())
         return min((t for t in self._trials.values() if t.rate >= best * (1 - _SAME)), key=lambda t: t.share)

@@ -52,6 +52,12 @@ class Sharing:
         self.balance.without_share()
         self.share = None
 
+    def settle(self) -> None:
+        """Look no further."""
+        self.balance.settle()
+        self._arriving = self._arriving or self.balance.share != self.share
+        self.share = self.balance.share
+
     def saw(self, samples: int, waited: float, share: float) -> None:
         """The loop was given a batch that was begun with this share, after so many seconds of waiting."""
         if not self.balance.adapts:

@@ -19,6 +19,8 @@ LENGTH = 16
 _LINES = 256
 _WARM = 0.4
 """Of the time that is measured, before it."""
+_AHEAD = 3
+"""Batches for each worker that may be under way: asked for, made, on their way to the device."""
 
 
 class PerItem(Dataset[torch.Tensor]):
@@ -115,20 +117,37 @@ def feed_rate(
                 yield from batches
 
         giving = iter(endless())
-        settle(batches, giving, settle_seconds)
+        settled = settle(batches, giving, settle_seconds)
         rate = rate_of(giving, device, seconds, workers=workers)
         hosting, share = batches.hosting.value, batches.stats().get("gpu_share")  # type: ignore[attr-defined]
         notes: dict[str, Any] = {"workers": workers, "worker_kind": hosting.kind}
         if source.frames.given:
             notes["decoded_per_frame"] = round(source.frames.decoded / source.frames.given, 2)
-        return rate, notes if share is None else {**notes, "gpu_share": share}
+        return rate, notes if share is None else {**notes, "gpu_share": share, "settled": settled}
 
 
-def settle(batches: Any, giving: Iterator[Any], seconds: float) -> None:
-    """Take batches until the feed has found its balance, if it looks for one; at most for so long."""
+def settle(batches: Any, giving: Iterator[Any], seconds: float) -> bool:
+    """Take batches until the feed has found its balance, at most for so long; whether it was done by then.
+
+    Where it was not, it goes on with the best that it has tried, and what was begun otherwise is used up.
+    """
     until = time.perf_counter() + seconds
-    while time.perf_counter() < until and not getattr(batches, "is_settled", True):
+    while time.perf_counter() < until and not is_settled(batches):
         next(giving)
+    done = not seconds or is_settled(batches)
+    if not done:
+        workers = batches.hosting.value.workers
+        batches.settle() if hasattr(batches, "settle") else batches.resize(workers)
+        for _ in range(_AHEAD * max(1, workers)):
+            next(giving)
+    return done
+
+
+def is_settled(batches: Any) -> bool:
+    """It looks neither for a share of the GPU nor for a number of workers."""
+    if hasattr(batches, "is_settled"):
+        return bool(batches.is_settled)
+    return batches.decision is not None
 
 
 def loader_rate(

@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 
 from fulltilt.bench.ground import said
+from fulltilt.bench.video.clips import rate_of, settle
 from fulltilt.bench.video.figures import OF_LIMIT, Case
 from fulltilt.cache import CacheSettings
 from fulltilt.cache.video import build_videos
@@ -98,23 +99,47 @@ def training(
         yield replace(limit, problem=said(error))
         return
     yield limit
-    found: list[Case] = []
-    ways = (("cached", "from cached clips", {"cache": cache}), ("files", "from files", {"quality": "fast"}))
-    for key, title, options in ways:
-        say(f"train: {key}")
-        least = OF_LIMIT if targets and key == "cached" else None
-        case = Case(part="train", key=key, title=f"training on {shape} {title}", unit="clips", at_least=least)
+    cached = _Way(
+        key="cached", title="from cached clips", options={"cache": cache}, least=OF_LIMIT if targets else None
+    )
+    files = _Way(key="files", title="from files", options={"quality": "fast"})
+
+    def measured(way: _Way) -> Case:
+        say(f"train: {way.key}")
+        case = Case(
+            part="train", key=way.key, title=f"training on {shape} {way.title}", unit="clips", at_least=way.least
+        )
         try:
-            rate, notes = _fed(step, _source(home, course, **options), course, device, seconds, settle_seconds)
-            case = replace(case, per_second=rate, notes=notes)
+            rate, notes = _fed(step, _source(home, course, **way.options), course, device, seconds, way, settle_seconds)
         except Exception as error:
-            case = replace(case, problem=said(error))
-        found.append(case)
-        yield _against(limit, case)
+            return replace(case, problem=said(error))
+        return replace(case, per_second=rate, notes=notes)
+
+    found: list[Case] = []
+    for way in (cached, files):
+        found.append(measured(way))
+        yield _against(limit, found[-1])
     again = _rate(step, _again(resident), device, seconds, course.warm)
     limit = replace(limit, per_second=max(limit.per_second or 0.0, again))
     yield limit
     yield from (_against(limit, case) for case in found)
+    if device != "cpu":
+        shared = replace(files, key="files_shared", title="from files, NVDEC beside the CPU", share="auto", patience=3)
+        yield _against(limit, measured(shared))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """Where clips come from."""
+
+    key: str
+    title: str
+    options: dict[str, Any]
+    share: float | Literal["auto"] = 0.0
+    """The GPU's, of decoding."""
+    patience: int = 1
+    """How many times as long as others it may look for its balance: clips are long, and so is each trial."""
+    least: float | None = None
 
 
 def _against(limit: Case, case: Case) -> Case:
@@ -167,28 +192,33 @@ def _again(batch: tuple[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _fed(
-    step: _Step, source: VideoClips, course: Course, device: str, seconds: float, settle_seconds: float
+    step: _Step,
+    source: VideoClips,
+    course: Course,
+    device: str,
+    seconds: float,
+    way: _Way,
+    settle_seconds: float,
 ) -> tuple[float, dict[str, Any]]:
-    """Clips per second with what the feed has found by itself; where it was not done, with what it began with."""
-    workers = course.workers
-    with feed(source, batch_size=course.batch, shuffle=True, num_workers=workers, device=device) as batches:
-        first = batches.hosting.value.workers  # type: ignore[attr-defined]
+    """Clips per second with what the feed finds by itself, or has tried so far."""
+    with feed(
+        source,
+        batch_size=course.batch,
+        shuffle=True,
+        num_workers=course.workers,
+        device=device,
+        gpu_share=way.share,
+    ) as batches:
 
         def stepped() -> Iterator[Any]:
             while True:
-                for batch in batches:
-                    step(*batch)
-                    yield batch
+                for images, labels in batches:
+                    step(images, labels)
+                    yield images
 
-        giving, warm = stepped(), course.warm
-        until = time.perf_counter() + settle_seconds
-        while time.perf_counter() < until and not _is_settled(batches):
-            next(giving)
-        settled = not settle_seconds or _is_settled(batches)
-        if not settled:  # a number that is being tried may be one that is too small
-            batches.resize(first)  # type: ignore[attr-defined]
-            warm += 2 * first
-        rate = _rate(lambda *_: None, giving, device, seconds, warm)
+        giving = stepped()
+        settled = settle(batches, giving, way.patience * settle_seconds)
+        rate = rate_of(giving, device, seconds, workers=batches.stats()["workers"])
         stats, frames = batches.stats(), source.frames
         notes = {name: stats.get(name) for name in ("workers", "worker_kind", "gpu_share", "bottleneck")}
         split = getattr(batches, "split", None)
@@ -197,11 +227,6 @@ def _fed(
         if frames.given:
             notes["decoded_per_frame"] = round(frames.decoded / frames.given, 2)
         return rate, {name: value for name, value in notes.items() if value is not None}
-
-
-def _is_settled(batches: Any) -> bool:
-    """It looks for nothing any more."""
-    return bool(getattr(batches, "is_settled", True)) and getattr(batches, "decision", 0) is not None
 
 
 def _rate(
