@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -284,6 +286,52 @@ def test_training_is_held_against_the_better_limit(tmp_path, monkeypatch):
     ]  # fmt: skip
     assert told[-1].problem == "RuntimeError: out of luck"
     assert told[-2].met is False
+
+
+def test_training_from_files_without_and_with_the_gpu(tmp_path, monkeypatch):
+    """The share is looked for last, and for longer: trials take long."""
+    asked = []
+
+    def fed(step, source, course, device, seconds, way, settle_seconds):
+        asked.append((way.key, way.share, way.patience * settle_seconds))
+        return {"cached": 9.8, "files": 5.0, "files_shared": 6.0}[way.key], {}
+
+    monkeypatch.setattr(training, "_rate", lambda *_: 10.0)
+    monkeypatch.setattr(training, "_fed", fed)
+    monkeypatch.setattr(training, "_Step", lambda *_: None)
+    monkeypatch.setattr(training, "_resident", lambda *_: None)
+    course = training.Course.small()
+    told = training.training(tmp_path, course, "cuda:0", 0.1, settle_seconds=20.0, targets=True, say=lambda _: None)
+    cases = {case.key: case for case in told}
+    assert asked == [("cached", 0.0, 20.0), ("files", 0.0, 20.0), ("files_shared", "auto", 60.0)]
+    assert {key: case.times for key, case in cases.items()} == {
+        "limit": None, "cached": pytest.approx(0.98), "files": 0.5, "files_shared": 0.6,
+    }  # fmt: skip
+    assert [case.met for case in cases.values()] == [None, True, None, None]
+
+
+class FeedThatLooks:
+    """For its workers' number, for ever."""
+
+    decision = None
+    hosting = SimpleNamespace(value=SimpleNamespace(workers=3))
+
+    def __init__(self):
+        self.resized = []
+
+    def resize(self, workers):
+        self.resized.append(workers)
+
+
+def test_a_search_that_takes_too_long_is_ended():
+    batches, taken = FeedThatLooks(), []
+    giving = (taken.append(number) for number in itertools.count())
+    assert not clips.settle(batches, giving, 0.01)
+    assert batches.resized == [3]
+    before = len(taken)
+    batches.decision = 5
+    assert clips.settle(batches, giving, 0.01)
+    assert len(taken) == before
 
 
 def test_the_command(tmp_path, monkeypatch):
