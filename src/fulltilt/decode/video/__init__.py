@@ -9,6 +9,7 @@ device    the same with frames on a GPU
 nvdec     its video engines (PyNvVideoCodec)
 limits    what they decode, as the driver says
 colour    NV12 to RGB of any size, as the CPU's path gives it
+waiting   threads that wait for the GPU without a core
 """
 
 from __future__ import annotations
