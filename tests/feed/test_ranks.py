@@ -9,6 +9,9 @@ import json, os, sys, torch
 import torch.distributed as dist
 from fulltilt.feed import feed
 dist.init_process_group("gloo")
+# Gloo's connecting fails if the other side has left already, and this one may have lost its core meanwhile. Training
+# has the ranks wait for each other at once; a feed alone never does.
+dist.barrier()
 it = feed(torch.arange(50), batch_size=4, shuffle=True, seed=3, device="cpu")
 epochs = [[batch.tolist() for (batch,) in it] for _ in range(2)]
 with open(os.path.join(sys.argv[1], f"{dist.get_rank()}.json"), "w") as file:
