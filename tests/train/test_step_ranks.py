@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 
@@ -18,8 +17,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from fulltilt.train import HybridPrecisionTrainer
 
-rank, port, room, fails_at, out = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+rank, meeting, room, fails_at, out = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
 
 class Small(nn.Sequential):
     calls = 0
@@ -49,19 +48,13 @@ dist.destroy_process_group()
 """
 
 
-def free_port():
-    with socket.socket() as it:
-        it.bind(("127.0.0.1", 0))
-        return it.getsockname()[1]
-
-
 def on_two(folder, room, fails_at=0, *more):
-    script, port = folder / "script.py", free_port()
+    script, meeting = folder / "script.py", folder / "meeting"
     script.write_text(SCRIPT)
     outs = [folder / f"{rank}.pt" for rank in range(2)]
     running = [
         subprocess.Popen(
-            [sys.executable, script, str(rank), str(port), str(room), str(fails_at), out, *more],
+            [sys.executable, script, str(rank), str(meeting), str(room), str(fails_at), out, *more],
             stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         for rank, out in enumerate(outs)

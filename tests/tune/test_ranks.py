@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 
@@ -14,8 +13,8 @@ from torch import nn
 from fulltilt.errors import FulltiltError
 from fulltilt.tune import get_optimal_batch_size
 
-rank, port, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+rank, meeting, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
 torch.set_num_threads(1)
 asked = []
 
@@ -49,13 +48,10 @@ dist.destroy_process_group()
 """
 
 
-def on_two(mode):
-    with socket.socket() as it:
-        it.bind(("127.0.0.1", 0))
-        port = str(it.getsockname()[1])
+def on_two(folder, mode):
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(rank), port, mode],
+            [sys.executable, "-c", SCRIPT, str(rank), str(folder / "meeting"), mode],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         for rank in range(2)
@@ -71,8 +67,8 @@ def on_two(mode):
     return [json.loads(out) for out, _ in outputs], [error for _, error in outputs]
 
 
-def test_one_rank_runs_out_of_memory():
-    found, errors = on_two("memory")
+def test_one_rank_runs_out_of_memory(tmp_path):
+    found, errors = on_two(tmp_path, "memory")
     assert found[0]["asked"] == found[1]["asked"]
     assert found[0]["size"] == found[1]["size"] == 24
     assert "out of memory on another rank" in found[0]["problems"]
@@ -81,15 +77,15 @@ def test_one_rank_runs_out_of_memory():
     assert errors[1] == ""  # the first rank speaks
 
 
-def test_one_rank_is_slower_and_allowed_less():
+def test_one_rank_is_slower_and_allowed_less(tmp_path):
     """Both take the slower one's pace, which gains nothing from 16 samples on, and the smaller one's memory."""
-    found, _ = on_two("pace")
+    found, _ = on_two(tmp_path, "pace")
     assert found[0]["asked"] == found[1]["asked"]
     assert found[0]["size"] == found[1]["size"] <= 24
     assert found[0]["limit"] == found[1]["limit"] == 9 * 10**8
 
 
-def test_one_rank_fails():
-    found, _ = on_two("failure")
+def test_one_rank_fails(tmp_path):
+    found, _ = on_two(tmp_path, "failure")
     assert "what is this?" in found[1]["error"]
     assert found[0]["error"] == "batch size 16 failed on another rank; its message says why"

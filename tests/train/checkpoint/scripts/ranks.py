@@ -31,9 +31,7 @@ warnings.filterwarnings("ignore", message=r"This process .* is multi-threaded", 
 
 
 def with_ranks(size: int, folder: Path, work: Callable[[Path], None], *, dying: tuple[int, ...] = ()) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        meeting = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    meeting = socket.create_server(("127.0.0.1", 0))  # held from here on: nobody else gets its port
     children = {}
     for rank in range(size):
         child = os.fork()
@@ -41,7 +39,10 @@ def with_ranks(size: int, folder: Path, work: Callable[[Path], None], *, dying: 
             status = 1
             try:
                 patience = datetime.timedelta(seconds=30)
-                dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size, timeout=patience)
+                host, port = meeting.getsockname()
+                listening = meeting.detach() if rank == 0 else None
+                store = dist.TCPStore(host, port, None, rank == 0, patience, master_listen_fd=listening)
+                dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=patience)
                 work(folder)
                 if not dying:
                     dist.destroy_process_group()
@@ -54,6 +55,7 @@ def with_ranks(size: int, folder: Path, work: Callable[[Path], None], *, dying: 
                 sys.stderr.flush()
                 os._exit(status)
         children[rank] = child
+    meeting.close()
     ends = {rank: os.waitpid(child, 0)[1] for rank, child in children.items()}
     assert all(status == 0 for rank, status in ends.items() if rank not in dying), ends
 
