@@ -303,7 +303,7 @@ def test_training_from_files_without_and_with_the_gpu(tmp_path, monkeypatch):
     course = training.Course.small()
     told = training.training(tmp_path, course, "cuda:0", 0.1, settle_seconds=20.0, targets=True, say=lambda _: None)
     cases = {case.key: case for case in told}
-    assert asked == [("cached", 0.0, 20.0), ("files", 0.0, 20.0), ("files_shared", "auto", 60.0)]
+    assert asked == [("cached", 0.0, 20.0), ("files", 0.0, 20.0), ("files_shared", "auto", 100.0)]
     assert {key: case.times for key, case in cases.items()} == {
         "limit": None, "cached": pytest.approx(0.98), "files": 0.5, "files_shared": 0.6,
     }  # fmt: skip

@@ -212,7 +212,7 @@ def video(
     folder: Annotated[Path | None, typer.Option(help="Where videos are put meanwhile.")] = None,
     quick: Annotated[bool, typer.Option(help="A smoke run: a short time for each.")] = False,
     seconds: Annotated[
-        float | None, typer.Option(help="Of each measurement; a search before it takes at most 8 times that.")
+        float | None, typer.Option(help="Of each measurement; searches before it are given a multiple of that.")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:

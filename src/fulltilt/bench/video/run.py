@@ -36,8 +36,8 @@ NO_GPU = "The targets need an NVIDIA GPU and a machine like it: small videos wer
 _ENGINES = 14
 """Decoders that keep seven engines busy."""
 _ENGINES_TRIED = (7, 14, 28)
-_SETTLE = 8.0
-"""A feed may look for its balance for so many times as long as it is measured."""
+_SETTLE, _SETTLE_TRAINING = 12.0, 6.0
+"""A feed may look for its balance for so many times as long as it is measured; in training it begins near to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Setting:
 
     @property
     def settle_seconds(self) -> float:
-        """How long a feed may look for its balance before it is measured."""
+        """How long a feed of clips may look for the GPU's share before it is measured."""
         return _SETTLE * self.seconds if self.targets else 0.0
 
 
@@ -265,7 +265,7 @@ def _train(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
         course,
         chosen.device,
         chosen.seconds,
-        settle_seconds=chosen.settle_seconds,
+        settle_seconds=_SETTLE_TRAINING * chosen.seconds if chosen.targets else 0.0,
         targets=chosen.targets,
         say=say,
     )

@@ -124,7 +124,7 @@ def training(
     yield limit
     yield from (_against(limit, case) for case in found)
     if device != "cpu":
-        shared = replace(files, key="files_shared", title="from files, NVDEC beside the CPU", share="auto", patience=3)
+        shared = replace(files, key="files_shared", title="from files, NVDEC beside the CPU", share="auto", patience=5)
         yield _against(limit, measured(shared))
 
 
