@@ -77,9 +77,14 @@ def _to(value: Any, device: str) -> Any:
     return value
 
 
+_ON_CPU = engine.on_cpu
+"""As it is, wherever `kernels` is in force."""
+
+
 @contextmanager
 def torch_path() -> Iterator[Path]:
-    yield Path("torch", "cpu")
+    with mock.patch.object(engine, "on_cpu", _ON_CPU):
+        yield Path("torch", "cpu")
 
 
 @contextmanager
@@ -251,7 +256,7 @@ def sample_labels(
     height, width = mask.shape
     x, y = places(inverse, size)
     if fill == "reflect":
-        x, y = _mirror(x, width), _mirror(y, height)
+        x, y = mirror(x, width), mirror(y, height)
     near_x, near_y = torch.floor(x + 0.5).long(), torch.floor(y + 0.5).long()
     found = mask[near_y.clamp(0, height - 1), near_x.clamp(0, width - 1)]
     if not isinstance(fill, str):
@@ -265,7 +270,7 @@ def clear_of_halves(x: Tensor, tolerance: float = 1e-3) -> Tensor:
     return (between > tolerance) & (between < 1 - tolerance)
 
 
-def _mirror(x: Tensor, size: int) -> Tensor:
+def mirror(x: Tensor, size: int) -> Tensor:
     """Reflected at −0.5 and size − 0.5."""
     t = torch.remainder(x + 0.5, 2 * size)
     return torch.minimum(t, 2 * size - t) - 0.5

@@ -7,7 +7,7 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tests.augment.cases import DTYPES, FORMS, case_of, cases, laid_out, options
-from tests.augment.checks import check_agreement, check_rotation
+from tests.augment.checks import Labels, check_agreement, check_rotation
 from tests.augment.support import kernels, labels, photo, plain, torch_path
 
 from fulltilt.augment import Ragged
@@ -78,6 +78,29 @@ def test_kernels_and_torch_agree_on_clips(data):
     aug = plain(**data.draw(options((10, 14))), layout="channels_first", dtype=torch.bfloat16)
     with kernels() as path:
         check_agreement(path, aug, clips, masks)
+
+
+@pytest.mark.parametrize("fill", [0.0, "reflect", "edge"])
+def test_a_label_that_is_not_its_places_is_found(fill):
+    """And one on the border between two pixels may be either's."""
+    image, mask = photo(1, 3, 8, 8), torch.arange(64).view(1, 8, 8)
+    aug = plain(rotation_degrees=(30.0, 30.0), fill=fill, size=(16, 12))
+    with torch_path() as path:
+        allowed = Labels.of(path, aug, image, mask)
+        found = path(aug, image, mask)[1]
+    allowed.check(found)
+    for at in ((8, 6), (2, 9), (15, 11)):
+        wrong = found.clone()
+        wrong[0][at] += 1
+        with pytest.raises(AssertionError, match="1 of 192 labels"):
+            allowed.check(wrong)
+    halved = plain(size=(8, 4))  # every place along x lies between two
+    with torch_path() as path:
+        allowed = Labels.of(path, halved, image, mask)
+    allowed.check(mask[:, :, 0::2])
+    allowed.check(mask[:, :, 1::2])
+    with pytest.raises(AssertionError, match="32 of 32 labels"):
+        allowed.check(mask[:, :, [2, 4, 6, 7]] + 1)
 
 
 @settings(max_examples=8, phases=AS_FOUND)
