@@ -99,6 +99,10 @@ def _connect(backend: str, device: torch.device | None) -> None:
     store, rank, world = next(rendezvous("env://"))
     store = PrefixStore(_agreed_token(store, rank, world), store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, device_id=device)
+    # A rank that is still connecting fails when another one leaves, which a short program may do by then.
+    if store.add("connected", 1) == world:
+        store.set("all connected", "")
+    store.wait(["all connected"])
 
 
 def _agreed_token(store: Any, rank: int, world: int) -> str:
