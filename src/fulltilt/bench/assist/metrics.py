@@ -19,9 +19,8 @@ from fulltilt.bench.train.workloads import Running, StepFactory, Workload
 from fulltilt.train import HybridPrecisionTrainer
 
 THRESHOLDS = 64
-_WARM_STEPS, _WARM_STEPS_CPU = 12, 2
 _ALIKE = 12
-"""Both runs have a multiple of so many steps, so that as many batches are left for the last hand-over."""
+"""Runs have a multiple of so many steps, so that the last hand-over is of as many batches in each."""
 
 
 def measure_metrics(*, gpu: bool, rounds: int, seconds: float, say: Say) -> tuple[str, list[Case]]:
@@ -113,24 +112,27 @@ def _beside(trainer: HybridPrecisionTrainer) -> StepFactory:
 def _burst(
     work: Workload, step: Callable[..., Any], drain: Callable[[], None] = lambda: None
 ) -> Callable[[float], float]:
-    """What one step more takes, all that it leaves to others included.
+    """Seconds a step, until the device is done; and what its metrics were behind by then.
 
-    Steps until the last metric is counted, three times as many likewise: what comes once, at the end, is in both.
+    Those of the last hand-over can't be counted earlier, however many steps there are: that much is always left, after
+    the few steps of the warm-up, too. What is left beyond it was put off, and is added.
     """
 
-    def run(count: int) -> float:
+    def run(count: int) -> tuple[float, float]:
         began = time.perf_counter()
         for _ in range(count):
             step(*work.batch)
         _finish(work)
+        stepped = time.perf_counter()
         drain()
-        return max(time.perf_counter() - began, 1e-9)
+        return max(stepped - began, 1e-9), time.perf_counter() - stepped
 
     def burst(seconds: float) -> float:
-        warm = _WARM_STEPS_CPU if work.device == "cpu" else _WARM_STEPS
-        once = run(warm) / warm
-        count = _ALIKE * math.ceil(seconds / once / _ALIKE)
-        return max(run(3 * count) - run(count), 1e-9) / (2 * count)
+        warm = _ALIKE if work.device == "cuda" else 2
+        took, last = run(warm)
+        count = _ALIKE * math.ceil(seconds * warm / took / _ALIKE)
+        took, left = run(count)
+        return (took + max(0.0, left - last)) / count
 
     return burst
 

@@ -46,7 +46,7 @@ def measure(
         found = replace(found, tasks=tasks, many=measure_many(tasks=count))
         keep(found)
     if "metrics" in only:
-        rounds, seconds = (3, 0.5) if gpu and quick else (3, 1.0) if gpu else (1, 0.02) if quick else (3, 0.5)
+        rounds, seconds = (3, 2.0) if gpu and quick else (3, 5.0) if gpu else (1, 0.02) if quick else (3, 0.5)
         title, cases = measure_metrics(gpu=gpu, rounds=rounds, seconds=seconds, say=say)
         found = replace(found, title=title, cases=tuple(cases))
         keep(found)
