@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from fulltilt.bench.assist.phases import KEEPS_AT_LEAST
+
 from fulltilt.bench.augment.figures import Bound
 from fulltilt.bench.augment.table import times
 from fulltilt.bench.feed.figures import Figure, in_words
@@ -177,7 +179,26 @@ def assist_rows(result: dict[str, Any]) -> list[Row]:
     if tasks := result.get("tasks"):
         theirs = f"concurrent.futures {tasks['concurrent_futures_tasks_per_second']:,}/s"
         rows.append(("trivial tasks through the queue", f"{tasks['tasks_per_second']:,}/s", theirs, ""))
+    if balance := result.get("balance"):
+        rows += _balance_rows(balance)
     return rows
+
+
+def _balance_rows(balance: dict[str, Any]) -> list[Row]:
+    before, taken, back = (balance[name] for name in ("before", "taken", "back"))
+    best = max(balance["fixed"].values())
+
+    def row(phase: dict[str, Any], what: str, base: float | None, of: str) -> Row:
+        title = f"ResNet-50 from image files, {phase['cores']} cores{what}: {100 * phase['gpu_share']:.0f} % by the GPU"
+        rate = phase["samples_per_second"]
+        against = "" if base is None else f"{100 * rate / base:.1f} % of {of}"
+        return title, f"{rate:,.0f}/s", against, "" if base is None else f"≥ {100 * KEEPS_AT_LEAST:g} %"
+
+    return [
+        row(before, "", None, ""),
+        row(taken, " when half are taken away", best, "the best fixed share"),
+        row(back, " when they are back", before["samples_per_second"], "before"),
+    ]
 
 
 def observe_rows(result: dict[str, Any]) -> list[Row]:

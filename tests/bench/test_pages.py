@@ -119,8 +119,27 @@ def test_the_other_results_as_rows(tables):
     assist = {
         "workload": "U-Net", "cases": [beside],
         "tasks": {"tasks_per_second": 120000, "concurrent_futures_tasks_per_second": 90000},
+        "balance": {
+            "before": {"cores": 8, "samples_per_second": 4000.0, "gpu_share": 0.0},
+            "taken": {"cores": 4, "samples_per_second": 3600.0, "gpu_share": 0.5},
+            "back": {"cores": 8, "samples_per_second": 3900.0, "gpu_share": 0.06},
+            "fixed": {"0": 2000.0, "0.75": 3700.0},
+        },
     }  # fmt: skip
     assert tables.rows.assist_rows(assist) == [
         ("U-Net: beside", "99/s", "99.0 %", "≥ 98 %"),
         ("trivial tasks through the queue", "120,000/s", "concurrent.futures 90,000/s", ""),
+        ("ResNet-50 from image files, 8 cores: 0 % by the GPU", "4,000/s", "", ""),
+        (
+            "ResNet-50 from image files, 4 cores when half are taken away: 50 % by the GPU",
+            "3,600/s",
+            "97.3 % of the best fixed share",
+            "≥ 95 %",
+        ),
+        (
+            "ResNet-50 from image files, 8 cores when they are back: 6 % by the GPU",
+            "3,900/s",
+            "97.5 % of before",
+            "≥ 95 %",
+        ),
     ]
