@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from fulltilt.bench.assist.phases import KEEPS_AT_LEAST
-
 from fulltilt.bench.augment.figures import Bound
 from fulltilt.bench.augment.table import times
 from fulltilt.bench.feed.figures import Figure, in_words
