@@ -1,5 +1,7 @@
 """ImageFiles: folders, lists and tables, and what is wrong with them."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,33 @@ def test_images_beside_class_folders_are_told_of_and_hidden_folders_are_no_class
     touch(tmp_path / "preview.png")
     assert names(ImageFiles(tmp_path).paths) == ["preview.png"]
     assert "1 images beside 1 subfolders, which are not looked into" in caplog.text
+
+
+def test_what_begins_with_a_dot_is_not_meant(tmp_path):
+    touch(tmp_path / "dog/b.jpg", tmp_path / "dog/._b.jpg", tmp_path / "dog/.ipynb_checkpoints/b.jpg")
+    assert names(ImageFiles(tmp_path).paths) == ["b.jpg"]
+    assert names(ImageFiles(tmp_path / "dog").paths) == ["b.jpg"]
+
+
+def test_a_folder_that_can_not_be_looked_into_is_not_passed_over(tmp_path, monkeypatch):
+    touch(tmp_path / "cat/a.jpg", tmp_path / "dog/b.jpg")
+    scandir = os.scandir
+
+    def refuse(folder):  # the superuser, who may run this, is refused nothing
+        if Path(folder).name == "dog":
+            raise PermissionError(errno.EACCES, "Permission denied", os.fspath(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    for source in (tmp_path, tmp_path / "dog"):
+        with pytest.raises(InputError, match=r"dog can't be looked into \(Permission denied\): make it readable"):
+            ImageFiles(source)
+
+
+def test_a_folder_without_images_is_told_of(tmp_path, caplog):
+    touch(tmp_path / "cat/a.jpg", tmp_path / "dog/b.heic")
+    assert ImageFiles(tmp_path).classes == ["cat"]
+    assert "subfolders without a file to read are no classes: dog" in caplog.text
 
 
 def test_two_images_do_not_get_one_mask(tmp_path):

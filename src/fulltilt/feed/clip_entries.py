@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fulltilt.errors import InputError
-from fulltilt.feed.listing import read_table, tell_of_no_zero
+from fulltilt.feed.listing import (
+    class_folders,
+    files_in,
+    files_under,
+    is_folder,
+    read_table,
+    tell_of_empty,
+    tell_of_no_zero,
+)
 
 SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".ts", ".m4v", ".mpg", ".mpeg")
 _PATH_COLUMNS = ("path", "video", "file", "filename")
@@ -45,12 +53,7 @@ def entries_of(
 ) -> tuple[list[Entry], list[str] | None]:
     if isinstance(source, str | os.PathLike):
         path = Path(source)
-        if path.is_dir():
-            rows = _from_folder(path)
-        elif path.suffix.lower() == ".csv":
-            rows = _from_csv(path)
-        else:
-            raise InputError(f"{path} is neither a folder nor a .csv file; for single files pass a list of paths")
+        rows = _from_folder(path) if is_folder(path) else _from_csv(path)
     else:
         paths = [os.fspath(one) for one in source]
         if labels is not None and len(labels) != len(paths):
@@ -83,16 +86,18 @@ Row = tuple[str, int | str | None, float | None, float | None]
 
 def _from_folder(folder: Path) -> list[Row]:
     """Files of the folder itself, or of its subfolders, each of which is a class."""
-    direct = sorted(str(file) for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+    direct = files_in(folder, SUFFIXES)
     if direct:
         return [(path, None, None, None) for path in direct]
-    return [
-        (str(file), sub.name, None, None)
-        for sub in sorted(folder.iterdir())
-        if sub.is_dir() and not sub.name.startswith(".")
-        for file in sorted(sub.rglob("*"))
-        if file.suffix.lower() in SUFFIXES
+    subfolders = class_folders(folder)
+    rows: list[Row] = [
+        (str(file), name, None, None)
+        for name in subfolders
+        for file in sorted(map(Path, files_under(folder / name, SUFFIXES)))
     ]
+    if rows:
+        tell_of_empty(folder, subfolders, {str(name) for _, name, _, _ in rows})
+    return rows
 
 
 def _from_csv(path: Path) -> list[Row]:

@@ -11,7 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fulltilt.errors import InputError
-from fulltilt.feed.listing import read_table, tell_of_no_zero
+from fulltilt.feed.listing import (
+    class_folders,
+    files_in,
+    files_under,
+    is_folder,
+    read_table,
+    tell_of_empty,
+    tell_of_no_zero,
+)
 
 log = logging.getLogger("fulltilt.feed")
 
@@ -51,12 +59,10 @@ class ImageFiles:
         found: Sequence[int | float | str] | None = None
         if isinstance(source, str | os.PathLike):
             path = Path(source)
-            if path.is_dir():
+            if is_folder(path):
                 self.paths, found = _from_folder(path)
-            elif path.suffix.lower() == ".csv":
-                self.paths, found, self.masks = _from_csv(path)
             else:
-                raise InputError(f"{path} is neither a folder nor a .csv file; for single files pass a list of paths")
+                self.paths, found, self.masks = _from_csv(path)
         else:
             self.paths = [os.fspath(path) for path in source]
         if not self.paths:
@@ -96,7 +102,9 @@ class ImageFiles:
             if len(paths) != len(self.paths):
                 raise InputError(f"{len(paths)} masks for {len(self.paths)} images; there must be as many")
             return paths
-        by_stem = {Path(path).stem: path for path in _files(Path(masks))}
+        if not os.path.isdir(masks):
+            raise InputError(f"masks={os.fspath(masks)!r} is not a folder; masks of single files are a list of paths")
+        by_stem = {Path(path).stem: path for path in files_in(Path(masks), SUFFIXES)}
         missing = [path for path in self.paths if Path(path).stem not in by_stem]
         if missing:
             raise InputError(f"{len(missing)} images have no mask of their name in {masks}, first {missing[0]}")
@@ -110,16 +118,9 @@ class ImageFiles:
         return [by_stem[Path(path).stem] for path in self.paths]
 
 
-def _files(folder: Path) -> list[str]:
-    if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder")
-    return sorted(entry.path for entry in os.scandir(folder) if entry.name.lower().endswith(SUFFIXES))
-
-
 def _from_folder(folder: Path) -> tuple[list[str], list[str] | None]:
     """Files of the folder itself, or of its subfolders, each of which is a class."""
-    direct = _files(folder)
-    subfolders = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != ".")
+    direct, subfolders = files_in(folder, SUFFIXES), class_folders(folder)
     if direct and subfolders:
         log.warning(
             "%s: %d images beside %d subfolders, which are not looked into", folder, len(direct), len(subfolders)
@@ -128,10 +129,11 @@ def _from_folder(folder: Path) -> tuple[list[str], list[str] | None]:
         return direct, None
     paths, labels = [], []
     for name in subfolders:
-        for root, _, names in sorted(os.walk(folder / name)):
-            files = [os.path.join(root, file) for file in sorted(names) if file.lower().endswith(SUFFIXES)]
-            paths += files
-            labels += [name] * len(files)
+        files = files_under(folder / name, SUFFIXES)
+        paths += files
+        labels += [name] * len(files)
+    if paths:
+        tell_of_empty(folder, subfolders, labels)
     return paths, labels
 
 

@@ -1,12 +1,14 @@
-"""What lists of images and of videos have in common: tables that name files, and labels that are numbers."""
+"""What lists of images and of videos have in common: folders, tables that name files, labels that are numbers."""
 
 from __future__ import annotations
 
 import csv
 import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from fulltilt.errors import InputError
 
@@ -31,6 +33,61 @@ class Row:
 class Table:
     columns: tuple[str, ...]
     rows: list[Row]
+
+
+def is_folder(source: Path) -> bool:
+    """Whether a source is a folder; otherwise it is a table."""
+    if os.path.isdir(source):
+        return True
+    if source.suffix.lower() == ".csv":
+        return False
+    cause = "for single files pass a list of paths" if os.path.exists(source) else "nothing of that name is there"
+    raise InputError(f"{source} is neither a folder nor a .csv file; {cause}")
+
+
+def files_in(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
+    """Files that lie in the folder itself."""
+    return [entry.path for entry in _scan(folder) if entry.name.lower().endswith(suffixes)]
+
+
+def files_under(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
+    """Files of the folder and of all folders in it."""
+    found: list[tuple[str, list[str]]] = []
+    for root, folders, names in os.walk(folder, onerror=_refuse):
+        folders[:] = filter(_is_meant, folders)
+        found.append((root, sorted(name for name in names if _is_meant(name) and name.lower().endswith(suffixes))))
+    return [os.path.join(root, name) for root, names in sorted(found) for name in names]
+
+
+def class_folders(folder: Path) -> list[str]:
+    """Names of the folders in a folder."""
+    return [entry.name for entry in _scan(folder) if entry.is_dir()]
+
+
+def tell_of_empty(folder: Path, classes: Sequence[str], found: Iterable[str]) -> None:
+    """A class that silently is none would shift the numbers of those behind it."""
+    if empty := sorted(set(classes) - set(found)):
+        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+        log.warning("%s: subfolders without a file to read are no classes: %s%s", folder, ", ".join(empty[:5]), more)
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted((entry for entry in entries if _is_meant(entry.name)), key=lambda entry: entry.name)
+    except OSError as error:
+        _refuse(error)
+
+
+def _is_meant(name: str) -> bool:
+    """Nobody trains on "._photo.jpg" or on what lies in ".ipynb_checkpoints"."""
+    return not name.startswith(".")
+
+
+def _refuse(error: OSError) -> NoReturn:
+    """A folder that is passed over would be a class that is missing."""
+    reason = error.strerror or str(error)
+    raise InputError(f"{error.filename} can't be looked into ({reason}): make it readable, or name files in a list")
 
 
 def read_table(file: Path, path_columns: Sequence[str]) -> Table:
