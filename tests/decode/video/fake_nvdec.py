@@ -36,7 +36,7 @@ class Frame:
             np.frombuffer(bytes(plane), np.uint8).reshape(-1, plane.line_size)[:, : frame.width]
             for plane in nv12.planes
         ]
-        self._plane = torch.from_numpy(np.concatenate(rows))
+        self.plane = torch.from_numpy(np.concatenate(rows))
 
     def getPTS(self):  # noqa: N802  # as it is called there
         return self._pts
@@ -45,10 +45,10 @@ class Frame:
         """As there: a version can't be asked for, and a stream has to be named."""
         if not isinstance(stream, int) or stream == 0:
             raise RuntimeError(f"Invalid value for stream parameter: {stream}")
-        return self._plane.__dlpack__()
+        return self.plane.__dlpack__()
 
     def __dlpack_device__(self):
-        return self._plane.__dlpack_device__()
+        return self.plane.__dlpack_device__()
 
 
 class Decoder:

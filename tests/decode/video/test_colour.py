@@ -32,8 +32,8 @@ def both(pixels, size, *, matrix=2, color_range=1):
     ]
     luma, chroma = planes[0][None], torch.stack(planes[1:], -1)[None]
     assert luma.shape == (1, height, width)
-    ours = rgb_of(luma, chroma, size, matrix=matrix, full_range=color_range == 2)
-    assert ours.shape == (1, *size, 3)
+    ours = torch.empty((1, *size, 3), dtype=torch.uint8)
+    rgb_of(luma, chroma, ours, matrix=matrix, full_range=color_range == 2)
     return np.abs(ours[0].numpy().astype(int) - theirs)
 
 

@@ -7,6 +7,8 @@ convert   pictures to RGB in the size that is wanted
 reader    `open_video`: frames by their numbers, in any order
 device    the same with frames on a GPU
 nvdec     its video engines (PyNvVideoCodec)
+annexb    packets as these take them: pure
+planes    their pictures, copied together
 limits    what they decode, as the driver says
 colour    NV12 to RGB of any size, as the CPU's path gives it
 waiting   threads that wait for the GPU without a core

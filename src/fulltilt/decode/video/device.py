@@ -13,6 +13,7 @@ from torch import Tensor
 from fulltilt.decode.video.colour import rgb_of
 from fulltilt.decode.video.index import runs_of
 from fulltilt.decode.video.nvdec import Engine
+from fulltilt.decode.video.planes import Planes
 from fulltilt.decode.video.reader import Known, Quality, Video
 from fulltilt.decode.video.sessions import Sessions
 from fulltilt.errors import DecodeError, InputError, UnavailableError
@@ -117,23 +118,25 @@ class DeviceVideo:
         current = torch.cuda.current_stream(self.device)
         with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
             pixels = torch.empty((len(once), *inside, 3), dtype=torch.uint8, device=self.device)
-            planes = torch.empty((_TOGETHER, known.height * 3 // 2, known.width), dtype=torch.uint8, device=self.device)
-            done = waiting = 0
+            planes = Planes(
+                min(_TOGETHER, len(once)),
+                known.height,
+                known.width,
+                device=self.device,
+                stream=engine.stream.cuda_stream,
+            )
+            done = 0
             position, self._position = self._position, None  # unknown until the pass has ended well
             last = -1
             runs = runs_of(self.index, once, position)
             for run in runs:
                 for number, picture in engine.run(run, stay=stay and run is runs[-1]):
-                    if picture.shape != planes.shape[1:]:
-                        found = "×".join(map(str, picture.shape))
-                        raise UnavailableError(f"{self.path}: frame {number} came from NVDEC as {found}")
-                    planes[waiting].copy_(picture)
-                    waiting, last = waiting + 1, number
-                    if waiting == _TOGETHER:
-                        self._convert(planes, pixels[done : done + waiting])
-                        done, waiting = done + waiting, 0
-            if waiting:
-                self._convert(planes[:waiting], pixels[done : done + waiting])
+                    planes.put(picture)
+                    last = number
+                    if planes.is_full:
+                        done = self._convert(planes, pixels, done)
+            if planes.count:
+                self._convert(planes, pixels, done)
             self._position = last + 1 if stay else None
             if self.known.turn:
                 pixels = torch.rot90(pixels, self.known.turn, (1, 2)).contiguous()
@@ -145,12 +148,12 @@ class DeviceVideo:
         pixels.record_stream(current)
         return pixels
 
-    def _convert(self, planes: Tensor, out: Tensor) -> None:
-        height, width = self.known.height, self.known.width
-        luma = planes[:, :height]
-        chroma = planes[:, height:].reshape(len(planes), height // 2, width // 2, 2)
-        size = (out.shape[1], out.shape[2])
-        out.copy_(rgb_of(luma, chroma, size, matrix=self._matrix, full_range=self._full_range))
+    def _convert(self, planes: Planes, pixels: Tensor, done: int) -> int:
+        """All that are there, behind those that are done; how many that makes."""
+        until = done + planes.count
+        luma, chroma = planes.take()
+        rgb_of(luma, chroma, pixels[done:until], matrix=self._matrix, full_range=self._full_range)
+        return until
 
     def _without_engine(self) -> None:
         if self._engine is not None:

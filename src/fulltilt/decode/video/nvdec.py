@@ -4,6 +4,9 @@
 
 A packet carries its frame's number as its time, so that each picture is known in whatever order they come back. The
 decoder works on a stream of ours, and what reads its pictures runs on the same one: it reuses their memory.
+
+Many of these run side by side in threads, and what they do here they do one at a time. Nothing that is done for every
+packet lets go of the interpreter lock without need: whoever waits for it is woken each time, mostly in vain.
 """
 
 from __future__ import annotations
@@ -11,10 +14,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fulltilt.decode.video.annexb import behind_start_codes, hevc_sets, length_bytes
 from fulltilt.decode.video.container import Container, pyav
 from fulltilt.decode.video.entry import parameter_sets
 from fulltilt.decode.video.index import Run
@@ -25,7 +29,6 @@ from fulltilt.errors import DecodeError, UnavailableError
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
 _CODECS = {
     "h264": "H264",
@@ -37,7 +40,6 @@ _CODECS = {
     "mpeg2video": "MPEG2",
 }
 """FFmpeg's decoders, and the library's names."""
-_ANNEX_B = {"h264": "h264_mp4toannexb", "hevc": "hevc_mp4toannexb"}
 _FORMATS = ("yuv420p", "yuvj420p")
 _NOT_SHOWN = 1 << 40
 """In a number's place: the packet shows no frame of the index."""
@@ -76,7 +78,7 @@ def reason_against(container: Container, known: Known) -> str | None:
 
 
 class Engine:
-    """One decoder session for one file: pictures by their numbers, as luma and chroma in one tensor (H·3/2 × W)."""
+    """One decoder session for one file: pictures by their numbers, as the library has them."""
 
     def __init__(
         self,
@@ -92,16 +94,17 @@ class Engine:
         self._ended = True
         """The decoder is at a stream's end or has seen nothing yet."""
         self._decoder: Any = None
-        self._pictures: Iterator[tuple[int, Tensor]] = iter(())
+        self._pictures: Iterator[tuple[int, Any]] = iter(())
         self.decoded = 0
         """Packets that have gone into the decoder."""
         self._library = library()
+        self._errors = _own_errors(self._library)
         self._container = Container(path, threads=1)
         reason = reason_against(self._container, known) or self._beyond_limits(known, device)
         if reason is not None:
             self.close()
             raise UnavailableError(f"{path}: {reason}")
-        self.path, self._index, self._rows = path, known.index, known.height
+        self.path, self._index = path, known.index
         self._keys = frozenset(known.index.keys)
         self.stream, self._device = stream, device
         left = None if sessions is None else sessions.take(self._key)
@@ -140,7 +143,7 @@ class Engine:
                 usedevicememory=True,
             )
 
-    def run(self, run: Run, *, stay: bool = True) -> Iterator[tuple[int, Tensor]]:
+    def run(self, run: Run, *, stay: bool = True) -> Iterator[tuple[int, Any]]:
         """The frames of one pass, each to be read on our stream before the next is asked for.
 
         `stay` leaves the decoder where it can go on; otherwise it is given no more than these frames need.
@@ -160,7 +163,7 @@ class Engine:
                 break
         raise DecodeError(f"{self.path}: frame {target} of {self._index.count} was not decoded by NVDEC")
 
-    def _from(self, run: Run, *, stay: bool) -> Iterator[tuple[int, Tensor]]:
+    def _from(self, run: Run, *, stay: bool) -> Iterator[tuple[int, Any]]:
         if self._decoder is None:
             self._decoder = self._call(self._make)
         elif not self._ended:
@@ -192,13 +195,11 @@ class Engine:
         except (av.FFmpegError, OSError):
             return  # the rest of the file can't be read: what the decoder holds is still good
 
-    def _decoded(self, first: int, wanted: tuple[int, ...], *, stay: bool) -> Iterator[tuple[int, Tensor]]:
+    def _decoded(self, first: int, wanted: tuple[int, ...], *, stay: bool) -> Iterator[tuple[int, Any]]:
         context = self._container.stream.codec_context
-        filter_name, extradata = _ANNEX_B.get(context.name), context.extradata
-        convert = None
-        if filter_name is not None:
-            convert = pyav().BitStreamFilterContext(filter_name, self._container.stream)
-        head = parameter_sets(context.name, extradata)
+        codec, extradata = context.name, context.extradata
+        head = hevc_sets(extradata) if codec == "hevc" else parameter_sets(codec, extradata)
+        width = length_bytes(codec, extradata)
         begun, left = False, set(wanted)
         skip = set(range(first, wanted[-1])) - left
         for number, packet in self._packets():
@@ -207,47 +208,32 @@ class Engine:
             if not begun or (number in skip and number != first and self._container.unneeded(packet)):
                 continue
             self.decoded += 1
-            for part in [packet] if convert is None else convert.filter(packet):
-                yield from self._decode(head + bytes(part), number)
-                head = b""
+            try:
+                data = behind_start_codes(bytes(packet), width)
+            except ValueError as error:
+                raise DecodeError(f"{self.path}: frame {number} of {self._index.count}: {error}") from None
+            yield from self._decode(head + data if head else data, number)
+            head = b""
             left.discard(number)
             if not left and not stay:
                 break
         yield from self._decode(b"", 0)
 
-    def _decode(self, data: bytes, number: int) -> list[tuple[int, Tensor]]:
+    def _decode(self, data: bytes, number: int) -> list[tuple[int, Any]]:
         """Pictures that come out when these bytes go in; no bytes are the end of the stream."""
-        import torch
-
         self._ended = not data
         packet = self._library.PacketData()
         packet.bsl = len(data)
         # Read before `Decode` returns, so that they need not be copied.
         packet.bsl_data = (ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0) if data else 0
         packet.pts = number
-        frames = self._call(lambda: self._decoder.Decode(packet))
-        with torch.cuda.stream(self.stream):
-            return [(int(frame.getPTS()), self._plane(frame)) for frame in frames]
+        return [(int(frame.getPTS()), frame) for frame in self._call(self._decoder.Decode, packet)]
 
-    def _plane(self, frame: Any) -> Tensor:
-        """Luma rows and below them the chroma's, in the decoder's own memory."""
-        import torch
-
-        # Not left to `from_dlpack`: it asks for a version first, and each refusal takes longer than all the rest.
-        plane = torch.utils.dlpack.from_dlpack(frame.__dlpack__(stream=self.stream.cuda_stream))
-        if plane.dim() == 3 and plane.shape[-1] == 1:
-            plane = plane[..., 0]
-        if plane.shape[0] == self._rows * 3 // 2:
-            return plane
-        luma, chroma = (torch.as_tensor(part, device=plane.device) for part in frame.cuda())  # described one by one
-        return torch.cat([luma.reshape(self._rows, -1), chroma.reshape(self._rows // 2, -1)])
-
-    def _call(self, what: Any) -> Any:
+    def _call(self, what: Callable[..., Any], *given: Any) -> Any:
         """The library's own errors, as ours."""
-        own = _own_errors(self._library)
         try:
-            return what()
-        except own as error:
+            return what(*given)
+        except self._errors as error:
             self._sound = False
             raise UnavailableError(f"{self.path}: NVDEC: {said(error)[:200]}") from error
 
