@@ -109,6 +109,29 @@ def test_a_loader_is_resumed_with_exactly_the_rest(done, generator):
     assert torch.equal(torch.get_rng_state(), random), "resuming draws nothing from the trainer's generator"
 
 
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            DataLoader(Squares(18), batch_size=8),
+            "has batch_size=8, the saved one had 4: its place is a number of batches",
+        ),
+        (DataLoader(Squares(20), batch_size=4), "has length=20, the saved one had 18"),
+    ],
+)
+def test_a_place_counted_in_other_batches_is_refused(other, message):
+    with feed(DataLoader(Squares(18), batch_size=4), device="cpu") as first:
+        beginning = first.state_dict()
+        next(iter(first))
+        state = first.state_dict()
+    with feed(other, device="cpu") as second:
+        second.load_state_dict(beginning)  # no sample has been given out
+        with pytest.raises(InputError, match=message):
+            second.load_state_dict(state)
+        with pytest.raises(InputError, match="not the state of a DataLoader's feed: batches, begins, random missing"):
+            second.load_state_dict({"epoch": 0, "position": 4})
+
+
 @pytest.mark.parametrize("broken_off", [False, True])
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize(("workers", "tuned"), [(0, None), (1, None), (1, "auto")])

@@ -130,10 +130,20 @@ class LoaderFeed(Feed):
         own = self._loader.generator
         # Between epochs torch's global generator is the trainer's to save; one of the loader's own is known here alone.
         random = own.get_state() if self._random is None and own is not None else self._random
-        return {"epoch": self._epoch, "batches": self._batches, "random": random, "begins": self._begins}
+        place = {"epoch": self._epoch, "batches": self._batches, "random": random, "begins": self._begins}
+        return place | self._counted_in()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there, in a loader of the same batch size; the samples given out already are not loaded again."""
+        missing = {"epoch", "batches", "random", "begins"} - state.keys()
+        if missing:
+            raise InputError(f"this is not the state of a DataLoader's feed: {', '.join(sorted(missing))} missing")
+        for name, here in self._counted_in().items() if state["batches"] else ():
+            if state.get(name, here) != here:
+                raise InputError(
+                    f"this DataLoader has {name}={here!r}, the saved one had {state[name]!r}: its place is a number of "
+                    "batches, so samples would be lost or repeated; go on with the same, or begin an epoch"
+                )
         self.set_epoch(int(state["epoch"]))
         self._batches, self._random = int(state["batches"]), state["random"]
         self._begins = bool(state["begins"])
@@ -155,6 +165,13 @@ class LoaderFeed(Feed):
         # Without workers the sampler draws at the first batch.
         own = self._loader.num_workers or isinstance(self._loader.dataset, IterableDataset)
         return iterator if own else _begun(iterator)
+
+    def _counted_in(self) -> dict[str, Any]:
+        """What makes a number of batches a place in the data; None where it is not known."""
+        loader = self._loader
+        streams = isinstance(loader.dataset, IterableDataset)
+        batch_size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+        return {"batch_size": batch_size, "length": None if streams else _length_of(loader.dataset)}
 
     def _length(self) -> int | None:
         """Batches in an epoch; None where that shows at its end only."""
@@ -246,6 +263,13 @@ def _work(loader: DataLoader[Any], chosen: Hosting) -> Work:
 def _lasts(loader: DataLoader[Any]) -> bool:
     """Whether its workers live from epoch to epoch, and so see the data set as it was at the first."""
     return bool(loader.persistent_workers)
+
+
+def _length_of(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):  # a sampler of its own knows which samples there are
+        return None
 
 
 def _begun(iterator: Iterator[Any]) -> Iterator[Any]:
