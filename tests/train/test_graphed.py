@@ -90,6 +90,32 @@ def test_copies_of_many_steps_are_all_kept():
     assert all(outputs.is_contiguous() for _, outputs in taken)
 
 
+def test_results_can_be_gone_backward_through_after_later_steps():
+    results = _Results(torch.tensor(1.0), torch.ones(2, 3))
+    weight = torch.ones(3, requires_grad=True)
+    _, outputs = results.taken()
+    more = (outputs * weight).sum()
+    results.taken()
+    more.backward()
+    assert weight.grad.tolist() == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        None,
+        (),
+        torch.zeros(0, 4),
+        (torch.zeros(3, 0), torch.ones(2, dtype=torch.complex128), torch.zeros(0)),
+        [torch.ones(3, dtype=torch.float8_e4m3fn), "words", torch.ones((), dtype=torch.bool)],
+    ],
+)
+def test_results_without_values_or_of_rare_types(outputs):
+    loss, found = _Results(torch.tensor(1.25), outputs).taken()
+    assert float(loss) == 1.25
+    assert str(found) == str(outputs)
+
+
 def test_a_kept_loss_does_not_keep_large_outputs():
     results = _Results(torch.tensor(1.0), torch.randn(64, 64))
     loss, outputs = results.taken()

@@ -207,7 +207,9 @@ class _Small:
         for start, (dtype, shape) in zip(self._starts, self._kinds, strict=True):
             part = memory.view(dtype).narrow(1, start // dtype.itemsize, math.prod(shape))
             cut.append(part.view(count, *shape).unbind())
-        return memory.unbind(), list(zip(*cut, strict=True))
+        # `data` counts changes apart from the tensors that are cut: a copy into one place must not look like a change
+        # of results handed out before, which somebody may be about to go backward through.
+        return memory.data.unbind(), list(zip(*cut, strict=True))
 
 
 def _bytes_of(tensor: Tensor) -> int:
