@@ -122,6 +122,13 @@ def test_any_truncation_is_found(tmp_path):
         read_file(path)
 
 
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_file_of_torch_save_is_known(zipped, tmp_path):
+    torch.save({"a": torch.zeros(3)}, tmp_path / "x", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(CheckpointError, match=r"torch\.save has made it, .* model\.load_state_dict\("):
+        read_file(tmp_path / "x")
+
+
 @given(st.binary(max_size=200), st.integers(0, 300))
 def test_any_other_file_is_refused(tmp_path_factory, content, length):
     path = tmp_path_factory.getbasetemp() / "other"

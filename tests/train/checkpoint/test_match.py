@@ -28,6 +28,11 @@ def test_another_model_is_told_by_its_keys_and_shapes():
         check_matches(nn.Sequential(nn.Linear(2, 3)), model.state_dict())
 
 
+def test_other_shapes_alone_are_no_wrapper():
+    with pytest.raises(CheckpointError, match=r"2 of another shape: .*; build the model as it was"):
+        check_matches(nn.Linear(2, 3), nn.Linear(2, 4).state_dict())
+
+
 def test_many_keys_are_cut_short():
     with pytest.raises(CheckpointError, match=r"30 missing: .* and 20 more"):
         check_matches(nn.Sequential(*(nn.Linear(1, 1) for _ in range(15))), {})

@@ -19,6 +19,8 @@ from fulltilt.errors import CheckpointError
 from fulltilt.train.checkpoint.layout import LENGTH_BYTES, Layout, Place, read_header, seal
 
 _PIECE_BYTES: Final = 8 << 20
+_TORCH_SAVED: Final = (b"PK\x03\x04", b"\x80\x02")
+"""How files of torch.save begin, now and formerly; as the length of a header it would be beyond any file."""
 
 
 def write_file(descriptor: int, layout: Layout, notes: Mapping[str, Any], data: memoryview) -> None:
@@ -58,6 +60,11 @@ def _header(file: BinaryIO | Any) -> tuple[Layout, dict[str, Any], int]:
     length = file.read(LENGTH_BYTES)
     header_bytes = int.from_bytes(length, "little")
     if len(length) < LENGTH_BYTES or header_bytes > size - LENGTH_BYTES:
+        if length.startswith(_TORCH_SAVED):
+            raise CheckpointError(
+                "torch.save has made it, not fulltilt; to begin with its weights, give them to the model before: "
+                "model.load_state_dict(torch.load(…, weights_only=True))"
+            )
         raise CheckpointError(f"it ends within its header, after {size:,} bytes")
     header = bytearray(length) + bytearray(header_bytes)
     _read(file, memoryview(header)[LENGTH_BYTES:])

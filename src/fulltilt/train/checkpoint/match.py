@@ -42,9 +42,9 @@ def check_matches(model: nn.Module, state: Mapping[str, Any]) -> None:
 
 def _remedy(own: Collection[str], found: Collection[str]) -> str:
     for prefix, wrapper in _PREFIXES.items():
-        if {key.removeprefix(prefix) for key in found} == own:
+        if {prefix + key for key in own} == found:
             return f"it was saved from a model wrapped by {wrapper}: its keys begin with {prefix!r}; remove that"
-        if {key.removeprefix(prefix) for key in own} == found:
+        if {prefix + key for key in found} == own:
             return f"this model is wrapped by {wrapper}: its keys begin with {prefix!r}; load into the one inside"
     return "build the model as it was, or name another checkpoint"
 
