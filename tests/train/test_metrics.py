@@ -82,6 +82,19 @@ def test_large_outputs_are_not_gathered_for_long():
     assert beside._gathered == []
 
 
+def test_parts_of_something_large_are_not_gathered_for_long():
+    beside = MetricsBeside(MeanSquaredError(), CPU, prefix="")
+    for _ in range(20):
+        outputs = torch.zeros(4, 1024, 1024)[:, 0, 0]  # 16 bytes that keep 16 MB
+        beside.add(outputs, torch.zeros(4))
+        assert len(beside._gathered) < 4
+    all_targets, small = torch.zeros(8 << 20), torch.zeros(4)  # cut out of one: nothing more is kept by many
+    for start in range(0, 400, 4):
+        beside.add(small, all_targets[start : start + 4])
+    assert len(beside._gathered) > 50
+    beside.close()
+
+
 def test_counting_goes_on_after_a_checkpoint():
     data = list(batches("classes"))
     whole = MetricsBeside({"a": MulticlassAccuracy(4), "b": MulticlassAUROC(4)}, CPU, prefix="")

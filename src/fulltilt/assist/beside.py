@@ -78,6 +78,7 @@ class MetricsBeside:
         self._handover = Handover()
         self._gathered: list[Pair] = []
         self._bytes = 0
+        self._first = True
         self._most = 1  # what a metric can't take shows at the first batch, not a hundred later
         self._marks: deque[tuple[float, int, float]] = deque(maxlen=_LATELY)
         """Time, batches and seconds waited, at the latest hand-overs."""
@@ -94,10 +95,12 @@ class MetricsBeside:
         self._gathered.append((outputs, target))
         self._bytes += _bytes(outputs) + _bytes(target)
         if len(self._gathered) >= self._most or self._bytes >= GATHERED_BYTES:
+            most = _most(self._gathered[-2:])
             self.hand_over()
-            if self._most == 1:
+            if self._first:
                 self.wait()
-                self._most = GATHERED_BATCHES
+                self._first = False
+            self._most = most
 
     def hand_over(self) -> None:
         """Have what was gathered counted."""
@@ -185,7 +188,7 @@ class MetricsBeside:
         if together is None:
             batches, _, ready = self._handover.take(list(gathered))
             return Parcel(count=len(batches), batches=lambda: batches, ready=ready, without=without)
-        if self._classes_do and self._device.type == "cuda" and self._most > 1:  # the first time, scores are looked at
+        if self._classes_do and self._device.type == "cuda" and not self._first:  # the first time, scores are looked at
             together = _guessed(*together)
         (outputs, target), _, ready = self._handover.take(together)
         sizes = [each.shape[0] for _, each in gathered]
@@ -248,11 +251,21 @@ def named(metrics: Metrics) -> dict[str, Metric]:
     """Each metric with a name; a collection's are taken apart."""
     if isinstance(metrics, MetricCollection):
         return dict(metrics.items(keep_base=True, copy_state=False))
-    found = {type(metrics).__name__.lower(): metrics} if isinstance(metrics, Metric) else dict(metrics)
-    for name, metric in found.items():
+    if isinstance(metrics, Metric):
+        return {type(metrics).__name__.lower(): metrics}
+    if not isinstance(metrics, Mapping):
+        raise InputError(
+            f"metrics is {_said(metrics)}; expected a torchmetrics Metric, a MetricCollection or a mapping of names to "
+            "Metrics, such as {'accuracy': MulticlassAccuracy(num_classes=10)}"
+        )
+    for name, metric in metrics.items():
         if not isinstance(metric, Metric):
-            raise InputError(f"metrics: {name} is {type(metric).__name__}; expected a torchmetrics Metric")
-    return found
+            raise InputError(f"metrics: {name} is {_said(metric)}; expected a torchmetrics Metric")
+    return dict(metrics)
+
+
+def _said(found: Any) -> str:
+    return f"the class {found.__name__}, not one made of it" if isinstance(found, type) else type(found).__name__
 
 
 def _where_ranks_meet(device: torch.device) -> torch.device:
@@ -264,6 +277,22 @@ def _where_ranks_meet(device: torch.device) -> torch.device:
 
 def _bytes(part: Any) -> int:
     return part.nbytes if isinstance(part, Tensor) else GATHERED_BYTES // 8
+
+
+def _most(latest: Sequence[Pair]) -> int:
+    """How many batches like the latest may be gathered.
+
+    They may be parts of something larger, which stays as long as they do: it counts, unless the batch before is a part
+    of the same. Two at least, so that there is one before.
+    """
+    before, last = latest[0] if len(latest) > 1 else (None, None), latest[-1]
+    held = 0
+    for one, other in zip(last, before, strict=True):
+        if isinstance(one, Tensor):
+            memory = one.untyped_storage()
+            shared = isinstance(other, Tensor) and other.untyped_storage().data_ptr() == memory.data_ptr()
+            held += 0 if shared else memory.nbytes()
+    return max(2, min(GATHERED_BATCHES, GATHERED_BYTES // max(1, held)))
 
 
 def _aligned(outputs: Any, target: Any) -> Any:
