@@ -12,6 +12,7 @@ from tests.train.helpers import EXACT, loader, network, same, samples, weights
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torchmetrics import MeanSquaredError
 from torchmetrics.classification import MulticlassAccuracy
 
 from fulltilt import GPUAugmentation, Trainer
@@ -158,6 +159,22 @@ def test_callbacks_and_an_early_end():
 
     Trainer(network(), loader(), config={"epochs": 9, **EXACT}, callbacks=[Watcher()]).fit()
     assert seen == [("start", 0), (1, 12), (2, 24), "end"]
+
+
+def test_callbacks_are_told_of_the_end_where_one_fails_at_the_start():
+    ended = []
+
+    class Opening(Callback):
+        def on_end(self, trainer):
+            ended.append(trainer.step)
+
+    class Failing(Callback):
+        def on_start(self, trainer):
+            raise OSError("no room")
+
+    with pytest.raises(OSError, match="no room"):
+        Trainer(network(), loader(), config={"epochs": 1, **EXACT}, callbacks=[Opening(), Failing()]).fit()
+    assert ended == [0]
 
 
 def test_max_steps_ends_in_the_middle_of_an_epoch_and_can_be_gone_on_from(tmp_path):
@@ -311,6 +328,13 @@ class Nothing(IterableDataset):
         (5, "train_loader is int; expected a DataLoader, a fulltilt feed or an iterable of batches"),
         ([{"image": torch.zeros(2, 8)}], "train_loader gives a mapping with image: none of label, labels"),
         ([("a", torch.zeros(2))], "train_loader gives batches that begin with str"),
+        (
+            [((torch.zeros(2, 8), torch.zeros(2)), torch.zeros(2))],
+            r"begin with tuple; .* side by side, \(first, second,",
+        ),
+        (TensorDataset(*samples(3)), r"train_loader is TensorDataset; .* a data set becomes one with DataLoader\("),
+        ([(torch.zeros(4, 8), torch.zeros(4).long(), torch.zeros(4, 3))], r"inputs \(.*\): .* with target="),
+        ([samples(4), (torch.zeros(4, 9), samples(4)[1])], r"epoch 1, batch 2: the model can't .* had another shape"),
         ([(torch.zeros(0, 8), torch.zeros(0))], "train_loader gives a batch of 0 samples"),
         ([(torch.zeros(4, 8),)], "expected at least 2 values, found 1"),
         ([(torch.zeros(4, 9), torch.zeros(4).long())], "the model can't take this batch's inputs"),
@@ -320,6 +344,27 @@ class Nothing(IterableDataset):
 def test_a_loader_that_is_no_good(data, says):
     with pytest.raises(InputError, match=says):
         Trainer(network(), data, config={"epochs": 2, **EXACT}).fit()
+
+
+def test_one_sample_left_over_is_too_few_for_batch_norm():
+    model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    data = DataLoader(TensorDataset(*samples(9)), 4)
+    with pytest.raises(InputError, match=r"epoch 1, batch 3: .*\(1, 8\).* batch norm needs several samples: drop_last"):
+        Trainer(model, data, config={"epochs": 1, **EXACT}).fit()
+
+
+def test_an_error_of_the_models_own_stays_what_it_is():
+    class Late(nn.Linear):
+        calls = 0
+
+        def forward(self, x):
+            Late.calls += 1
+            if Late.calls == 3:
+                raise RuntimeError("of my own")
+            return super().forward(x)
+
+    with pytest.raises(RuntimeError, match=r"^of my own$"):
+        Trainer(Late(8, 2), loader(), config={"epochs": 1, **EXACT}).fit()
 
 
 def test_an_iterator_that_is_used_up():
@@ -370,7 +415,12 @@ def test_a_scheduler_that_does_not_fit_the_run_is_named_before_it():
     [
         ({"model": None}, "the model must be a Module, found NoneType"),
         ({"callbacks": [print]}, "a callback must be a Callback, found builtin_function_or_method"),
+        ({"callbacks": Callback()}, r"callbacks is one Callback; expected a list"),
         ({"config": 3}, "config is int; expected a mapping"),
+        ({"config": "run.yaml"}, r"config is str; .*read_config\(Path"),
+        ({"model": nn.Flatten()}, "the model has no weights"),
+        ({"metrics": ["accuracy"]}, "metrics is list; expected a torchmetrics Metric, a MetricCollection or a mapping"),
+        ({"metrics": {"mse": MeanSquaredError}}, "metrics: mse is the class MeanSquaredError, not one made of it"),
     ],
 )
 def test_arguments_of_another_kind(given, says):

@@ -83,7 +83,10 @@ def as_settings(given: TrainingConfig | Config | Mapping[str, Any] | None) -> tu
             return make_training(given), LoggingConfig()
         given = make_config(given)
     if not isinstance(given, Config):
-        raise InputError(f"config is {type(given).__name__}; expected a mapping, a TrainingConfig or a Config")
+        raise InputError(
+            f"config is {type(given).__name__}; expected a mapping, a TrainingConfig or a Config, as "
+            "fulltilt.train.config_file.read_config(Path(…)) makes of a file"
+        )
     return given.training, given.logging
 
 

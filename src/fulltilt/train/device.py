@@ -20,13 +20,12 @@ def device_for(model: nn.Module, device: str | torch.device) -> torch.device:
     """The device to train on. "auto" is where the model is, and a GPU for a model on the CPU where there is one."""
     if not isinstance(model, nn.Module):
         raise InputError(f"the model must be a torch.nn.Module, found {type(model).__name__}")
+    check_weights(model)
     found = {parameter.device for parameter in model.parameters()}
     if len(found) > 1:
         raise InputError(
             f"the model's weights are on several devices ({_names(found)}): move it to one with model.to()"
         )
-    if not found:
-        raise InputError("the model has no weights: there is nothing to train")
     (home,) = found
     if home.type == "meta":
         raise InputError("the model's weights are on the meta device, without values: model.to_empty(device=…) first")
@@ -36,6 +35,12 @@ def device_for(model: nn.Module, device: str | torch.device) -> torch.device:
             f"the model is on {home}, but device={str(device)!r}: move the model, or leave device at 'auto'"
         )
     return wanted
+
+
+def check_weights(model: nn.Module) -> None:
+    """Before an optimizer is made for them."""
+    if next(model.parameters(), None) is None:
+        raise InputError("the model has no weights: there is nothing to train")
 
 
 def named_device(device: str | torch.device, home: torch.device = _CPU) -> torch.device:

@@ -60,6 +60,8 @@ class Engine:
         self._autocast: AbstractContextManager[Any] = nullcontext()
         self._compiled: Callable[..., tuple[Tensor, Any]] | None = None
         self._compiled_for: Signature | None = None
+        self._taken: Signature | None = None
+        """The first inputs that the model has taken."""
 
     def use(self, settings: Settings) -> None:
         """Change over to these settings; weights and optimizer state keep their values."""
@@ -122,7 +124,12 @@ class Engine:
                 # Another shape, such as the epoch's last batch, would be compiled anew; it is not worth a minute.
                 if fits and self._compiled is not None:
                     return self._compiled(inputs, target)
-            outputs = model(*inputs)
+            try:
+                outputs = model(*inputs)
+            except (RuntimeError, TypeError, ValueError) as error:
+                if signature(inputs) == self._taken or is_out_of_memory(error):
+                    raise  # not for the batch's shape
+                raise _unfit(inputs, error) from error
             try:
                 return self.objective.loss(outputs, target), outputs
             except IndexError:  # how the CPU says that a label is out of range
@@ -193,13 +200,8 @@ class Engine:
         except (RuntimeError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
-            shapes = ", ".join(_described(part) for part in inputs)
-            hint = "; bytes are no inputs: images / 255, or a GPUAugmentation, which does that" * any(
-                map(_bytes, inputs)
-            )
-            raise InputError(
-                f"the model can't take this batch's inputs ({shapes}): {first_line(error)}{hint}"
-            ) from error
+            raise _unfit(inputs, error, first=True) from error
+        self._taken = signature(inputs)
         self.objective.examine(outputs, target)
         loss = self.objective.loss(outputs, target)
         self.objective.check_result(loss)
@@ -229,6 +231,21 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     said = str(error).lower() if isinstance(error, RuntimeError) else ""
     return any(saying in said for saying in _OUT_OF_MEMORY)
+
+
+def _unfit(inputs: tuple[Any, ...], error: Exception, *, first: bool = False) -> InputError:
+    """What the model said to a batch, with the batch's shapes, and what may help."""
+    hint = ""
+    if any(map(_bytes, inputs)):
+        hint = "; bytes are no inputs: images / 255, or a GPUAugmentation, which does that"
+    elif "more than 1 value per channel" in str(error):
+        hint = "; batch norm needs several samples: drop_last=True, or a batch size that leaves no single one over"
+    elif first and len(inputs) > 1:
+        hint = "; if one of these is the target, say which of the batch's values it is with target="
+    elif not first:
+        hint = "; batches before it had another shape"
+    shapes = ", ".join(_described(part) for part in inputs)
+    return InputError(f"the model can't take this batch's inputs ({shapes}): {first_line(error)}{hint}")
 
 
 def _bytes(part: Any) -> bool:

@@ -21,6 +21,7 @@ from fulltilt.train.checkpoint import Checkpoints
 from fulltilt.train.config import Config, TrainingConfig
 from fulltilt.train.config_file import as_settings
 from fulltilt.train.course import Course
+from fulltilt.train.device import check_weights
 from fulltilt.train.group import restarted, start_until_exit
 from fulltilt.train.history import History
 from fulltilt.train.losses import Losses, RollBackError
@@ -81,6 +82,8 @@ class Trainer:
         part_ways(rank())
         self.is_main = rank() == 0
         self.history = History()
+        if isinstance(callbacks, Callback):
+            raise InputError(f"callbacks is one {type(callbacks).__name__}; expected a list: callbacks=[…]")
         self.callbacks = list(callbacks)
         for what, kind, found in (("the model", nn.Module, model), *(("a callback", Callback, c) for c in callbacks)):
             if not isinstance(found, kind):
@@ -96,6 +99,7 @@ class Trainer:
         )
         checkpoints = None if output is None else self._checkpoints(output)
 
+        check_weights(model)
         optimizer = torch.optim.AdamW(model.parameters(), lr=self.config.lr) if optimizer is None else optimizer
         optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
         schedules = Schedules(scheduler, self.config.scheduler_interval)
@@ -196,9 +200,9 @@ class Trainer:
             self._rhythm.begin(self.step)
             self._say_start()
             self.model.train()
-            for callback in self.callbacks:
-                callback.on_start(self)
             try:
+                for callback in self.callbacks:
+                    callback.on_start(self)
                 self._epochs(signals)
                 if signals.asked is not None:
                     self.history.stopped_by = signals.asked

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed
@@ -37,6 +37,8 @@ def as_feed(loader: Any, device: torch.device, *, name: str, seed: int = 0) -> F
     else:
         raise InputError(
             f"{name} is {type(loader).__name__}; expected a DataLoader, a fulltilt feed or an iterable of batches"
+            + "; a data set becomes one with DataLoader(data, batch_size=32, shuffle=True)"
+            * isinstance(loader, Dataset)
         )
     if batches(found) == 0:
         raise InputError(f"{name} yields nothing: it has 0 batches; is the data set empty, or drop_last too strict?")
@@ -129,6 +131,9 @@ def check_batch(batch: Any, *, name: str) -> None:
         )
     if not batch or not isinstance(batch[0], torch.Tensor) or not batch[0].dim():
         found = type(batch[0]).__name__ if batch else "nothing"
-        raise InputError(f"{name} gives batches that begin with {found}; expected a tensor of samples")
+        raise InputError(
+            f"{name} gives batches that begin with {found}; expected a tensor of samples; several inputs "
+            "stand side by side, (first, second, target), or in a mapping"
+        )
     if not len(batch[0]):
         raise InputError(f"{name} gives a batch of 0 samples (shape {tuple(batch[0].shape)})")

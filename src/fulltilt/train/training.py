@@ -164,7 +164,10 @@ class Training:
                 self._restore_random()
             if prepare is not None:
                 batch = prepare(batch)
-            loss, outputs = train_step(*batch)
+            try:
+                loss, outputs = train_step(*batch)
+            except InputError as error:
+                raise InputError(f"epoch {epoch}, batch {sums.batches}: {error}") from error
             step += 1
             position.step = step
             samples = len(batch[0])

@@ -61,7 +61,10 @@ class Validation:
                 own = own_samples(self.source, len(losses) + 1)
                 if own:
                     given = first_samples(given, own)
-                loss, outputs = self._stepper.eval_step(*given)
+                try:
+                    loss, outputs = self._stepper.eval_step(*given)
+                except InputError as error:
+                    raise InputError(f"validation, batch {len(losses) + 1}: {error}") from error
                 if not losses and self._labels is not None:
                     self._labels.know(self._unpacking.target_key or place)
                 losses.append(loss)
