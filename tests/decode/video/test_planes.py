@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -98,3 +99,19 @@ def test_a_picture_of_another_size_is_not_taken(copies):
     other.shape = (HEIGHT // 2, WIDTH)
     with pytest.raises(UnavailableError, match="came from NVDEC as 4×16"):
         room(1).put(other)
+
+
+def test_a_thread_gets_into_the_context_before_it_copies(monkeypatch):
+    called = []
+
+    def noted(name, result=0):
+        return lambda *given: called.append((name, *given)) or result
+
+    driver = SimpleNamespace(cuCtxSetCurrent=noted("enter"), cuMemcpyDtoDAsync_v2=noted("copy"))
+    monkeypatch.setattr(planes, "_driver", lambda: driver)
+    monkeypatch.setattr(planes, "context_of", lambda number: 0x10 + number)
+    assert planes.copier(torch.device("cuda", 1))(1, 2, 3, 4) == 0
+    assert called == [("enter", 0x11), ("copy", 1, 2, 3, 4)]
+    driver.cuCtxSetCurrent = noted("enter", 201)
+    with pytest.raises(UnavailableError, match=r"GPU 1 \(CUDA error 201\)"):
+        planes.copier(torch.device("cuda", 1))

@@ -138,7 +138,7 @@ class Engine:
             return self._library.CreateDecoder(
                 gpuid=self._device.index or 0,
                 codec=getattr(self._library.cudaVideoCodec, name),
-                cudacontext=_context(self._device.index or 0),
+                cudacontext=context_of(self._device.index or 0),
                 cudastream=self.stream.cuda_stream,
                 usedevicememory=True,
             )
@@ -278,7 +278,8 @@ def _own_errors(library: Any) -> tuple[type[BaseException], ...]:
     return (RuntimeError, ValueError, TypeError, *own)
 
 
-def _context(number: int) -> int:
+@functools.cache
+def context_of(number: int) -> int:
     """The CUDA context that torch uses on a device, as a number; a thread that asks may not have it as its own yet."""
     device, context = ctypes.c_int(), ctypes.c_void_p()
     driver = ctypes.CDLL("libcuda.so.1")

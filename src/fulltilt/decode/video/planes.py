@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fulltilt.decode.video.nvdec import context_of
 from fulltilt.errors import UnavailableError
 
 Copy = Callable[[int, int, int, int], int]
@@ -76,12 +77,22 @@ class Planes:
         return given[:, : self._height], chroma
 
 
-@functools.cache
 def copier(device: torch.device) -> Copy | None:
-    """The driver's copy from device memory to device memory; None where there is no GPU."""
+    """The driver's copy from device memory to device memory, for this thread; None where there is no GPU."""
     if device.type != "cuda":
         return None
-    copy: Any = ctypes.CDLL("libcuda.so.1").cuMemcpyDtoDAsync_v2
-    copy.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
-    found: Copy = copy
-    return found
+    number = device.index or 0
+    # A thread that has only taken memory which torch had already is not in the context yet.
+    failed = _driver().cuCtxSetCurrent(context_of(number))
+    if failed:
+        raise UnavailableError(f"this thread does not get into the context of GPU {number} (CUDA error {failed})")
+    copy: Copy = _driver().cuMemcpyDtoDAsync_v2
+    return copy
+
+
+@functools.cache
+def _driver() -> Any:
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.cuCtxSetCurrent.argtypes = (ctypes.c_void_p,)
+    driver.cuMemcpyDtoDAsync_v2.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
+    return driver
