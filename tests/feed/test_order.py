@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fulltilt.errors import InputError
 from fulltilt.feed.order import Order
+from fulltilt.feed.shelf import batch_seed
 
 sizes = st.integers(1, 200)
 batches = st.integers(1, 17)
@@ -68,11 +69,26 @@ def test_epochs_and_seeds_differ_and_repeat():
     assert not np.array_equal(order.permutation(0), Order(length=1000, batch_size=10, shuffle=True).permutation(0))
 
 
+def test_every_whole_number_is_a_seed_of_its_own():
+    seeds = [0, 1, -1, -2, 2**63, 2**63 + 1, np.int64(7)]
+    orders = {tuple(Order(length=20, batch_size=1, shuffle=True, seed=seed).permutation(0)) for seed in seeds}
+    assert len(orders) == len(seeds)
+    assert len({batch_seed(seed, 0, 0) for seed in seeds}) == len(seeds)
+
+
+def test_orders_of_earlier_checkpoints_stay_what_they_were():
+    order = Order(length=8, batch_size=2, shuffle=True, seed=1)
+    assert order.permutation(0).tolist() == [3, 5, 2, 7, 0, 6, 1, 4]
+    assert batch_seed(1, 2, 3, 1) == 6290856281938283660
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"length": 0, "batch_size": 1}, "holds no samples"),
         ({"length": 5, "batch_size": 0}, "batch_size=0"),
+        ({"length": 5, "batch_size": "2"}, "batch_size='2' must be a whole number"),
+        ({"length": 5, "batch_size": 1, "seed": 1.5}, "seed=1.5 must be a whole number"),
         ({"length": 5, "batch_size": 1, "rank": 2, "world": 2}, "rank=2"),
     ],
 )

@@ -140,7 +140,7 @@ class OrderedFeed(Feed):
         return {
             "epoch": self._epoch,
             "position": self._position,
-            "seed": order.seed,
+            "seed": int(order.seed),
             "shuffle": order.shuffle,
             "length": order.length,
             **({"together": order.together} if order.together > 1 else {}),

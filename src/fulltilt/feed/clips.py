@@ -29,6 +29,7 @@ from fulltilt.decode.video.device import DeviceVideo
 from fulltilt.errors import DecodeError, InputError
 from fulltilt.feed.clip_entries import SUFFIXES, Entry, Segment, entries_of
 from fulltilt.feed.open_videos import Knowledge, OpenVideos
+from fulltilt.feed.order import random_words
 
 log = logging.getLogger(__name__)
 
@@ -223,7 +224,7 @@ class VideoClips:
         latest = max(begin, end - (self.length - 1) * self.stride)
         start = (begin + latest) // 2
         if self.jitter and latest > begin:
-            words = np.random.Philox(key=[self.seed & (1 << 64) - 1, _DRAWS], counter=[number, epoch, 0, 0])
+            words = random_words(self.seed, _DRAWS, (number, epoch, 0))
             start = int(np.random.Generator(words).integers(begin, latest + 1))
         return np.minimum(start + self.stride * np.arange(self.length), end)
 

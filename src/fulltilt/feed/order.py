@@ -18,6 +18,13 @@ from fulltilt.errors import InputError
 Indices = npt.NDArray[np.int64]
 
 
+def random_words(seed: int, stream: int, counter: tuple[int, int, int] = (0, 0, 0)) -> np.random.Philox:
+    """Random words that follow from these numbers alone; a seed may be any whole number, also a negative one."""
+    # As uint64: NumPy makes floats of a list with a number from 2**63 on, and of many seeds one.
+    key = np.array([int(seed) & (1 << 64) - 1, stream], np.uint64)
+    return np.random.Philox(key=key, counter=[*counter, 0])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Step:
     """What one rank takes in one step."""
@@ -54,7 +61,9 @@ class Order:
         if self.length < 1:
             raise InputError("the source holds no samples")
         if not isinstance(self.batch_size, int | np.integer) or self.batch_size < 1:
-            raise InputError(f"batch_size={self.batch_size} must be a whole number, at least 1")
+            raise InputError(f"batch_size={self.batch_size!r} must be a whole number, at least 1")
+        if not isinstance(self.seed, int | np.integer):
+            raise InputError(f"seed={self.seed!r} must be a whole number")
         if not 0 <= self.rank < self.world:
             raise InputError(f"rank={self.rank} must be from 0 to {self.world - 1} (world size {self.world})")
         if self.drop_last and self.length < self.batch_size * self.world:
@@ -78,7 +87,7 @@ class Order:
         if not self.shuffle:
             return np.arange(self.length, dtype=np.int64)
         # Sorting raw words, which NumPy keeps the same for ever; its shuffles may change from version to version.
-        draws = np.random.Philox(key=[self.seed & (1 << 64) - 1, epoch])
+        draws = random_words(self.seed, epoch)
         words = draws.random_raw(self.length)
         if self.together == 1:
             return np.argsort(words, kind="stable").astype(np.int64, copy=False)

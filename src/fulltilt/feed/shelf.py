@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from fulltilt.feed.order import random_words
+
 _SEEDS = 0x5EED
 """Keeps the seeds of batches apart from the words that make permutations."""
 
@@ -56,8 +58,7 @@ class Shelf:
 
 def batch_seed(seed: int, epoch: int, number: int, rank: int = 0) -> int:
     """A seed for one batch of an epoch, by its number or place in it."""
-    words = np.random.Philox(key=[seed & (1 << 64) - 1, _SEEDS], counter=[number, epoch, rank, 0])
-    return int(words.random_raw()) >> 1
+    return int(random_words(seed, _SEEDS, (number, epoch, rank)).random_raw()) >> 1
 
 
 def fetch(dataset: Any, indices: list[Any]) -> Any:
