@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -15,6 +17,7 @@ from fulltilt.bench.video import clips, contest, run, training
 from fulltilt.bench.video.clips import LENGTH, PerItem
 from fulltilt.bench.video.figures import Case, VideoBench
 from fulltilt.bench.video.material import GOP, Material, make_videos
+from fulltilt.bench.video.opencv import Captures
 from fulltilt.bench.video.rates import Counted, Crew, beside
 from fulltilt.bench.video.run import parts_of, setting
 from fulltilt.bench.video.table import lines
@@ -28,6 +31,11 @@ SMALL = Material(width=96, height=64, frames=64, files=2)
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
     return make_videos(tmp_path_factory.mktemp("videos"), SMALL)
+
+
+@pytest.fixture(autouse=True)
+def without_opencv(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv2", None)
 
 
 def canned(cpu=3100.0, nvdec=2600.0, times=3.5):
@@ -266,6 +274,69 @@ def test_what_was_measured_is_kept_at_once(monkeypatch):
     assert [[case.key for case in found.cases] for found in kept] == [
         ["cpu"], ["cpu", "cpu_fast"], ["cpu", "cpu_fast", "nvdec"],
     ]  # fmt: skip
+
+
+class CannedOpenCV:
+    """cv2, as much of it as is used: a reader that knows where it is."""
+
+    CAP_FFMPEG, CAP_PROP_N_THREADS, CAP_PROP_POS_FRAMES, CAP_PROP_FRAME_COUNT = 1900, 70, 1, 7
+    __version__ = "4.12"
+    error = type("error", (Exception,), {})
+
+    def __init__(self, frames=40, damaged=None):
+        self.frames, self.damaged, self.captures = frames, damaged, []
+
+    def VideoCapture(self, path, api, settings):  # noqa: N802  # as it is called there
+        found = SimpleNamespace(at=0, read_frames=[], threads=set(), settings=settings, is_open=True, images=set())
+
+        def read(image):
+            found.threads.add(threading.get_ident())
+            found.read_frames.append(found.at)
+            there = found.at < self.frames and found.at != self.damaged
+            found.at += 1
+            image = np.zeros((2, 2, 3), np.uint8) if image is None else image
+            found.images.add(id(image))
+            return there, image
+
+        found.read, found.isOpened = read, lambda: path.endswith(".mp4")
+        found.get = {self.CAP_PROP_FRAME_COUNT: float(self.frames)}.__getitem__
+        found.set = lambda what, value: setattr(found, {self.CAP_PROP_POS_FRAMES: "at"}[what], value)
+        found.release = lambda: setattr(found, "is_open", False)
+        self.captures.append(found)
+        return found
+
+
+def test_opencv_reads_the_same_frames_in_order(paths):
+    cv2 = CannedOpenCV()
+    crew = Captures(cv2, paths, alone=True)
+    found = crew.count(0.01)
+    crew.close()
+    assert found.seconds == 0.01
+    for capture in cv2.captures:
+        assert capture.settings == [cv2.CAP_PROP_N_THREADS, 1]
+        chunks = capture.read_frames
+        assert chunks[:16] == list(range(16)), "a first time to be ready"
+        turns = itertools.cycle(range(40))
+        assert chunks[16:] == list(itertools.islice(turns, len(chunks) - 16))
+        assert len(capture.threads) == len(capture.images) == 1
+        assert not capture.is_open
+    assert cv2.captures[0].threads != cv2.captures[1].threads
+
+
+def test_opencv_is_a_line_without_a_target(paths, monkeypatch):
+    chosen = setting(gpu=False, cores=2, quick=True, seconds=0.01)
+    cv2 = CannedOpenCV(frames=64)
+    monkeypatch.setitem(sys.modules, "cv2", cv2)
+    cases = {case.key: case for case in run._cpu(chosen, paths, lambda _: None)}
+    assert list(cases) == ["cpu", "cpu_fast", "opencv", "opencv_alone"]
+    assert cases["opencv"].title == "OpenCV, 2 decoders"
+    assert cases["opencv"].notes["opencv"] == "4.12"
+    assert cases["opencv_alone"].per_second is not None
+    assert cases["opencv_alone"].at_least is None
+    assert [capture.settings for capture in cv2.captures] == [[], [], [70, 1], [70, 1]]
+    monkeypatch.setitem(sys.modules, "cv2", CannedOpenCV(damaged=3))
+    *_, damaged = run._cpu(chosen, paths, lambda _: None)
+    assert "OpenCV gives no frame 3 of 40" in damaged.problem
 
 
 def test_training_is_held_against_the_better_limit(tmp_path, monkeypatch):

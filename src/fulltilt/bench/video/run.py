@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -25,6 +25,7 @@ from fulltilt.bench.video.figures import (
     VideoBench,
 )
 from fulltilt.bench.video.material import LONG_GOP, Material, make_videos, megabits_per_second
+from fulltilt.bench.video.opencv import Captures, opencv
 from fulltilt.bench.video.rates import Crew, beside
 from fulltilt.bench.video.training import Course, training
 from fulltilt.decode.video.waiting import wait_asleep
@@ -160,6 +161,26 @@ def _cpu(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
             at_least=CPU_AT_LEAST if chosen.targets and exact else None,
             notes={"cores": round(found.cores, 1)},
         )
+    cv2 = opencv()
+    if cv2 is not None:
+        yield from (_by_opencv(cv2, chosen, paths, say, alone=alone) for alone in (False, True))
+
+
+def _by_opencv(cv2: Any, chosen: Setting, paths: list[Path], say: Say, *, alone: bool) -> Case:
+    """The same files as others read them: what a machine's cores can do, without a target."""
+    title = f"OpenCV, {chosen.decoders} decoders" + (", one thread each" if alone else "")
+    case = Case(part="cpu", key="opencv_alone" if alone else "opencv", title=title)
+    say(f"cpu: {title}")
+    try:
+        crew = Captures(cv2, _spread(paths, chosen.decoders), alone=alone)
+        try:
+            found = crew.count(chosen.seconds)
+        finally:
+            crew.close()
+    except (FulltiltError, AttributeError, cv2.error) as error:  # an old one can't be told of threads
+        return replace(case, problem=said(error))
+    notes = {"cores": round(found.cores, 1), "opencv": cv2.__version__}
+    return replace(case, per_second=found.per_second, notes=notes)
 
 
 def _nvdec(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
