@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -230,6 +231,20 @@ def test_what_is_no_cache_is_said(tmp_path):
     (tmp_path / "manifest.json").write_text('{"format": "fulltilt cache", "version": 9, "settings": {}}')
     with pytest.raises(CacheError, match="format 9"):
         Cache.open(tmp_path)
+
+
+def test_a_shard_that_can_not_be_opened_is_named(images, tmp_path, monkeypatch):
+    build(tmp_path / "cache", images, workers=1)
+    opened = os.open
+
+    def refuse(path, *rest, **more):  # the superuser, who may run this, is refused nothing
+        if str(path).endswith(".index"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *rest, **more)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(CacheError, match=r"shard-00000\.index can't be opened \(Permission denied\): make it readable"):
+        Cache.open(tmp_path / "cache")
 
 
 def test_a_folder_with_other_files_is_not_built_into(images, tmp_path):

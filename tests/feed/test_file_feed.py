@@ -199,6 +199,10 @@ def test_bad_files_can_be_skipped_and_are_listed(own_photos, caplog):
             for line in it.skipped:
                 path, reason = line.split(": ", 1)
                 assert expected[path].lower() in reason.lower()
+                assert path not in reason, "named once"
+        assert it.stats()["samples"] == 2 * (COUNT - len(expected))
+        (images,) = next(iter(it))
+        assert it.indices.tolist() == number_of(images) == [0, 1, 2, 4, 5, 6, 7], "what the batch holds"
     assert "4 samples skipped" in caplog.text
 
 
@@ -433,6 +437,12 @@ def test_decoders_load_no_torch():
         ({"num_workers": 0}, "num_workers=0"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"device_prefetch": -1}, "device_prefetch=-1"),
+        ({"device_prefetch": "1"}, "device_prefetch='1' must be a whole number"),
+        ({"device": "gpu"}, "device='gpu' must be 'auto', 'cpu'"),
+        ({"channels": 2}, "channels=2 must be 1 or 3 or 4"),
+        ({"cache": True}, "cache=True must be 'auto' or the folder of a cache"),
+        ({"collate": list}, "collate: image files are decoded by processes"),
+        ({"worker_kind": "threads"}, "worker_kind: image files are decoded by processes"),
     ],
 )
 def test_wishes_that_can_not_be_met_are_named(photos, wish, message):

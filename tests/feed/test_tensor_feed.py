@@ -1,5 +1,7 @@
 """Tensors in memory: the same batches as a DataLoader's, gathered where they are."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -7,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
+from fulltilt.augment import MinimalGPUAugmentation
 from fulltilt.errors import InputError
 from fulltilt.feed import feed
 from fulltilt.feed.dataset_feed import DatasetFeed
 from fulltilt.feed.order import Order
+from fulltilt.feed.structure import Augmenter
 from fulltilt.feed.tensor_feed import TensorFeed, steps_together
 
 
@@ -55,6 +59,32 @@ def test_arrays_are_taken_as_they_are_and_a_function_is_given_the_batch():
     x, y = np.arange(12, dtype=np.float32), np.arange(12)
     it = feed((x, y), batch_size=5, augment=lambda batch: (batch[0] * 2, batch[1]), device="cpu")
     assert [(a.tolist(), b.tolist()) for a, b in it][2] == ([20.0, 22.0], [10, 11])
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (None, "NoneType can't be fed .*: a source is ImageFiles"),
+        ((number for number in range(3)), "generator can't be fed .*: a source is ImageFiles"),
+        (["a.jpg", "b.jpg"], r"a list of paths .*feed\(ImageFiles\(paths\)"),
+        ([Path("a.bin")], r"a list of paths .*feed\(ImageFiles\(paths\)"),
+    ],
+)
+def test_what_is_no_source_is_told_what_is(source, message):
+    with pytest.raises(InputError, match=message):
+        feed(source, batch_size=2, device="cpu")
+
+
+def test_tensors_have_no_collate_function():
+    with pytest.raises(InputError, match="collate: tensors are gathered as they are"):
+        feed(torch.zeros(3), batch_size=1, device="cpu", collate=list)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_samples_left_out_by_others_do_not_disturb_an_augmentation(alone):
+    images = torch.zeros(3, 1, 4, 4)
+    found = Augmenter(MinimalGPUAugmentation())(images if alone else (images,), 0, torch.arange(5))
+    assert (found if alone else found[0]).shape == images.shape
 
 
 def test_lengths_that_differ_are_named():

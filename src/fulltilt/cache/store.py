@@ -213,10 +213,15 @@ class _Maps:
         return found if kind == "names" or len(found) >= least else None
 
     def _map(self, number: int, kind: str) -> mmap.mmap | None:
+        path = path_of(self._folder, number, kind)
         try:
-            fd = os.open(path_of(self._folder, number, kind), os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise CacheError(
+                f"{path} can't be opened ({error.strerror}): make it readable, or build another"
+            ) from error
         try:
             if not os.fstat(fd).st_size:
                 return None

@@ -35,6 +35,7 @@ from fulltilt.feed.wishes import (
     check_choice,
     check_depths,
     check_meant_for_files,
+    check_not_meant_for,
     check_source,
     clip_share_of,
     device_of,
@@ -142,6 +143,12 @@ def feed(
     }
     workers = num_workers if isinstance(num_workers, int) else max(1, cores // _local_world() - 1)
     if isinstance(source, ImageFiles):
+        check_choice("channels", channels, 1, 3, 4)
+        check_not_meant_for(
+            "image files are decoded by processes and come as one batch of images",
+            collate=collate is not None,
+            worker_kind=worker_kind == "threads",
+        )
         if workers < 1:
             raise InputError(f"num_workers={num_workers} must be at least 1, or 'auto': decoders are processes")
         return FileFeed(
@@ -210,6 +217,7 @@ def feed(
             augment=augment,
             collate=collate,
         )
+    check_not_meant_for("tensors are gathered as they are", collate=collate is not None)
     tensors = as_tensors(source)
     if len({len(tensor) for tensor in tensors}) != 1:
         raise InputError(f"tensors must be of one length, found {[len(tensor) for tensor in tensors]}")

@@ -162,7 +162,8 @@ class Decoder:
                 slot.status[position] = self._sample(slot, position)
                 fine += 1
             except (FulltiltError, OSError) as error:
-                self._report(task, position, 1, str(error) or type(error).__name__)
+                image = self._catalog.image(int(slot.index[position]))
+                self._report(task, position, 1, _cause(error, image))
                 slot.status[position] = Status.FAILED
         if fine:
             self._report(task, task.first, fine)
@@ -311,6 +312,13 @@ class Decoder:
 
     def _report(self, task: Task, first: int, count: int, text: str = "") -> None:
         send_report(self._reports, Report(self._worker, task.slot, task.round, first, count, text))
+
+
+def _cause(error: Exception, image: str) -> str:
+    """What went wrong; the image's name is told with it, a mask's is not."""
+    if isinstance(error, OSError) and error.strerror and error.filename == image:
+        return error.strerror
+    return str(error) or type(error).__name__
 
 
 def _stamp(image: str, mask: str | None) -> tuple[int, ...]:

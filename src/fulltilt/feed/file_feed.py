@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -233,7 +234,10 @@ class FileFeed(OrderedFeed):
         self._tune(staged.samples, waited)
         self._check(staged.filled)
         batch = self._stage.take(staged)
-        return staged.filled.step, batch if features is None else self._with(features, batch)
+        step = staged.filled.step
+        if staged.filled.failures:
+            step = replace(step, indices=staged.index)  # what is in the batch
+        return step, batch if features is None else self._with(features, batch)
 
     def _with(self, features: Tensor, batch: Tensors) -> Tensors:
         """Behind what belongs to the image; a label stays the last."""

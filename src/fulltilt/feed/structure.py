@@ -74,6 +74,8 @@ class Augmenter:
             self._set_epoch(epoch)
         if not isinstance(self._augment, GPUAugmentation):
             return self._augment(batch)
+        if index is not None and len(index) != samples_in(batch):
+            index = None  # a collate function has left samples out: which ones is not known
         if isinstance(batch, Tensor):
             return self._augment(batch, index=index)
         if not isinstance(batch, tuple | list) or not batch or not isinstance(batch[0], Tensor):
@@ -82,8 +84,6 @@ class Augmenter:
                 "pass a function of the batch instead, such as lambda batch: {**batch, 'image': aug(batch['image'])}"
             )
         images, *rest = batch
-        if index is not None and len(index) != len(images):
-            index = None  # a collate function has left samples out: which ones is not known
         sides = {tuple(images.shape[-2:]), tuple(images.shape[-3:-1])}
         if rest and isinstance(rest[0], Tensor) and rest[0].dim() >= 3 and tuple(rest[0].shape[-2:]) in sides:
             images, rest[0] = self._augment(images, rest[0], index=index)

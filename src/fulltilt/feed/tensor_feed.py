@@ -190,7 +190,10 @@ def as_tensors(source: Any) -> Tensors:
         tensors = tuple(part if isinstance(part, Tensor) else torch.as_tensor(part) for part in parts)
     except (TypeError, ValueError, RuntimeError) as error:
         kinds = ", ".join(type(part).__name__ for part in parts)
-        raise InputError(f"{kinds} can't be fed: {error}") from error
+        raise InputError(
+            f"{kinds} can't be fed ({error}): a source is ImageFiles, VideoClips, a data set (with a length, or "
+            "an IterableDataset), a DataLoader, or tensors or arrays"
+        ) from error
     if not all(tensor.dim() for tensor in tensors):
         raise InputError("a tensor of no dimension holds no samples: they lie along the first one")
     return tensors

@@ -13,6 +13,7 @@ from fulltilt.augment import GPUAugmentation
 from fulltilt.cache import Cache
 from fulltilt.errors import InputError, UnavailableError
 from fulltilt.feed.clips import VideoClips
+from fulltilt.feed.files import SUFFIXES
 
 
 def check_choice(name: str, found: object, *allowed: object, also: str | None = None) -> None:
@@ -21,9 +22,9 @@ def check_choice(name: str, found: object, *allowed: object, also: str | None = 
         raise InputError(f"{name}={found!r} must be {' or '.join(choices)}")
 
 
-def check_depths(prefetch: object, device_prefetch: int) -> None:
-    if device_prefetch < 0:
-        raise InputError(f"device_prefetch={device_prefetch} must be at least 0")
+def check_depths(prefetch: object, device_prefetch: object) -> None:
+    if not isinstance(device_prefetch, int) or device_prefetch < 0:
+        raise InputError(f"device_prefetch={device_prefetch!r} must be a whole number, at least 0")
     if prefetch != "auto" and not (isinstance(prefetch, int) and prefetch >= 1):
         raise InputError(f"prefetch={prefetch!r} must be a whole number from 1 on, or 'auto'")
 
@@ -34,6 +35,9 @@ def check_source(source: Any) -> None:
         raise InputError(
             f"{os.fspath(source)!r} is a path: feed(ImageFiles({os.fspath(source)!r}), …) feeds image files"
         )
+    first = source[0] if isinstance(source, tuple | list) and source else None
+    if isinstance(first, os.PathLike) or (isinstance(first, str) and first.lower().endswith(SUFFIXES)):
+        raise InputError("a list of paths can't be fed as it is: feed(ImageFiles(paths), …) feeds image files")
     if isinstance(source, Mapping) and not all(number in source for number in range(len(source))):
         raise InputError(
             f"a {type(source).__name__} can't be fed: pass its tensors as a tuple, (source['x'], source['y']), "
@@ -43,9 +47,18 @@ def check_source(source: Any) -> None:
 
 def check_meant_for_files(**given: bool) -> None:
     """Wishes that only image files can meet are not passed over in silence."""
-    names = [name for name, wished in given.items() if wished]
-    if names:
-        raise InputError(f"{', '.join(names)}: only ImageFiles can be fed so; leave that out for other sources")
+    if names := _wished(given):
+        raise InputError(f"{names}: only ImageFiles can be fed so; leave that out for other sources")
+
+
+def check_not_meant_for(what: str, **given: bool) -> None:
+    """Nor are those that they, or tensors, can't meet."""
+    if names := _wished(given):
+        raise InputError(f"{names}: {what}; only a data set can be fed so: leave that out")
+
+
+def _wished(given: Mapping[str, bool]) -> str:
+    return ", ".join(name for name, wished in given.items() if wished)
 
 
 def are_tensors(source: Any) -> bool:
@@ -57,7 +70,10 @@ def are_tensors(source: Any) -> bool:
 def device_of(device: str | torch.device) -> torch.device:
     if device == "auto":
         device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
-    where = torch.device(device)
+    try:
+        where = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise InputError(f"device={device!r} must be 'auto', 'cpu', 'cuda' or 'cuda:0' and so on") from None
     if where.type == "cuda" and not torch.cuda.is_available():
         raise UnavailableError(f"device={str(device)!r}: torch finds no GPU here; device='auto' takes the CPU then")
     return torch.device("cuda", torch.cuda.current_device()) if where == torch.device("cuda") else where
@@ -79,6 +95,8 @@ def built_cache(folder: str | os.PathLike[str] | None, channels: int, quality: s
     """The cache's folder, if it holds what the feed would decode."""
     if folder is None:
         return None
+    if not isinstance(folder, str | os.PathLike):
+        raise InputError(f"cache={folder!r} must be 'auto' or the folder of a cache")
     settings = Cache.open(folder).settings
     if (settings.channels, settings.quality) != (channels, quality):
         raise InputError(
