@@ -419,6 +419,13 @@ def test_a_scheduler_that_does_not_fit_the_run_is_named_before_it():
         ({"config": 3}, "config is int; expected a mapping"),
         ({"config": "run.yaml"}, r"config is str; .*read_config\(Path"),
         ({"model": nn.Flatten()}, "the model has no weights"),
+        ({"optimizer": torch.optim.Adam}, r"optimizer is the class Adam; .* torch\.optim\.AdamW\(model\.parameters"),
+        ({"optimizer": "adam"}, "optimizer is str; expected a torch.optim.Optimizer"),
+        ({"scheduler": torch.optim.lr_scheduler.StepLR}, "scheduler: found the class StepLR; expected one made for"),
+        ({"scheduler": "cosine"}, "scheduler: found 'cosine'; expected one made for the optimizer"),
+        ({"criterion": nn.CrossEntropyLoss}, r"loss is the class CrossEntropyLoss; give one .*: CrossEntropyLoss\(\)"),
+        ({"gpu_augmentation": "strong"}, "gpu_augmentation is 'strong'; expected a GPUAugmentation"),
+        ({"gpu_augmentation": GPUAugmentation}, "gpu_augmentation is the class GPUAugmentation; expected a"),
         ({"metrics": ["accuracy"]}, "metrics is list; expected a torchmetrics Metric, a MetricCollection or a mapping"),
         ({"metrics": {"mse": MeanSquaredError}}, "metrics: mse is the class MeanSquaredError, not one made of it"),
     ],
@@ -477,11 +484,11 @@ def test_parts_that_are_kept_in_eval_mode_stay_so_through_validation():
 def test_a_checkpoint_that_does_not_fit_changes_nothing(tmp_path):
     """Whichever of its parts it is that does not."""
 
-    def trainer(optimizer=torch.optim.SGD, schedulers=1, data=None, **config):
+    def trainer(optimizer=torch.optim.SGD, schedulers=1, data=None, kind=torch.optim.lr_scheduler.StepLR, **config):
         torch.manual_seed(1)
         model = network()
         made = optimizer(model.parameters(), lr=0.01)
-        steps = [torch.optim.lr_scheduler.StepLR(made, 1) for _ in range(schedulers)]
+        steps = [kind(made, 1) for _ in range(schedulers)]
         config = {"epochs": 1, "max_steps": 5, **EXACT, **config}
         return Trainer(model, data or feed(samples(), batch_size=8, device="cpu"), None, None, made, steps, config)
 
@@ -490,6 +497,8 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(tmp_path):
     others = {
         "is not of Adam": trainer(torch.optim.Adam),
         "1 schedulers, this run 2": trainer(schedulers=2),
+        "is not CosineAnnealingLR: it has .*step_size": trainer(kind=torch.optim.lr_scheduler.CosineAnnealingLR),
+        "is not ExponentialLR: it has .*step_size": trainer(kind=torch.optim.lr_scheduler.ExponentialLR),
         "this feed has length=40, the saved one had 96": trainer(data=feed(samples(40), batch_size=8, device="cpu")),
         "not that of an iterable of batches": trainer(data=[samples(8)] * 12),
     }

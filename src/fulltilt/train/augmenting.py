@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fulltilt.augment import GPUAugmentation
+from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed, OrderedFeed
 from fulltilt.feed.structure import Augmenter
 
@@ -53,6 +54,12 @@ class LoopAugmentation:
 
 def for_training(augmentation: Augmentation | None, source: Feed, *, on: bool = True) -> LoopAugmentation | None:
     """None where there is none, or where the feed augments already; switched off, it is as in validation."""
+    if augmentation is not None and (isinstance(augmentation, type) or not callable(augmentation)):
+        found = f"the class {augmentation.__name__}" if isinstance(augmentation, type) else repr(augmentation)
+        raise InputError(
+            f"gpu_augmentation is {found}; expected a GPUAugmentation, such as StrongGPUAugmentation(), or a function "
+            "of the batch"
+        )
     if augmentation is None or augments(source):
         return None
     return LoopAugmentation(augmentation, source, training=True) if on else for_validation(augmentation, source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -62,6 +62,19 @@ def named_device(device: str | torch.device, home: torch.device = _CPU) -> torch
         if wanted.index >= (count := torch.cuda.device_count()):
             raise UnavailableError(f"device={str(device)!r}: torch sees {count} GPUs here, from cuda:0 on")
     return wanted
+
+
+def as_optimizers(given: Any) -> list[Optimizer]:
+    """One or several, as a list."""
+    if isinstance(given, Optimizer):
+        return [given]
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        found = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+        raise InputError(
+            f"optimizer is {found}; expected a torch.optim.Optimizer or a list of them, such as "
+            "torch.optim.AdamW(model.parameters())"
+        )
+    return list(given)
 
 
 def check_optimizers(optimizers: Sequence[Optimizer], model: nn.Module, loss: Any) -> None:

@@ -21,7 +21,7 @@ from fulltilt.train.checkpoint import Checkpoints
 from fulltilt.train.config import Config, TrainingConfig
 from fulltilt.train.config_file import as_settings
 from fulltilt.train.course import Course
-from fulltilt.train.device import check_weights
+from fulltilt.train.device import as_optimizers, check_weights
 from fulltilt.train.group import restarted, start_until_exit
 from fulltilt.train.history import History
 from fulltilt.train.losses import Losses, RollBackError
@@ -101,7 +101,7 @@ class Trainer:
 
         check_weights(model)
         optimizer = torch.optim.AdamW(model.parameters(), lr=self.config.lr) if optimizer is None else optimizer
-        optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+        optimizers = as_optimizers(optimizer)
         schedules = Schedules(scheduler, self.config.scheduler_interval)
         self._arranged: Arranged = arrange(
             model, optimizers, self.config, device=self.config.device if device == "auto" else device

@@ -58,6 +58,8 @@ class Objective:
     """The loss; chosen, where none was given, and checked at the first batch."""
 
     def __init__(self, loss: Loss | None) -> None:
+        if isinstance(loss, type):
+            raise InputError(f"loss is the class {loss.__name__}; give one made of it: {loss.__name__}()")
         if loss is not None and not callable(loss):
             raise InputError(f"loss must be callable as loss(outputs, target), found {type(loss).__name__}")
         self.given = loss

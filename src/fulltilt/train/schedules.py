@@ -26,7 +26,14 @@ class Schedules:
             given: None, one or several.
             interval: None: whatever is made for steps (OneCycleLR, CyclicLR) each step, the others each epoch.
         """
-        self.all: list[Any] = [] if given is None else list(given) if isinstance(given, Sequence) else [given]
+        self.all: list[Any] = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
+        for scheduler in self.all:
+            if isinstance(scheduler, type) or not callable(getattr(scheduler, "step", None)):
+                found = f"the class {scheduler.__name__}" if isinstance(scheduler, type) else repr(scheduler)
+                raise InputError(
+                    f"scheduler: found {found}; expected one made for the optimizer, such as "
+                    "CosineAnnealingLR(optimizer, T_max=10)"
+                )
         self.per_step = [s for s in self.all if interval == "step" or (interval is None and _is_for_steps(s))]
         self._per_epoch = [s for s in self.all if s not in self.per_step]
 
@@ -64,6 +71,15 @@ class Schedules:
         """Whether saved states are these schedulers'."""
         if len(states) != len(self.all):
             raise InputError(f"the checkpoint has {len(states)} schedulers, this run {len(self.all)}; use the same")
+        for scheduler, state in zip(self.all, states, strict=True):
+            own, saved = (set(filter(_is_public, each)) for each in (_plain(scheduler.state_dict()), state))
+            # Somebody's own scheduler may come to keep more while it steps.
+            is_torchs = type(scheduler).__module__ == ReduceLROnPlateau.__module__
+            if own - saved or (is_torchs and saved - own):
+                raise InputError(
+                    f"the checkpoint's scheduler is not {type(scheduler).__name__}: it has "
+                    f"{', '.join(sorted(saved))} instead of {', '.join(sorted(own))}; use the same"
+                )
 
     def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
         """Go on from there. One that was made for a longer or shorter run keeps its own length."""
@@ -77,6 +93,11 @@ class Schedules:
 
 def _is_for_steps(scheduler: Any) -> bool:
     return isinstance(scheduler, OneCycleLR | CyclicLR)
+
+
+def _is_public(name: str) -> bool:
+    """What a scheduler keeps for itself differs between versions of torch."""
+    return not name.startswith("_")
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from fulltilt.errors import InputError
 from fulltilt.machine.decision import Decision
 from fulltilt.train.choose import Auto, Facts, Plan, Wishes, first_settings, plan_untried, settings_of
 from fulltilt.train.clock import StepClock
-from fulltilt.train.device import check_optimizers, device_for, move
+from fulltilt.train.device import as_optimizers, check_optimizers, device_for, move
 from fulltilt.train.ema import Ema
 from fulltilt.train.engine import Engine, Signature, detached, signature
 from fulltilt.train.graphed import GraphedStep, why_not_graphed
@@ -93,12 +93,12 @@ class HybridPrecisionTrainer:
     ) -> None:
         check_precision(precision)
         _check(compile=compile, channels_last=channels_last, cuda_graph=cuda_graph, fused=fused)
-        if accumulate < 1:
-            raise InputError(f"accumulate={accumulate} must be at least 1")
+        if not isinstance(accumulate, int) or accumulate < 1:
+            raise InputError(f"accumulate={accumulate!r} must be at least 1, a whole number")
         if clip_norm is not None and not clip_norm > 0:
             raise InputError(f"clip_norm={clip_norm} must be above 0, or None for no clipping")
         self.model = model
-        self.optimizers: list[Optimizer] = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+        self.optimizers = as_optimizers(optimizer)
         objective = Objective(loss)
         self.device = device_for(model, device)
         check_optimizers(self.optimizers, model, loss)
