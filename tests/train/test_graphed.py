@@ -121,6 +121,8 @@ def test_a_kept_loss_does_not_keep_large_outputs():
     loss, outputs = results.taken()
     assert loss.untyped_storage().nbytes() <= 64
     assert outputs.data_ptr() != results.taken()[1].data_ptr()
+    loss, _ = _Results(torch.tensor(1.0), torch.randn(31, 32)).taken()  # small enough to be cut with others
+    assert loss.untyped_storage().nbytes() <= 1 << 16
 
 
 # --- the whole of it, on a device that only pretends --------------------------------------------------------------

@@ -27,7 +27,8 @@ from fulltilt.train.roles import split
 _WARM_STEPS = 3
 _ALIGNED_BYTES = 16
 _TOGETHER_BYTES = 4096
-_PLACES = 64
+_PLACES, _BLOCK_BYTES = 64, 1 << 16
+"""Copies that are cut together: whoever keeps one keeps their memory."""
 _STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
@@ -195,7 +196,8 @@ class _Small:
 
     def copies(self) -> tuple[Tensor, ...]:
         if not self._free:
-            self._free = list(zip(*self._places(_PLACES, self._memory.device), strict=True))
+            count = max(1, min(_PLACES, _BLOCK_BYTES // self._bytes))
+            self._free = list(zip(*self._places(count, self._memory.device), strict=True))
         memory, leaves = self._free.pop()
         memory.copy_(self._memory)
         return leaves
