@@ -82,6 +82,13 @@ def test_large_outputs_are_not_gathered_for_long():
     assert beside._gathered == []
 
 
+def test_outputs_that_are_no_tensor_are_named():
+    beside = MetricsBeside(MulticlassAccuracy(4), CPU, prefix="")
+    with pytest.raises(InputError, match=r"can't take outputs and targets of tuple .*; a metric gets what the model"):
+        beside.add((torch.zeros(8, 4), None), torch.zeros(8).long())
+    beside.close()
+
+
 def test_parts_of_something_large_are_not_gathered_for_long():
     beside = MetricsBeside(MeanSquaredError(), CPU, prefix="")
     for _ in range(20):

@@ -25,7 +25,7 @@ from torchmetrics import Metric, MetricCollection
 from fulltilt.assist.assisted import workers_for
 from fulltilt.assist.balance import metrics_on_device
 from fulltilt.assist.handover import Handover
-from fulltilt.assist.lanes import Lane, Pair, Parcel, add_counts, counts_only, unfit
+from fulltilt.assist.lanes import UNFIT, Lane, Pair, Parcel, add_counts, counts_only, unfit
 from fulltilt.assist.tables import LEAST_SCORES, takes_labels
 from fulltilt.errors import InputError
 from fulltilt.machine.decision import Decision
@@ -119,7 +119,7 @@ class MetricsBeside:
             for outputs, target in gathered if joined is None else [joined]:
                 try:
                     metric.update(outputs.detach() if isinstance(outputs, Tensor) else outputs, target)
-                except (RuntimeError, TypeError, ValueError) as error:
+                except UNFIT as error:
                     raise unfit(name, outputs, target, error) from error
         if self._device.type == "cuda":
             self._look(time.perf_counter())

@@ -26,6 +26,8 @@ from fulltilt.errors import InputError
 AHEAD = 4
 """Parcels that wait for a lane's workers; then the loop waits, too, and memory stays bounded."""
 _SMOOTHING = 0.5
+UNFIT = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What metrics raise for outputs or targets that are not theirs."""
 
 Pair = tuple[Any, Any]
 """Outputs and targets of a batch."""
@@ -171,7 +173,7 @@ def _count(due: dict[str, Counting], outputs: Any, target: Any, spent: dict[str,
         found = tables.get(counting.rule.classes) if takes and counting.rule is not None else None
         try:
             counting.update(outputs, target, found)
-        except (RuntimeError, TypeError, ValueError) as error:
+        except UNFIT as error:
             raise unfit(name, outputs, target, error) from error
         spent[name] += clock() - began + shared * takes
 
@@ -207,4 +209,5 @@ def unfit(name: str, outputs: Any, target: Any, error: Exception) -> InputError:
         f"{tuple(part.shape)} {part.dtype}" if isinstance(part, Tensor) else type(part).__name__
         for part in (outputs, target)
     )
-    return InputError(f"metrics: {name} can't take outputs and targets of {shapes}: {error}")
+    hint = "" if isinstance(outputs, Tensor) else "; a metric gets what the model returns: take its part in `update`"
+    return InputError(f"metrics: {name} can't take outputs and targets of {shapes}: {error}{hint}")
