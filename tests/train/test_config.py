@@ -177,6 +177,12 @@ def test_mappings_from_python_are_checked_alike():
         make_training({"epochs": 0})
 
 
+def test_folders_from_python_may_be_paths():
+    config = make_config({"data": {"source": Path("photos")}, "training": {"output": Path("runs") / "first"}})
+    assert (config.data.source, config.training.output) == ("photos", "runs/first")
+    assert make_training({"output": Path("here")}).output == "here"
+
+
 def test_the_example_is_valid():
     read_config(Path(__file__).parents[2] / "examples" / "train.yaml")
 

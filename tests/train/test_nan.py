@@ -140,6 +140,15 @@ def test_rollback_before_the_first_checkpoint_goes_back_to_the_beginning(tmp_pat
     assert all(bool(torch.isfinite(value).all()) for value in trainer.model.parameters())
 
 
+def test_an_epoch_without_any_number_is_said(caplog):
+    data = batches()
+    for inputs, _ in data:
+        inputs.fill_(float("nan"))
+    with caplog.at_level(logging.WARNING, "fulltilt.train"):
+        trained(data, epochs=1, nan_policy="skip").fit()
+    assert f"none of epoch 1's {len(data)} losses was a number: nothing is learnt" in caplog.text
+
+
 def test_rollback_gives_up_when_it_is_not_the_batch(tmp_path):
     data = batches()
     for inputs, _ in data:

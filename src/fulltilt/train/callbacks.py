@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+
+from fulltilt.errors import InputError
 
 if TYPE_CHECKING:
     from fulltilt.train.loop import Trainer
@@ -22,3 +25,14 @@ class Callback:
 
     def on_end(self, trainer: Trainer) -> None:
         """Training is over, was stopped or has failed."""
+
+
+def as_callbacks(given: Any) -> list[Callback]:
+    """What a program passes, as a list."""
+    if not isinstance(given, Iterable):
+        raise InputError(f"callbacks is one {type(given).__name__}; expected a list: callbacks=[…]")
+    found = list(given)
+    for each in found:
+        if not isinstance(each, Callback):
+            raise InputError(f"a callback must be a Callback, found {type(each).__name__}")
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -65,13 +66,13 @@ def parse_config(
 
 
 def make_config(content: Mapping[str, Any], *, source: str = "configuration") -> Config:
-    """A `Config` from a mapping as a YAML file would give it."""
-    return _checked(dict(content), source, [])
+    """A `Config` from a mapping as a YAML file would give it; folders and files may be paths."""
+    return _checked(_paths_as_text(content), source, [])
 
 
 def make_training(content: Mapping[str, Any]) -> TrainingConfig:
     """The section `training` alone."""
-    return _checked({"training": dict(content)}, "configuration", []).training
+    return _checked({"training": _paths_as_text(content)}, "configuration", []).training
 
 
 def as_settings(given: TrainingConfig | Config | Mapping[str, Any] | None) -> tuple[TrainingConfig, LoggingConfig]:
@@ -88,6 +89,16 @@ def as_settings(given: TrainingConfig | Config | Mapping[str, Any] | None) -> tu
             "fulltilt.train.config_file.read_config(Path(…)) makes of a file"
         )
     return given.training, given.logging
+
+
+def _paths_as_text(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _as_text(value) for key, value in content.items()}
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _paths_as_text(value)
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def dump_config(config: Config) -> str:

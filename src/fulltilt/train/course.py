@@ -69,7 +69,8 @@ class Course:
         self._rollbacks, self._bad_epoch = self._rollbacks + 1, max(self._bad_epoch, bad.epoch)
         if self._rollbacks > _MOST_ROLLBACKS:
             raise LossError(
-                f"{bad}; {_MOST_ROLLBACKS} rollbacks did not help: lower the learning rate or set clip_norm",
+                f"{bad}; {_MOST_ROLLBACKS} rollbacks did not help: lower the learning rate or set clip_norm, and look "
+                "at the data",
                 step=bad.step,
                 epoch=bad.epoch,
                 batch=bad.batch,

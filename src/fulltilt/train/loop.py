@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.optim import Optimizer
 from fulltilt.assist.beside import Metrics, MetricsBeside, named
 from fulltilt.errors import InputError
 from fulltilt.train.augmenting import Augmentation, augments, describe, for_training, for_validation
-from fulltilt.train.callbacks import Callback
+from fulltilt.train.callbacks import Callback, as_callbacks
 from fulltilt.train.checkpoint import Checkpoints
 from fulltilt.train.config import Config, TrainingConfig
 from fulltilt.train.config_file import as_settings
@@ -82,12 +83,9 @@ class Trainer:
         part_ways(rank())
         self.is_main = rank() == 0
         self.history = History()
-        if isinstance(callbacks, Callback):
-            raise InputError(f"callbacks is one {type(callbacks).__name__}; expected a list: callbacks=[…]")
-        self.callbacks = list(callbacks)
-        for what, kind, found in (("the model", nn.Module, model), *(("a callback", Callback, c) for c in callbacks)):
-            if not isinstance(found, kind):
-                raise InputError(f"{what} must be a {kind.__name__}, found {type(found).__name__}")
+        self.callbacks = as_callbacks(callbacks)
+        if not isinstance(model, nn.Module):
+            raise InputError(f"the model must be a Module, found {type(model).__name__}")
         output = None if self.config.output is None else Path(self.config.output)
         if self.config.nan_policy == "rollback" and output is None:
             raise InputError("nan_policy rollback goes back to a checkpoint: set output, a folder for them")
@@ -293,6 +291,9 @@ class Trainer:
         }
         if sums.bad_losses:
             record["bad_losses"] = sums.bad_losses
+            if not loss_samples:
+                text = "none of epoch %d's %d losses was a number: nothing is learnt; look at the data, or lower lr"
+                self._report.say(text, self.epoch + 1, sums.bad_losses, level=WARNING)
         if self._training.metrics is not None:
             record |= self._training.metrics.compute()
         return record
