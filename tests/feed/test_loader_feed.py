@@ -442,6 +442,35 @@ def test_nothing_runs_on_after_close():
         next(iter(it))
 
 
+def loader_feed():
+    return feed(DataLoader(Squares(12), batch_size=4), device="cpu")
+
+
+def test_one_loop_at_a_time_over_a_loader():
+    with loader_feed() as it:
+        one = iter(it)
+        next(one)
+        two = iter(it)
+        next(two)
+        with pytest.raises(InputError, match="another loop over this feed"):
+            next(one)
+        assert len(list(two)) == 2
+
+
+@pytest.mark.parametrize("make", [loader_feed, lambda: feed(Squares(12), batch_size=4, device="cpu", num_workers=0)])
+def test_a_feed_closed_in_its_loop_does_not_end_as_an_epoch_would(make):
+    it = make()
+    loop = iter(it)
+    next(loop)
+    it.close()
+    with pytest.raises(InputError, match="closed"):
+        next(loop)
+    it = make()
+    for number, _ in enumerate(it):
+        if number == 2:  # the last
+            it.close()
+
+
 class Pictures(Dataset):
     def __len__(self) -> int:
         return 6

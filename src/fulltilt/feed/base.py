@@ -31,6 +31,8 @@ class Feed(ABC):
         self._epoch = 0
         self._clock = Clock()
         self._closed = False
+        self._loop: object | None = None
+        """The loop that is served."""
         self.augmentation: Any = None
         """What batches go through on their way; for image files also what only makes them one size."""
 
@@ -81,6 +83,12 @@ class Feed(ABC):
         if self._closed:
             raise InputError("this feed is closed; make a new one")
 
+    def _check_served(self, loop: object) -> None:
+        """Before a loop is given another batch: the feed may have been closed in it, or another loop begun."""
+        self._check_open()
+        if self._loop is not loop:
+            raise InputError("another loop over this feed has begun: one at a time; make a second feed for two")
+
 
 class OrderedFeed(Feed):
     """A feed that follows an `Order`: it can be resumed anywhere, also at another batch size or world size.
@@ -96,8 +104,6 @@ class OrderedFeed(Feed):
         """The last epoch was gone through to its end: its successor is under way."""
         self._resumes = False
         """The position was loaded: the next loop goes on from it."""
-        self._loop: object | None = None
-        """The loop that is served."""
         self.indices: Indices | None = None
         """The samples of the batch that was given out last, by their numbers in the source."""
 
@@ -114,8 +120,7 @@ class OrderedFeed(Feed):
         self._went_on()
         self._loop = loop = object()
         while True:
-            if self._loop is not loop:
-                raise InputError("another loop over this feed has begun: one at a time; make a second feed for two")
+            self._check_served(loop)
             step, batch = self._next()
             self._position = step.position
             if step.last:

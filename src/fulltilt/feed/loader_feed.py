@@ -75,7 +75,10 @@ class LoaderFeed(Feed):
         self._mover.start(iterator)
         if self._crew is not None:
             self._crew.go_on()
+        self._loop = loop = object()
         while True:
+            if not (self._closed and given == end):
+                self._check_served(loop)
             try:
                 batch = self._mover.next()
             except StopIteration:
