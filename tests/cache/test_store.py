@@ -212,6 +212,12 @@ def test_paths_are_absolute(images, tmp_path, monkeypatch):
     assert_serves(tmp_path / "c", images[:1])
 
 
+def test_builders_import_nothing_from_where_the_command_was_given(images, tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("raise RuntimeError('not meant')")
+    monkeypatch.chdir(tmp_path)
+    assert build(tmp_path / "cache", images[:2], workers=1).made == 2
+
+
 def test_names_that_are_no_text(images, tmp_path):
     odd = os.path.join(tmp_path, os.fsdecode(b"\xff\n\xe4 name.jpg"))
     shutil.copy(images[0], odd)

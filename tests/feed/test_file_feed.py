@@ -422,6 +422,13 @@ def test_nothing_is_left_however_the_trainer_ends(photos, end):
     assert errors.count("Traceback") == (0 if expected is None else 1), errors
 
 
+def test_decoders_import_nothing_from_where_the_trainer_was_started(photos, tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("raise RuntimeError('not meant')")
+    monkeypatch.chdir(tmp_path)
+    with feed(ImageFiles(photos), **options(num_workers=1)) as it:
+        assert numbers(it) == list(range(COUNT))
+
+
 def test_decoders_load_no_torch():
     code = "import sys, fulltilt.feed.decoder; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

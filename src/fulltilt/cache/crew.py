@@ -62,7 +62,8 @@ class Crew:
     ) -> None:
         """`done` hears of each sample; `undone` of one that has to be made again because its worker died."""
         options = {"folder": str(folder), "settings": settings.to_json(), "shard_bytes": shard_bytes}
-        self._command = [sys.executable, "-m", "fulltilt.cache.worker", json.dumps(options)]
+        # -P: a queue.py or json.py where the trainer was started is not for this process to import.
+        self._command = [sys.executable, "-P", "-m", "fulltilt.cache.worker", json.dumps(options)]
         self._samples = samples
         self._queue = deque(range(len(samples)))
         self._done, self._undone = done, undone

@@ -184,7 +184,8 @@ class AutoCache:
             if self._closed.is_set():
                 return
             self._builder = subprocess.Popen(
-                [sys.executable, "-m", "fulltilt.feed.builder", json.dumps(options)],
+                # -P: a queue.py or json.py where the trainer was started is not for this process to import.
+                [sys.executable, "-P", "-m", "fulltilt.feed.builder", json.dumps(options)],
                 pass_fds=[self._catalog.fd],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

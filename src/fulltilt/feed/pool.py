@@ -188,7 +188,8 @@ class Pool:
         }
         self._desk.clear(worker)
         process = subprocess.Popen(
-            [sys.executable, "-m", "fulltilt.feed.decoder", json.dumps(options)],
+            # -P: a queue.py or json.py where the trainer was started is not for this process to import.
+            [sys.executable, "-P", "-m", "fulltilt.feed.decoder", json.dumps(options)],
             pass_fds=inherited,
             stdin=subprocess.DEVNULL,
             process_group=0,  # Ctrl-C at the terminal is for the trainer, which closes the pipe
@@ -289,7 +290,7 @@ class Pool:
             if self._deaths_in_a_row > _DEATHS_IN_A_ROW:
                 raise WorkerError(
                     f"{_DEATHS_IN_A_ROW} decoder processes ended one after the other ({cause(status)}) without "
-                    "decoding anything: is memory short, or does `python -m fulltilt.feed.decoder` not start?"
+                    "decoding anything: is memory short, or does `python -P -m fulltilt.feed.decoder` not start?"
                 )
             last = "between two files"
             if at is not None and self._reported.get(worker) != at[0][:3]:
