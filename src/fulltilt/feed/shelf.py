@@ -14,6 +14,7 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,9 @@ class WorkerInit:
     own: Callable[[int], None] | None = None
     trainer: int = field(default_factory=os.getpid)
 
+    def __post_init__(self) -> None:
+        freeze_in_forks()  # a worker collects garbage before it calls us: torch does this and that there first
+
     def __call__(self, worker: int) -> None:
         begin_for(self.trainer)
         info: Any = torch.utils.data.get_worker_info()
@@ -86,11 +90,19 @@ class WorkerInit:
 
 def begin_for(trainer: int) -> None:
     """What every process that works for the trainer, and may be a fork of it, does first."""
-    # What the trainer has left to the garbage collector is the trainer's. Here, CUDA events or graphs among it would
-    # call a driver that does not survive a fork, and end the process.
-    gc.freeze()
+    gc.freeze()  # see freeze_in_forks
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's, which ends its workers
     threading.Thread(target=_leave_with, args=(trainer,), daemon=True).start()
+
+
+@cache
+def freeze_in_forks() -> None:
+    """Once in a process: whatever is forked from it leaves its garbage alone, from the first instruction on.
+
+    What a trainer has left to the garbage collector is the trainer's. In a fork, CUDA events or graphs among it would
+    call a driver that does not survive the fork, and end the process.
+    """
+    os.register_at_fork(after_in_child=gc.freeze)
 
 
 def _leave_with(trainer: int) -> None:
