@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import pytest
 
 from fulltilt.cache.keys import stamp_of
 from fulltilt.cache.policy import Keep, decide
+from fulltilt.feed.base import Clock
 from fulltilt.feed.source import is_in_memory, read_file, seems_cold
 from fulltilt.feed.stages import Room, Stages, cache_rates
 from fulltilt.feed.step_clock import StepClock
@@ -170,3 +172,24 @@ def test_the_step_is_timed_by_the_host_without_a_gpu(monkeypatch):
     now += 1.0
     clock.end()
     assert clock.seconds_per_sample == pytest.approx(0.03), "what follows an epoch's end is not a step"
+
+
+def test_a_slow_start_is_not_held_against_later_epochs(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    clock = Clock()
+    clock.began()
+    now += 10  # decoders start, the model is compiled
+    clock.waited(9)
+    clock.gave(8)
+    assert clock.epoch_wait_share == pytest.approx(0.9)
+    now += 5  # validation
+    clock.began()
+    assert clock.epoch_wait_share is None, "nothing has been measured"
+    for _ in range(4):
+        now += 1
+        clock.waited(0.01)
+        clock.gave(8)
+    now += 5
+    assert clock.epoch_wait_share == pytest.approx(0.01)
+    assert clock.figures()["wait_share"] > 0.3

@@ -117,6 +117,7 @@ class OrderedFeed(Feed):
                 self._epoch, self._position = self._epoch + 1, 0
             self._begin(_steps(self.order, self._epoch, self._position))
         self._follows = self._resumes = False
+        self._clock.began()
         self._went_on()
         self._loop = loop = object()
         while True:
@@ -190,6 +191,14 @@ class Clock:
         self._waited = 0.0
         self._samples = 0
         self._batches = 0
+        self._began, self._waited_before = 0.0, 0.0
+        """When the epoch began, and what had been waited until then."""
+        self._gave: float | None = None
+        """When the epoch's last batch so far was given."""
+
+    def began(self) -> None:
+        """An epoch's first batch is about to be asked for."""
+        self._began, self._waited_before, self._gave = time.perf_counter(), self._waited, None
 
     def waited(self, seconds: float) -> None:
         """The loop had nothing to go on with for so long."""
@@ -198,10 +207,18 @@ class Clock:
         self._waited += seconds
 
     def gave(self, samples: int) -> None:
+        self._gave = time.perf_counter()
         if self._started is None:
-            self._started = time.perf_counter()
+            self._started = self._gave
         self._samples += samples
         self._batches += 1
+
+    @property
+    def epoch_wait_share(self) -> float | None:
+        """Of the present epoch, or of the last: what a start, or a trainer's pause, took is not the feed's fault."""
+        if self._gave is None or self._gave <= self._began:
+            return None
+        return min((self._waited - self._waited_before) / (self._gave - self._began), 1.0)
 
     def figures(self) -> dict[str, float]:
         """Samples per second, and the share of the time that was spent waiting for a batch."""

@@ -91,7 +91,7 @@ class DatasetFeed(OrderedFeed):
             figures["skipped"] = self._skipped
         if self._figures is not None:
             figures |= self._figures()
-        return {**figures, **self._crew.figures(figures.get("wait_share"))}
+        return {**figures, **self._crew.figures(self._clock.epoch_wait_share)}
 
     def close(self) -> None:
         super().close()

@@ -146,8 +146,8 @@ class FileFeed(OrderedFeed):
         }
         if self._auto is not None and not self._closed:
             found |= {"kept_samples": self._auto.kept.samples, "kept_bytes": self._auto.kept.used_bytes}
-        if "wait_share" in figures:
-            found["bottleneck"] = self._stages(*self._earlier).bottleneck(figures["wait_share"])
+        if (waits := self._clock.epoch_wait_share) is not None:
+            found["bottleneck"] = self._stages(*self._earlier).bottleneck(waits)
         return found
 
     def _stages(self, counts: Counts | None = None, gpu_samples: int = 0, gpu_seconds: float = 0.0) -> Stages:

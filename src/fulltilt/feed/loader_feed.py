@@ -72,6 +72,7 @@ class LoaderFeed(Feed):
             iterator, end = self._whole(), self._length()
         self._resumes = False
         epoch, given, random = self._epoch, self._batches, self._random
+        self._clock.began()
         self._mover.start(iterator)
         if self._crew is not None:
             self._crew.go_on()
@@ -117,7 +118,7 @@ class LoaderFeed(Feed):
         figures = super().stats()
         if self._crew is None:
             return {**figures, "workers": self._loader.num_workers}
-        return {**figures, **self._crew.figures(figures.get("wait_share"))}
+        return {**figures, **self._crew.figures(self._clock.epoch_wait_share)}
 
     def set_epoch(self, epoch: int) -> None:
         """Go to an epoch's beginning (of the epoch whose place was loaded, to that place); tells the sampler."""
