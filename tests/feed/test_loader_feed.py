@@ -555,3 +555,16 @@ def test_another_s_state_is_not_taken():
 def test_a_gpu_that_is_not_there_is_told():
     with pytest.raises(UnavailableError, match="device='cuda': torch finds no GPU here"):
         feed(torch.arange(3), batch_size=1, device="cuda")
+
+
+def test_a_gpu_beyond_those_that_are_there_is_told(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UnavailableError, match="device='cuda:2': torch finds GPUs up to cuda:1 here"):
+        feed(torch.arange(3), batch_size=1, device="cuda:2")
+
+
+@pytest.mark.parametrize("wish", [{"batch_size": 0}, {"batch_size": 1, "num_workers": -1}])
+def test_numbers_that_can_not_be_are_told_of_streams_too(wish):
+    with pytest.raises(InputError, match=r"batch_size|num_workers"):
+        feed(Count(3), device="cpu", **wish)

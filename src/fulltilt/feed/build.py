@@ -174,10 +174,7 @@ def feed(
         if shuffle:
             raise InputError("shuffle=True can't be met: an iterable data set comes in its own order")
         # Each worker goes through the whole of it, unless it shares itself out: more than one is for its owner to ask.
-        workers = 1 if auto else workers
-        loader: DataLoader[Any] = DataLoader(
-            source, batch_size=batch_size, drop_last=drop_last, collate_fn=collate, num_workers=workers
-        )
+        loader = _loader(source, batch_size, 1 if auto else workers, drop_last=drop_last, collate=collate)
         return LoaderFeed(loader, device=where, ahead=device_prefetch, augment=augment)
     if isinstance(source, VideoClips):
         return _clips(
@@ -224,6 +221,20 @@ def feed(
     return TensorFeed(
         tensors, Order(length=len(tensors[0]), **order), device=where, ahead=device_prefetch, augment=augment
     )
+
+
+def _loader(
+    source: IterableDataset[Any],
+    batch_size: int,
+    workers: int,
+    *,
+    drop_last: bool,
+    collate: Callable[[list[Any]], Any] | None,
+) -> DataLoader[Any]:
+    try:
+        return DataLoader(source, batch_size=batch_size, drop_last=drop_last, collate_fn=collate, num_workers=workers)
+    except ValueError as error:  # torch says which number is out of its range
+        raise InputError(str(error)) from None
 
 
 def _clips(

@@ -76,6 +76,10 @@ def device_of(device: str | torch.device) -> torch.device:
         raise InputError(f"device={device!r} must be 'auto', 'cpu', 'cuda' or 'cuda:0' and so on") from None
     if where.type == "cuda" and not torch.cuda.is_available():
         raise UnavailableError(f"device={str(device)!r}: torch finds no GPU here; device='auto' takes the CPU then")
+    if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
+        raise UnavailableError(
+            f"device={str(device)!r}: torch finds GPUs up to cuda:{torch.cuda.device_count() - 1} here; take one"
+        )
     return torch.device("cuda", torch.cuda.current_device()) if where == torch.device("cuda") else where
 
 
