@@ -102,6 +102,14 @@ def test_parts_of_something_large_are_not_gathered_for_long():
     beside.close()
 
 
+def test_few_are_gathered_that_hold_open_files():
+    beside = MetricsBeside(MulticlassAccuracy(4), CPU, prefix="")
+    for _ in range(100):
+        beside.add(torch.zeros(8, 4), torch.zeros(8).long().share_memory_())  # as a DataLoader's worker gives them
+        assert len(beside._gathered) <= 32
+    beside.close()
+
+
 def test_counting_goes_on_after_a_checkpoint():
     data = list(batches("classes"))
     whole = MetricsBeside({"a": MulticlassAccuracy(4), "b": MulticlassAUROC(4)}, CPU, prefix="")

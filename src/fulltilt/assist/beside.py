@@ -37,6 +37,9 @@ GATHERED_BATCHES = 512
 that counts takes the interpreter from the loop now and then."""
 GATHERED_BYTES = 64 << 20
 """Outputs and targets kept on the device meanwhile."""
+_SHARED_BATCHES = 32
+"""At most, of those that lie where a DataLoader's worker has put them: each holds an open file, and a process may have
+a thousand."""
 _LOOK_SECONDS = 2.0
 """How often it is looked at whether the CPU keeps up; at once when the loop has waited for `_PATIENCE_SECONDS`."""
 _PATIENCE_SECONDS = 0.1
@@ -286,13 +289,15 @@ def _most(latest: Sequence[Pair]) -> int:
     of the same. Two at least, so that there is one before.
     """
     before, last = latest[0] if len(latest) > 1 else (None, None), latest[-1]
-    held = 0
+    held, most = 0, GATHERED_BATCHES
     for one, other in zip(last, before, strict=True):
         if isinstance(one, Tensor):
             memory = one.untyped_storage()
             shared = isinstance(other, Tensor) and other.untyped_storage().data_ptr() == memory.data_ptr()
             held += 0 if shared else memory.nbytes()
-    return max(2, min(GATHERED_BATCHES, GATHERED_BYTES // max(1, held)))
+            if one.device == _CPU and one.is_shared():  # type: ignore[no-untyped-call]
+                most = _SHARED_BATCHES
+    return max(2, min(most, GATHERED_BYTES // max(1, held)))
 
 
 def _aligned(outputs: Any, target: Any) -> Any:
