@@ -184,6 +184,23 @@ def test_an_engine_that_fails_is_left(tmp_path, engine, no_streams):
         assert "HW decoder faced error" in there.decision.reason
 
 
+def test_a_packet_whose_lengths_are_wrong_is_left_to_the_cpu(tmp_path, engine, no_streams, monkeypatch):
+    path = make(tmp_path / "v", size=(128, 96))
+    found, known = engine(path)
+    fine, damaged = nvdec.behind_start_codes, []
+    monkeypatch.setattr(nvdec, "behind_start_codes", lambda data, width: fine(data[:-1] if damaged else data, width))
+    with open_video(path) as here, open_video(path, device="cpu") as there:
+        there._engine, there._stream = found, None
+        damaged.append(True)
+        (run,) = runs_of(known.index, [20], None)
+        with pytest.raises(DecodeError, match=r"v\.mp4: frame \d+ of 40: a unit ends 1 bytes behind its packet"):
+            list(found.run(run))
+        assert np.array_equal(there.frames([20]).numpy(), here.frames([20])), "by the CPU"
+        damaged.clear()
+        assert there._engine is found, "the next ones are its own again"
+        assert (np.abs(there.frames([21]).numpy().astype(int) - here.frames([21])) <= 3).all()
+
+
 def test_without_the_library(monkeypatch):
     monkeypatch.setattr(nvdec, "_imported", lambda: (None, "No module named 'PyNvVideoCodec'"))
     with pytest.raises(UnavailableError, match=r"NVDEC needs PyNvVideoCodec \(No module named"):
