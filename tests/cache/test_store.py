@@ -17,6 +17,7 @@ from tests.cache.support import SMALL_SHARDS, assert_serves, make_images, make_m
 from fulltilt.cache import Cache, CacheSettings
 from fulltilt.cache.build import build
 from fulltilt.cache.keys import read_steadily, stamp_of
+from fulltilt.cache.verify import verify
 from fulltilt.errors import CacheError, InputError
 
 
@@ -239,18 +240,23 @@ def test_what_is_no_cache_is_said(tmp_path):
         Cache.open(tmp_path)
 
 
-def test_a_shard_that_can_not_be_opened_is_named(images, tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["index", "pixels"])
+def test_a_shard_that_can_not_be_opened_is_named_and_not_dropped(images, tmp_path, monkeypatch, kind):
     build(tmp_path / "cache", images, workers=1)
     opened = os.open
 
     def refuse(path, *rest, **more):  # the superuser, who may run this, is refused nothing
-        if str(path).endswith(".index"):
+        if str(path).endswith(f".{kind}") and rest[0] & os.O_ACCMODE == os.O_RDONLY:
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return opened(path, *rest, **more)
 
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(CacheError, match=r"shard-00000\.index can't be opened \(Permission denied\): make it readable"):
-        Cache.open(tmp_path / "cache")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse)
+        with pytest.raises(
+            InputError, match=rf"shard-00000\.{kind} can't be opened \(Permission denied\): make it readable"
+        ):
+            verify(tmp_path / "cache", drop=True)
+    assert_serves(tmp_path / "cache", images)
 
 
 def test_a_folder_with_other_files_is_not_built_into(images, tmp_path):

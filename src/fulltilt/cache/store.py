@@ -24,7 +24,7 @@ from fulltilt.cache.keys import Key, Path, content_of, key_of
 from fulltilt.cache.manifest import check_settings, read_manifest
 from fulltilt.cache.settings import CacheSettings
 from fulltilt.cache.shard import HEADER_BYTES, KEYS, RECORD_BYTES, Record, header, path_of, shard_numbers
-from fulltilt.errors import CacheError
+from fulltilt.errors import CacheError, InputError
 
 Keys = NDArray[np.uint64]
 Places = NDArray[np.int64]
@@ -219,7 +219,8 @@ class _Maps:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise CacheError(
+            # No CacheError: nothing is damaged, so `verify --drop` is not to take it out.
+            raise InputError(
                 f"{path} can't be opened ({error.strerror}): make it readable, or build another"
             ) from error
         try:

@@ -26,7 +26,7 @@ import numpy as np
 
 from fulltilt.cache import Cache, CacheSettings
 from fulltilt.cache.policy import DISK_SHARE, RAM_SHARE, Keep, Rates, decide
-from fulltilt.errors import CacheError, FulltiltError
+from fulltilt.errors import FulltiltError, InputError
 from fulltilt.feed.catalog import Catalog
 from fulltilt.feed.kept import Kept, Mode
 from fulltilt.feed.stages import Room
@@ -167,7 +167,7 @@ class AutoCache:
         """Whether an earlier run has built it. Files that have changed since are misses, no reason to build again."""
         try:
             return len(Cache.open(self.folder, self._settings)) >= len(self._catalog)
-        except CacheError:
+        except InputError:  # there is none, or it is somebody else's
             return False
 
     def _build(self, workers: int) -> None:
