@@ -1,7 +1,8 @@
 """Samples → batches on the device, ahead of the step.
 
-order.py      which samples, in which order            base.py         what every feed is
-clips.py      clips of videos as a source
+build.py      `feed`: the feed that fits a source      base.py         what every feed is
+wishes.py     what was asked for, checked              order.py        which samples, in which order
+listing.py    folders and tables that name files
 files.py      image files as a source                  file_feed.py    the feed of them
   catalog.py  their paths, shared with the decoders      reader.py     a ring of slots, kept full
   slot.py     the memory of one batch                    pool.py       the decoder processes
@@ -22,6 +23,10 @@ dataset_feed.py  the feed of a map-style data set      loader_feed.py  the feed 
   legs.py     numbers that change on one stream          busy.py       cores in use
   leg.py      one number of processes or threads         parcel.py     batches handed over without /dev/shm
   shelf.py    the data set as a worker sees it
+clips.py      clips of videos as a source              clip_feed.py    the feed of them, where a GPU decodes, too
+  clip_entries.py  which videos and segments, labels     clip_side.py  its share of them
+  open_videos.py   videos kept open                      clip_batch.py batches made in two places
+  splits.py   decoders, and threads of each              sharing.py    workers and GPU, by the loop's rate
 """
 
 from __future__ import annotations
