@@ -12,6 +12,7 @@ those of an update in every step, to the last bit. Where the CPU can't keep up, 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -297,7 +298,7 @@ def _most(latest: Sequence[Pair]) -> int:
             held += 0 if shared else memory.nbytes()
             if one.device == _CPU and one.is_shared():  # type: ignore[no-untyped-call]
                 most = _SHARED_BATCHES
-    return max(2, min(most, GATHERED_BYTES // max(1, held)))
+    return max(2, min(most, math.ceil(GATHERED_BYTES / max(1, held))))
 
 
 def _aligned(outputs: Any, target: Any) -> Any:
