@@ -119,6 +119,22 @@ def test_images_beside_class_folders_are_told_of_and_hidden_folders_are_no_class
     assert "1 images beside 1 subfolders, which are not looked into" in caplog.text
 
 
+def test_a_label_may_be_a_row_of_numbers():
+    rows = [[1, 2], [2, 1]]
+    assert ImageFiles(["1.jpg", "2.jpg"], labels=rows).labels.tolist() == rows
+    with pytest.raises(InputError, match="labels differ in length"):
+        ImageFiles(["1.jpg", "2.jpg"], labels=[[1], [2, 1]])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("path,label\n", "names no files"), ("path;label\n1.jpg;2\n", "found path;label. .* with commas between")],
+)
+def test_a_table_that_names_nothing_says_why(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        table(tmp_path, text)
+
+
 def test_what_begins_with_a_dot_is_not_meant(tmp_path):
     touch(tmp_path / "dog/b.jpg", tmp_path / "dog/._b.jpg", tmp_path / "dog/.ipynb_checkpoints/b.jpg")
     assert names(ImageFiles(tmp_path).paths) == ["b.jpg"]

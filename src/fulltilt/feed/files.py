@@ -80,7 +80,12 @@ class ImageFiles:
             return None
         if len(labels) != len(self.paths):
             raise InputError(f"{len(labels)} labels for {len(self.paths)} images; there must be as many")
-        values = np.asarray(labels)
+        try:
+            values = np.asarray(labels)
+        except ValueError:
+            raise InputError(
+                "labels differ in length: each is a number, a name, or as many numbers as the others"
+            ) from None
         if values.dtype.kind in "US":
             present = sorted(set(values.tolist()))
             self.classes = present if self.classes is None else self.classes
@@ -90,7 +95,8 @@ class ImageFiles:
             numbers = {name: number for number, name in enumerate(self.classes)}
             return np.array([numbers[name] for name in values.tolist()], np.int64)
         if values.dtype.kind in "iub":
-            tell_of_no_zero(values.tolist())
+            if values.ndim == 1:  # more are one column for each class
+                tell_of_no_zero(values.tolist())
             return values.astype(np.int64)
         if values.dtype.kind == "f":
             return values.astype(np.float32)

@@ -103,7 +103,12 @@ def read_table(file: Path, path_columns: Sequence[str]) -> Table:
         raise InputError(f"{file} can't be read as a table ({error}); save it as a .csv in UTF-8") from error
     named = next((name for name in path_columns if name in columns), None)
     if named is None:
-        raise InputError(f"{file}: no column named {', '.join(path_columns)}; found {', '.join(columns) or 'none'}")
+        raise InputError(
+            f"{file}: no column named {', '.join(path_columns)}; found {', '.join(columns) or 'none'}. The first line "
+            "names the columns, with commas between them"
+        )
+    if not lines:
+        raise InputError(f"{file} names no files: below its first line there is nothing")
     # Beside masks, a class is a note: as a label it would become the target in their place.
     names = _LABEL_COLUMNS[:1] if "mask" in columns else _LABEL_COLUMNS
     label = next((name for name in names if name in columns), None)
