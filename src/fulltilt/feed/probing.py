@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from fulltilt.feed.shelf import begin_for, fetch
+from fulltilt.feed.shelf import begin_for, fetch, freeze_in_forks
 from fulltilt.feed.structure import map_parts, map_tensors
 from fulltilt.measure.threads import compare_threads, take_turn
 
@@ -58,6 +58,7 @@ def probe(
 ) -> Probed:
     """Look at these samples; `threads` less than 2 only sees how large and how slow they are."""
     context = multiprocessing.get_context(context) if context is None or isinstance(context, str) else context
+    freeze_in_forks()
     receiving, sending = context.Pipe(duplex=False)
     child = context.Process(
         target=_look, args=(sending, os.getpid(), dataset, list(indices), threads, collate), daemon=True

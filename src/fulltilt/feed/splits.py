@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fulltilt.errors import FulltiltError
-from fulltilt.feed.shelf import begin_for
+from fulltilt.feed.shelf import begin_for, freeze_in_forks
 from fulltilt.machine.budget import core_budget
 from fulltilt.machine.decision import Decision
 
@@ -118,6 +118,7 @@ def clip_rate(source: VideoClips, numbers: Sequence[int], split: Split, seconds:
 def _measured(source: VideoClips, numbers: list[int], splits: list[Split]) -> list[tuple[Split, float]] | str:
     """The rates, or why there are none. In a process of its own: decoders that were open must not be forked later."""
     context = multiprocessing.get_context("fork")
+    freeze_in_forks()
     receiving, sending = context.Pipe(duplex=False)
     child = context.Process(target=_measure, args=(sending, os.getpid(), source, numbers, splits), daemon=True)
     child.start()
