@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -38,11 +39,12 @@ def in_processes(folder: Path, count: int, write: Write, processes: int, advance
     order = pickle.dumps(write)
     reader, writer = os.pipe()
     children: list[subprocess.Popen[bytes]] = []
-    with tempfile.TemporaryFile() as errors:
+    with ExitStack() as stack:
+        errors = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(processes)]  # lines of two would mingle
         try:
             for part in range(processes):
                 command = [sys.executable, "-m", __name__, str(folder), str(part), str(processes), str(count)]
-                child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=writer, stderr=errors)
+                child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=writer, stderr=errors[part])
                 children.append(child)
                 assert child.stdin is not None
                 with child.stdin as pipe:
@@ -51,7 +53,7 @@ def in_processes(folder: Path, count: int, write: Write, processes: int, advance
             writer = -1
             while made := os.read(reader, 4096):  # a byte for each; the end is when the last process has gone
                 advance(len(made))
-            failed = [child.returncode for child in children if child.wait()]
+            failed = next((part for part, child in enumerate(children) if child.wait()), None)
         finally:
             for child in children:
                 if child.poll() is None:
@@ -60,10 +62,11 @@ def in_processes(folder: Path, count: int, write: Write, processes: int, advance
             os.close(reader)
             if writer >= 0:
                 os.close(writer)
-        if failed:
-            errors.seek(0)
-            said = errors.read().decode(errors="replace").strip().splitlines()
-            raise FulltiltError(f"{folder} can't be made: {said[-1] if said else f'status {failed[0]}'}")
+        if failed is not None:
+            errors[failed].seek(0)
+            said = errors[failed].read().decode(errors="replace").strip().splitlines()
+            why = said[-1] if said else f"status {children[failed].returncode}"
+            raise FulltiltError(f"{folder} can't be made: {why}")
 
 
 def main(folder: str, first: str, step: str, count: str) -> None:
