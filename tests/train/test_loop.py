@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,32 @@ def test_the_best_is_kept_among_the_last(tmp_path):
     best = values.index(min(values))
     assert history.best == values[best]
     assert steps_saved(tmp_path) == sorted({12 * (best + 1), 60, 72})
+
+
+class Interrupted:
+    """Somebody presses Ctrl-C in the middle of the second epoch."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return 12
+
+    def __iter__(self):
+        self.epoch += 1
+        for number, batch in enumerate(loader(96)):
+            if (self.epoch, number) == (2, 5):
+                signal.raise_signal(signal.SIGINT)
+            yield batch
+
+
+def test_the_last_line_says_where_it_was_left(tmp_path):
+    config = {"epochs": 5, "output": str(tmp_path), **EXACT}
+    history = Trainer(network(), Interrupted(), config=config).fit()
+    last = records(tmp_path)[-1]
+    assert (last["kind"], last["stopped_by"]) == ("end", "SIGINT")
+    assert last["step"] == history.steps == max(steps_saved(tmp_path)) == 18
+    assert last["epoch"] == 1, "the last that was completed"
 
 
 def test_the_log_has_a_line_for_everything(tmp_path, caplog):

@@ -385,7 +385,8 @@ class Trainer:
         report.write("start", {"epoch": self.epoch, "config": config.model_dump(mode="json")}, step=self.step)
 
     def _close(self, signals: StopSignals) -> None:
-        end = {"stopped_by": None if signals.asked is None else signals.asked.name, **self.history.last}
+        asked = None if signals.asked is None else signals.asked.name
+        end = {"stopped_by": asked, **self.history.last, "step": self.step}
         self._report.write("end", end, step=self.step)
         for callback in self.callbacks:
             callback.on_end(self)
