@@ -138,23 +138,22 @@ def test_figures_are_those_of_their_cases():
     works, sources = workloads(RESULT)
     cases = {case["key"]: case for case in RESULT["cases"]}
     assert works["jpeg"].limit_per_second == cases["train_limit"]["samples_per_second"]
-    assert works["jpeg"].core_seconds == pytest.approx(7 / cases["cores_8_cpu"]["samples_per_second"])
+    assert works["jpeg"].core_seconds == pytest.approx(3 / cases["cores_4_cpu"]["samples_per_second"])
     assert {key for source in sources for key in source.cases} <= set(cases)
 
 
 def test_a_result_without_a_part_says_which():
     without = {**RESULT, "cases": [case for case in RESULT["cases"] if case["part"] != "cores"]}
-    with pytest.raises(InputError, match="cores_8_cpu"):
+    with pytest.raises(InputError, match="cores_4_cpu"):
         workloads(without)
 
 
 def test_the_model_is_near_what_was_measured():
-    """Two runs of a case with few cores were 6 % apart on that machine: a ratio of two cases may be 12 % off."""
     works, _ = workloads(RESULT)
     rows = held_against(RESULT, works)
     assert len(rows) == 4
     for feed, _, _, ratio in rows:
-        assert 0.9 <= float(ratio) <= 1.12, feed
+        assert 0.9 <= float(ratio) <= 1.05, feed
 
 
 def test_the_page_has_all_scenes_and_the_chart_is_a_picture():

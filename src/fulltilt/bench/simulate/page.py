@@ -11,7 +11,7 @@ from fulltilt.bench.simulate.rates import workloads
 from fulltilt.bench.simulate.scenes import GPUS, scenes
 
 Row = tuple[str, ...]
-_HELD = (("fast", 16, False), ("cores_4_cpu", 4, False), ("cores_8", 8, True), ("cores_4", 4, True))
+_HELD = (("fast", 16, False), ("cores_8_cpu", 8, False), ("cores_8", 8, True), ("cores_4", 4, True))
 """Cases with their cores, and whether the GPU decodes a share."""
 
 

@@ -46,7 +46,8 @@ def workloads(result: Mapping[str, Any]) -> tuple[dict[str, Workload], list[Sour
         """CPU seconds of a sample without the core that launches kernels."""
         return max(0.0, of(key, "cpu_cores") - 1) / of(key)
 
-    decode = of("cores_8_cpu", "workers") / of("cores_8_cpu")
+    # With few cores at work a core is fastest: the model is an upper bound, so it takes that.
+    decode = of("cores_4_cpu", "workers") / of("cores_4_cpu")
     on_gpu = 1 / of("cores_8_gpu") - 1 / of("cores_8_gpu", "limit_per_second")
     limit, unet_limit, windows_limit = of("train_limit"), of("unet_limit"), of("windows_feed_graphed")
     common: dict[str, Any] = {"batch": scale.batch, "limit_per_second": limit}
@@ -74,7 +75,7 @@ def workloads(result: Mapping[str, Any]) -> tuple[dict[str, Workload], list[Sour
         Source(workload="ResNet-50", figure="limit of one GPU", value=f"{limit:,.0f}/s", cases=("train_limit",)),
         Source(
             workload="ResNet-50", figure="CPU time to decode and crop a JPEG, while training",
-            value=_ms(decode), cases=("cores_8_cpu",),
+            value=_ms(decode), cases=("cores_4_cpu",),
         ),
         Source(workload="ResNet-50", figure="GPU time to decode one", value=_ms(on_gpu), cases=("cores_8_gpu",)),
         Source(
