@@ -60,7 +60,10 @@ def descriptors() -> list[str]:
 
 
 def left_open(most: int) -> list[str]:
-    """All that is open, if it stays more than so many: who has just been told to end gives his back a moment later."""
+    """All that is open, if it stays more than so many.
+
+    A queue of multiprocessing closes its pipe in a thread of its own, which torch tells to end and does not wait for.
+    """
     deadline = time.monotonic() + 10
     while len(found := descriptors()) > most and time.monotonic() < deadline:
         time.sleep(0.05)

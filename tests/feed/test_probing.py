@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from tests.feed.garbage import Owned
 
 from fulltilt.errors import InputError
 from fulltilt.feed import prepare as preparing
@@ -151,17 +152,6 @@ def test_digests_are_of_values():
     assert digest(sample) != digest({**same, "image": torch.arange(6).reshape(3, 2)})
     assert digest(sample) != digest({**same, "name": "b"})
     assert digest(lambda: 1)
-
-
-class Owned:
-    """As a CUDA event: to be ended where it was made, and nowhere else."""
-
-    def __init__(self, file) -> None:
-        self.file, self.itself = file, self
-
-    def __del__(self) -> None:
-        with open(self.file, "a") as file:
-            file.write(f"{os.getpid()}\n")
 
 
 class Collecting:

@@ -6,20 +6,10 @@ import gc
 import multiprocessing.util
 import os
 
+from tests.feed.garbage import Owned
 from torch.utils.data import DataLoader
 
 from fulltilt.feed.shelf import WorkerInit
-
-
-class Owned:
-    """As a CUDA event: to be ended where it was made, and nowhere else."""
-
-    def __init__(self, file) -> None:
-        self.file, self.itself = file, self
-
-    def __del__(self) -> None:
-        with open(self.file, "a") as file:
-            file.write(f"{os.getpid()}\n")
 
 
 class Early:
