@@ -85,7 +85,7 @@ def tuned(script: Script, level: Level = "numeric", seconds: float = 180.0) -> T
 
 def test_workers_are_found_verified_and_planned() -> None:
     script = Script()
-    found = tuned(script)
+    found = tuned(script, "exact")
     assert isinstance(found, Tuned)
     plan = found.plan
     assert plan.settings["loader.num_workers"] >= 2
@@ -120,7 +120,7 @@ def test_a_limit_below_what_was_reached_is_taken_again() -> None:
 
 
 def test_a_setting_that_changes_the_losses_is_rolled_back_and_said() -> None:
-    found = tuned(Script(broken={"loader.num_workers": 1e-7}))
+    found = tuned(Script(broken={"loader.num_workers": 1e-7}), "exact")
     assert isinstance(found, Tuned)
     assert "loader.num_workers" not in found.plan.settings
     assert any("rolled back" in trial.reason for trial in found.trials)
@@ -173,6 +173,29 @@ def test_the_time_is_kept() -> None:
     late = tuned(Script(), seconds=12.0)
     assert isinstance(late, NotTuned)
     assert "no time" in late.reason
+
+
+def test_a_compiler_that_does_not_come_to_an_end_does_not_take_the_time_of_the_others() -> None:
+    class Compiling(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            settings = dict(options.get("settings") or {})
+            if "compile" not in settings:
+                (seen,) = super().observe(command, **options)
+                assert seen.training is not None
+                training = replace(seen.training, device="cuda:0", images=True, launches=900)
+                return (replace(seen, training=training),)
+            self.asked.append({**options, "settings": settings})
+            self.now += options["deadline_seconds"]
+            return (Observation(command=("train.py",), mode="as is", applied=settings, ended="time", seconds=1.0),)
+
+    script = Compiling(wait=0.0005)
+    found = tuned(script)
+    assert isinstance(found, Tuned)
+    tried = [one for one in script.asked if "compile" in one["settings"]]
+    assert tried
+    assert script.now <= 180
+    assert "compile" not in found.plan.settings
+    assert any(trial.reason == "not ready in time" for trial in found.trials)
 
 
 class OnGpu(Script):

@@ -54,6 +54,11 @@ class Candidate:
     gain: float
     """Foretold, as a finding's."""
 
+    @property
+    def compiles(self) -> bool:
+        """Its first trial takes much longer than those of others."""
+        return "compile" in self.settings
+
 
 def allowed(level: Level, wanted: Level) -> bool:
     return LEVELS.index(level) <= LEVELS.index(wanted)

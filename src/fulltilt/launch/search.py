@@ -1,10 +1,12 @@
 """Which of the candidates to keep: a policy that sees rates alone; who measures them is given to it.
 
-    1. all candidates together: most of them are independent, and one trial may be all that is needed
-    2. where that pays, parts are left out, half of the members at a time: what isn't missed is dropped;
-       where it does not (or fails), one by one in the order of what is foretold, each on top of those kept
-    3. other numbers of workers around the one that was found, as long as one of them pays
-    4. the best and the script as it is, by turns, until it is plain which is faster
+    1. all candidates together, but the compiler, which takes a minute: most of them are independent, and one trial may
+       be all that is needed
+    2. where that pays: other numbers of workers where the loop still waits for its batches, the compiler on top where
+       it does not; then parts are left out, half of the members at a time: what isn't missed is dropped
+    3. where it does not (or fails), one by one in the order of what is foretold, each on top of those kept
+    4. other numbers of workers around the one that was found, as long as one of them pays
+    5. the best and the script as it is, by turns, until it is plain which is faster
 
 A machine that others use, too, is faster now and slower then: two trials of the same settings may lie further apart
 than either of them is uneven in itself. So trials are compared with those beside them, in pairs (`pairs.py`), whose
@@ -49,6 +51,10 @@ _UNSTEADY = 0.03
 _KEPT_BACK = 2
 """Trials for that last question, which others leave time for."""
 _MARGIN = 1.2
+_STARVED = 0.15
+"""Share of the step in which the loop waits for a batch: beyond that no faster step helps."""
+_COMPILED_BEFORE = 0.5
+"""Of what compiling took the first time, it takes again: the compiler keeps a part of its work on disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +84,9 @@ class _Search:
     history: History = field(default_factory=History)
     trials: list[Trial] = field(default_factory=list)
     expected: float = 0.0
-    """Seconds that a trial takes, going by the last one: compilers and caches make the first one slow."""
+    """Seconds that a trial takes, going by the last one: caches make the first one slow."""
+    compiling: float | None = None
+    """Seconds that come on top of it where the model is compiled; None as long as none was."""
     complete: bool = True
 
     def rate(self, settings: Mapping[str, Any]) -> Rate | None:
@@ -88,19 +96,29 @@ class _Search:
     def against(self, settings: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[float, float]:
         return self.history.gain(_key(settings), _key(other))
 
-    def has_time(self) -> bool:
-        """For one more trial, and for the last question after it."""
-        enough = self.has_time_for(1 + (_KEPT_BACK if self.trials else 0))
+    def has_time(self, *, beyond: float = 0.0) -> bool:
+        """For one more trial, which takes so many seconds more than others, and for the last question after it."""
+        enough = self.has_time_for(1 + (_KEPT_BACK if self.trials else 0), beyond=beyond)
         self.complete = self.complete and enough
         return enough
 
-    def has_time_for(self, trials: int) -> bool:
-        return self.until - self.clock() >= trials * self.expected
+    def has_time_for(self, trials: int, *, beyond: float = 0.0) -> bool:
+        return self.until - self.clock() >= trials * (self.expected + (self.compiling or 0.0)) + beyond
+
+    def starved(self, settings: Mapping[str, Any]) -> bool:
+        """The loop waits for its batches."""
+        rate = self.rate(settings)
+        return rate is not None and (rate.waits or 0.0) > _STARVED
 
     def measured(self, settings: Mapping[str, Any]) -> Rate | str:
         began = self.clock()
         got = self.measure(dict(settings))
-        self.expected = _MARGIN * (self.clock() - began)
+        took = _MARGIN * (self.clock() - began)
+        if "compile" in settings:
+            more = max(took - self.expected, 0.0)
+            self.compiling = more * _COMPILED_BEFORE if self.compiling is None else more
+        else:
+            self.expected = took
         if isinstance(got, Rate):
             self.history.add(_key(settings), got)
         return got
@@ -183,20 +201,32 @@ def search(
     clock: Callable[[], float],
     seconds: float,
     trial_seconds: float,
+    compile_seconds: float = 0.0,
     neighbours: Neighbours = lambda *_: (),
     say: Callable[[Trial], None] = lambda _: None,
 ) -> Found:
-    """The best settings that could be found in `seconds`; `trial_seconds` is what a trial is thought to take."""
+    """The best settings that could be found in `seconds`.
+
+    Args:
+        trial_seconds: what a trial is thought to take.
+        compile_seconds: what the first one that compiles is thought to take beyond that.
+    """
     state = _Search(measure=measure, clock=clock, until=clock() + seconds, say=say, expected=trial_seconds)
     state.history.add(_key({}), baseline)
     best: Settings = {}
-    if candidates and state.has_time():
-        everything = merged(candidates)
-        if state.beats(everything, {}, title=_title(candidates)):
-            best = _pruned(state, candidates) if len(candidates) > 1 else everything
-        elif len(candidates) > 1:
-            best = _grown(state, candidates)
-        best = _climbed(state, best, neighbours)
+    quick = [one for one in candidates if not one.compiles]
+    if quick and state.has_time() and state.beats(merged(quick), {}, title=_title(quick)):
+        best = merged(quick)
+        if state.starved(best):
+            best = _climbed(state, best, neighbours)
+        else:
+            compilers = [one for one in candidates if one.compiles]
+            best = _grown(state, compilers, best, compile_seconds)
+        best = _pruned(state, quick, best)
+    else:
+        left = [one for one in candidates if quick != [one]]  # that one was tried just now
+        best = _grown(state, left, {}, compile_seconds)
+    best = _climbed(state, best, neighbours)
     best = _confirmed(state, best)
     rate, as_is = state.history.beside(_key(best), _key({}))
     return Found(settings=best, rate=rate, baseline=as_is, trials=tuple(state.trials), complete=state.complete)
@@ -210,29 +240,36 @@ def merged(candidates: Sequence[Candidate]) -> Settings:
     return settings
 
 
-def _pruned(state: _Search, candidates: Sequence[Candidate]) -> Settings:
-    """Without the members that aren't missed. Halves that are foretold to give least are left out first.
+def _pruned(state: _Search, candidates: Sequence[Candidate], best: Settings) -> Settings:
+    """The best without the candidates that aren't missed. Halves that are foretold to give least are left out first.
 
     What is lost is always counted from the best so far: many small losses must not add up.
     """
-    top = merged(candidates)
+    known = merged(candidates)
+
+    def of(members: Sequence[Candidate]) -> Settings:
+        """Theirs, and what was found since: a compiler, another number of workers."""
+        named = merged(members)
+        return {name: value for name, value in best.items() if name in named or name not in known}
+
+    top = best
     kept = list(candidates)
-    least_first = sorted(candidates, key=lambda one: one.gain)
-    groups = _halves(least_first) if len(least_first) > 1 else []
+    groups = _halves(sorted(candidates, key=lambda one: one.gain)) if len(candidates) > 1 else []
     while groups and state.has_time():
         group = groups.pop(0)
         rest = [one for one in kept if one not in group]
-        if not rest:  # without any of them it is the script as it is, which is slower
+        part = of(rest)
+        if not part:  # without any of them it is the script as it is, which is slower
             groups = _halves(group) + groups if len(group) > 1 else groups
             continue
-        if not state.is_missed(top, merged(rest), title=f"without {_title(group)}"):
+        if not state.is_missed(top, part, title=f"without {_title(group)}"):
             kept = rest
-            now, before = state.rate(merged(rest)), state.rate(top)
+            now, before = state.rate(part), state.rate(top)
             if now is not None and before is not None and now.value > before.value:
-                top = merged(rest)
+                top = part
         elif len(group) > 1:
             groups = _halves(group) + groups
-    return merged(kept)
+    return of(kept)
 
 
 def _halves(group: Sequence[Candidate]) -> list[list[Candidate]]:
@@ -240,12 +277,12 @@ def _halves(group: Sequence[Candidate]) -> list[list[Candidate]]:
     return [list(group[:middle]), list(group[middle:])]
 
 
-def _grown(state: _Search, candidates: Sequence[Candidate]) -> Settings:
+def _grown(state: _Search, candidates: Sequence[Candidate], best: Settings, compile_seconds: float) -> Settings:
     """One by one, on top of what was kept."""
-    best: Settings = {}
     for candidate in sorted(candidates, key=lambda one: one.gain, reverse=True):
-        if not state.has_time():
-            break
+        first = candidate.compiles and state.compiling is None
+        if not state.has_time(beyond=compile_seconds if first else 0.0):
+            continue
         tried = {**best, **candidate.settings}
         if state.beats(tried, best, title=candidate.title):
             best = tried

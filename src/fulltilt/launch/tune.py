@@ -41,6 +41,8 @@ _TRIAL_SECONDS = 6.0
 _TRIAL_STEPS = (45, 1500)
 _COMPILE_SECONDS = 20.0
 """Steps after the first may compile, too: the first one is not counted."""
+_FIRST_COMPILE_SECONDS = 45.0
+"""That first one, of a model that was never compiled before; less than that again later."""
 _VERIFY_STEPS = (12, 40)
 _VERIFY_SECONDS = 6.0
 _VERIFY_SHARE = 0.45
@@ -82,6 +84,8 @@ class Tuner:
     step_seconds: float = 0.0
     start_seconds: float = 0.0
     """From the command's start to its first step."""
+    verify_seconds: float = 0.0
+    """Kept back for the comparison of losses."""
     known_runs: dict[str, Run] = field(default_factory=dict)
 
     def tune(self) -> Tuned | NotTuned:
@@ -100,13 +104,15 @@ class Tuner:
             self.say("nothing that can be set from outside is foretold to pay")
             plan = self._plan({}, baseline, diagnosis, verified="nothing to verify: the script is left as it is")
             return Tuned(plan=plan, diagnosis=diagnosis, seconds=self.clock() - began)
+        self.verify_seconds = self._verify_seconds(chosen)
         found = search(
             chosen,
             baseline,
             measure=self._measure,
             clock=self.clock,
-            seconds=self.until - self.clock() - self._verify_seconds(chosen),
+            seconds=self.until - self.clock() - self.verify_seconds,
             trial_seconds=self.start_seconds + _TRIAL_SECONDS,
+            compile_seconds=_FIRST_COMPILE_SECONDS,
             neighbours=lambda settings, waits: neighbours(
                 settings, cores=self.cores, waits=waits, samples=_samples(seen[0]), world=seen[0].world
             ),
@@ -144,11 +150,12 @@ class Tuner:
     def _limit(self, settings: Mapping[str, Any]) -> Observation:
         return self._run(mode="replay", settings=settings, max_steps=100, max_seconds=_LIMIT_SECONDS)
 
-    def _run(self, **options: Any) -> Observation:
-        compiles = _COMPILE_SECONDS if (options.get("settings") or {}).get("compile") else 0.0
-        options["max_seconds"] += compiles
+    def _run(self, *, at_most: float = math.inf, **options: Any) -> Observation:
+        """Observe; `at_most` are seconds of the whole run, which has others of its own where it hangs."""
+        if (options.get("settings") or {}).get("compile"):
+            options["max_seconds"] += _COMPILE_SECONDS
         late = 30.0 + 3 * self.start_seconds + 2 * options["max_seconds"]
-        return self.observe(self.command, deadline_seconds=late, **options)[0]
+        return self.observe(self.command, deadline_seconds=min(late, at_most), **options)[0]
 
     # trials
 
@@ -156,18 +163,24 @@ class Tuner:
         least, most = _TRIAL_STEPS
         workers = int(settings.get("loader.num_workers", 0))
         steps = min(max(round(2 * _TRIAL_SECONDS / self.step_seconds), least), most)
-        seen = self._run(settings=settings, max_steps=steps + 2 * workers, max_seconds=_TRIAL_SECONDS)
+        # One that takes longer than it was thought to must not take the others' time.
+        left = self.until - self.clock() - self.verify_seconds
+        seen = self._run(
+            settings=settings, max_steps=steps + 2 * workers, max_seconds=_TRIAL_SECONDS,
+            at_most=max(left, self.start_seconds + _TRIAL_SECONDS),
+        )  # fmt: skip
         if seen.ended in ("failed", "killed"):
             return f"failed ({_last_words(seen)})"
-        return rate_of(seen) or "too few steps"
+        return rate_of(seen) or ("not ready in time" if seen.ended == "time" and not seen.steps else "too few steps")
 
     # losses
 
     def _verify_seconds(self, chosen: Sequence[Candidate]) -> float:
-        """Before and after; for numeric settings a third run."""
+        """Before and after; for numeric settings a third run; after, the model may have to be compiled."""
         numeric = any(level_of(one.settings) != "exact" for one in chosen)
         steps = min(_VERIFY_SECONDS, _VERIFY_STEPS[1] * self.step_seconds)
         needed = (3 if numeric else 2) * (self.start_seconds + steps)
+        needed += _COMPILE_SECONDS if any(one.compiles for one in chosen) else 0.0
         return min(needed, _VERIFY_SHARE * max(self.until - self.clock(), 0.0))
 
     def _losses(self, settings: Mapping[str, Any], *, again: bool = False) -> tuple[float, ...]:
@@ -246,7 +259,8 @@ class Tuner:
         feeding = feeding and "loader.batch_size" not in settings
         if known is None or (feeding and known >= reached):
             return known
-        if self.until - self.clock() < self.start_seconds + 2.0:
+        needed = self.start_seconds + (_COMPILE_SECONDS if "compile" in settings else 2.0)
+        if self.until - self.clock() < needed:
             return None
         rate = rate_of(self._limit(settings))
         return None if rate is None or rate.value < reached * (1 - _LIMIT_NOISE) else rate.value
