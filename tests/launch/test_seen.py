@@ -10,7 +10,7 @@ import torch
 
 from fulltilt.launch.job import Job
 from fulltilt.launch.launches import Launched
-from fulltilt.launch.seen import training
+from fulltilt.launch.seen import start_seconds, training
 from fulltilt.launch.watch import Watch
 
 
@@ -48,3 +48,13 @@ def test_kernels_that_a_graph_may_hide_are_not_added_up(watch: Watch, graphs: in
     found = training(watch)
     assert found is not None
     assert (found.launches, found.kernel_seconds) == (20, seconds)
+
+
+def test_workers_that_live_on_are_started_once() -> None:
+    waits = [3_000_000_000, 200_000_000, 400_000_000]
+    assert start_seconds([], live_on=True, making=0.1) is None
+    assert start_seconds(waits, live_on=False, making=0.1) == 0.4
+    assert start_seconds(waits, live_on=True, making=0.1) == pytest.approx(0.3)
+    assert start_seconds(waits[:1], live_on=True, making=0.1) == 0.1, "what a worker needs for a batch"
+    assert start_seconds(waits[:1], live_on=True, making=5.0) == 3.0
+    assert start_seconds(waits[:1], live_on=True, making=0.0) == 3.0, "unknown"

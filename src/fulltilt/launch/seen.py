@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 from statistics import median
@@ -128,26 +130,42 @@ def _loader(seen: LoaderSeen, out: Path) -> Loader:
         length = None
     *_, inner = datasets(dataset)
     chain = moved_by(loader)
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    parts = stages.read(out, str(seen.number))
+    making = math.fsum(part.seconds for part in parts) * (size or 1)
     return Loader(
         role=seen.role,  # type: ignore[arg-type]
         place=place(seen.made),
         dataset=type(inner).__name__,
         samples=length,
-        batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
+        batch_size=size,
         num_workers=loader.num_workers,
         prefetch_factor=loader.prefetch_factor,
         persistent_workers=bool(loader.persistent_workers),
         pin_memory=bool(loader.pin_memory),
         batch_bytes=seen.batch_bytes,
         starts=seen.starts,
-        start_seconds=median(seen.waits_ns) / 1e9 if seen.waits_ns else None,
+        start_seconds=start_seconds(seen.waits_ns, live_on=bool(loader.persistent_workers), making=making),
         samples_per_second=seen.samples_per_second,
         in_memory=isinstance(inner, TensorDataset),
-        stages=stages.read(out, str(seen.number)),
+        stages=parts,
         transforms=names(dataset),
         movable=() if chain is None else chain.names,
         augmentation=None if chain is None else chain.by_hand(),
     )
+
+
+def start_seconds(waits_ns: Sequence[int], *, live_on: bool, making: float) -> float | None:
+    """What an epoch's first batch is waited for, usually.
+
+    Workers that live on are started once: the first epoch's wait is none that comes back. Where no other one was seen,
+    the next will be waited for as long as a worker needs to make a batch, `making` seconds.
+    """
+    if not waits_ns:
+        return None
+    if not live_on:
+        return median(waits_ns) / 1e9
+    return median(waits_ns[1:]) / 1e9 if len(waits_ns) > 1 else min(waits_ns[0] / 1e9, making or math.inf)
 
 
 def training(watch: Watch) -> Training | None:

@@ -112,7 +112,7 @@ class Loader:
     starts: int = 0
     """How often its workers were started."""
     start_seconds: float | None = None
-    """The median wait for an epoch's first batch."""
+    """The median wait for an epoch's first batch; not that for workers' start, where they live on."""
     samples_per_second: float | None = None
     """The loader alone: how many it gives when nobody trains."""
     in_memory: bool = False
