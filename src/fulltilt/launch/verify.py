@@ -86,8 +86,12 @@ def verdict(
                 f"±{band[at]:.2g} was allowed"
             )
             return Verdict(holds=False, reason=reason, curves=curves, step=at)
-    worst = max(abs(one - other) for one, other in zip(before, after, strict=False) if not _equal(one, other))
-    reason = f"{count} losses within the band: at most {worst:.2g} apart, where rounding alone makes ±{max(band):.2g}"
+    near = max((at for at in range(count) if band[at] > 0), key=lambda at: _apart(before[at], after[at]) / band[at])
+    apart = _apart(before[near], after[near])
+    reason = (
+        f"{count} losses within the band: nearest to its edge at step {near + 1}, {apart:.2g} apart where rounding alone "
+        f"may make ±{band[near]:.2g}"
+    )
     return Verdict(holds=True, reason=reason, curves=curves)
 
 
@@ -117,6 +121,10 @@ def _band(before: Sequence[float], reference: Sequence[float], floor: float) -> 
         running = max(running, *near, 0.0) if near else max([running, *known[-1:]])
         band.append(_TIMES * running + floor * abs(loss))
     return band
+
+
+def _apart(one: float, other: float) -> float:
+    return 0.0 if _equal(one, other) else abs(one - other)
 
 
 def _equal(one: float, other: float) -> bool:
