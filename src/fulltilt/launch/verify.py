@@ -89,8 +89,8 @@ def verdict(
     near = max((at for at in range(count) if band[at] > 0), key=lambda at: _apart(before[at], after[at]) / band[at])
     apart = _apart(before[near], after[near])
     reason = (
-        f"{count} losses within the band: nearest to its edge at step {near + 1}, {apart:.2g} apart where rounding alone "
-        f"may make ±{band[near]:.2g}"
+        f"{count} losses within the band: nearest to its edge at step {near + 1}, {apart:.2g} apart where "
+        f"±{band[near]:.2g} is what rounding may make"
     )
     return Verdict(holds=True, reason=reason, curves=curves)
 
