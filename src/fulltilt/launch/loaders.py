@@ -91,7 +91,10 @@ def timed_next(watch: Watch, mark: list[Any], following: Any) -> Any:
     began_ns = 0 if start_ns is None else timeline.clock()
     gpu = watch.gpu
     if gpu is not None:
-        gpu.wait_began()
+        if gpu.wants_waits:
+            gpu.wait_began()
+        else:
+            gpu = None
     inside, watch.inside = watch.inside, True
     try:
         if watch.replay is None:

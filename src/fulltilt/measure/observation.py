@@ -26,6 +26,9 @@ Mode = Literal["as is", "replay", "loader"]
 Ended = Literal["stable", "steps", "time", "script", "failed", "killed"]
 """Why watching ended: figures were stable, the steps or the time were up, or the script itself ended."""
 
+LEAST_CLOCKED = 0.5
+"""Of the steps have a time on the GPU's clock where it counts for all of them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -47,9 +50,10 @@ class Step:
     phases: dict[Phase, float]
     """On the host's clock, each moment in one phase only: they add up to `seconds`."""
     gpu_seconds: float | None = None
-    """The GPU's clock over the same step, from event to event."""
+    """The GPU's clock over the same step, from event to event; short steps share two events, and have equal parts."""
     starved_seconds: float | None = None
-    """How long the GPU had nothing to do because a batch was not there: an event pair around the loader's `next`."""
+    """How long the GPU had nothing to do because a batch was not there: an event pair around the loader's `next`, in
+    as many of the steps as keeps it cheap."""
     samples: int | None = None
     loss: float | None = None
 
@@ -214,10 +218,13 @@ class Observation:
     @property
     def step_seconds(self) -> float:
         """Of all watched steps together. The host may run ahead of its GPU, by a thousand kernels or as many graphs:
-        what it has launched is not done yet, and the GPU's own clock tells."""
+        what it has launched is not done yet, and the GPU's own clock tells, where it was read of most steps."""
         host = fsum(step.seconds for step in self.steps)
-        device = [step.gpu_seconds for step in self.steps if step.gpu_seconds is not None]
-        return max(host, fsum(device)) if len(device) == len(self.steps) else host
+        clocked = [(step.gpu_seconds, step.seconds) for step in self.steps if step.gpu_seconds is not None]
+        if len(clocked) < LEAST_CLOCKED * len(self.steps) or not clocked:
+            return host
+        behind = fsum(gpu for gpu, _ in clocked) - fsum(seconds for _, seconds in clocked)
+        return host + max(behind, 0.0) * len(self.steps) / len(clocked)
 
     @property
     def samples_per_second(self) -> float | None:
