@@ -163,3 +163,14 @@ def test_an_evaluation_ends_a_window_early(clock: GpuClock, gpu: Gpu) -> None:
     clock.finish()
     assert beside.gpu_seconds is None
     assert records[0].gpu_seconds == pytest.approx(0.0005)  # none of the evaluation's time
+
+
+def test_steps_after_the_end_are_no_part_of_a_window_before_it(clock: GpuClock, gpu: Gpu) -> None:
+    """Kernels are counted in them, which takes long."""
+    records = [step(clock, gpu, wait=0, work=0.5) for _ in range(100)]
+    clock.finish()
+    clocked = [record.gpu_seconds for record in records if record.gpu_seconds is not None]
+    for _ in range(40):
+        step(clock, gpu, wait=0, work=400)
+    clock.finish()
+    assert [record.gpu_seconds for record in records if record.gpu_seconds is not None] == clocked

@@ -23,6 +23,7 @@ def seen(*steps: tuple[float, float | None]) -> Observation:
     ([(1.0, 0.9), (1.0, 0.8)], 2.0),  # the GPU waited for its host
     ([(1.0, 3.0), (1.0, 2.0)], 5.0),  # the host ran ahead
     ([(1.0, 3.0), (1.0, 3.0), (1.0, 3.0), (2.0, None)], 5.0 + 6.0 * 4 / 3),  # as far behind in all
+    ([(1.0, 3.0), (1.0, None), (1.0, 3.0), (1.0, 3.0)], 4.0),  # an evaluation stood there
     ([(1.0, 3.0), (1.0, None), (1.0, None)], 3.0),  # of too few steps
     ([], 0.0),
 ])  # fmt: skip

@@ -1,7 +1,7 @@
 """The GPU's clock over a training loop: events put into its stream, read once they have passed, never waited for.
 
-    │ wait …  step │ step │ step │ wait …  step │ step │        events: │ around a window's steps, … around its first wait
-    └────────── a window ────────┴───────── the next ──┘
+    │ ┊wait┊ step │ step │ step │ ┊wait┊ step │ step │        events at a window's ends, and around its first wait
+    └───────── a window ────────┴────── the next ────┘
 
 An event costs the host microseconds. Short steps share them: a window is as long as keeps them cheap, and its steps get
 equal parts of its time, so that all of them together have what the GPU took.
@@ -100,7 +100,9 @@ class GpuClock:
             self._close(whole=not record.beside and self._last is not None)
 
     def finish(self) -> None:
-        """Watching is over: now it may be waited for."""
+        """Watching is over, for now at least: it may be waited for. A window that is not whole has no figures."""
+        self._last, self._records = None, []
+        self.drop_waits()
         self._cuda.synchronize(self._device)
         while self._pending:
             self._settle()

@@ -27,7 +27,7 @@ Ended = Literal["stable", "steps", "time", "script", "failed", "killed"]
 """Why watching ended: figures were stable, the steps or the time were up, or the script itself ended."""
 
 LEAST_CLOCKED = 0.5
-"""Of the steps have a time on the GPU's clock where it counts for all of them."""
+"""Share of the steps, from the first on, that have a time on the GPU's clock where it counts for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,12 +218,14 @@ class Observation:
     @property
     def step_seconds(self) -> float:
         """Of all watched steps together. The host may run ahead of its GPU, by a thousand kernels or as many graphs:
-        what it has launched is not done yet, and the GPU's own clock tells, where it was read of most steps."""
+        what it has launched is not done yet, and the GPU's own clock tells, where it was read up to the last ones."""
         host = fsum(step.seconds for step in self.steps)
-        clocked = [(step.gpu_seconds, step.seconds) for step in self.steps if step.gpu_seconds is not None]
-        if len(clocked) < LEAST_CLOCKED * len(self.steps) or not clocked:
+        last = max((place for place, step in enumerate(self.steps) if step.gpu_seconds is not None), default=-1)
+        clocked = self.steps[: last + 1]
+        device = [step.gpu_seconds for step in clocked if step.gpu_seconds is not None]
+        if not clocked or len(device) < len(clocked) or len(clocked) < LEAST_CLOCKED * len(self.steps):
             return host
-        behind = fsum(gpu for gpu, _ in clocked) - fsum(seconds for _, seconds in clocked)
+        behind = fsum(device) - fsum(step.seconds for step in clocked)
         return host + max(behind, 0.0) * len(self.steps) / len(clocked)
 
     @property
