@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 from hypothesis import given
@@ -126,3 +127,52 @@ def test_without_a_limit_nothing_is_noted():
     expiry = Expiry(None)
     expiry.add(finished(1), 0.0)
     assert len(expiry) == 0
+
+
+def test_old_results_go_without_a_look_at_all_others():
+    looked = 0
+
+    class Watched(TaskFuture):
+        __slots__ = ()
+
+        def expire(self):
+            nonlocal looked
+            looked += 1
+            super().expire()
+
+    expiry, held = Expiry(1000.0), []
+    for n in range(5000):
+        held.append(Watched("t"))
+        held[-1].finish(n)
+        expiry.add(held[-1], float(n))
+    assert looked == 5000 - len(expiry)
+    assert len(expiry) in (1000, 1001)
+    assert held[-1].result() == 4999
+
+
+def test_what_failed_lets_go_of_its_frames():
+    class Large:
+        pass
+
+    large = Large()
+    gone = weakref.ref(large)
+
+    def fail(held):
+        raise OSError("no")
+
+    future = TaskFuture("t")
+    try:
+        fail(large)
+    except OSError as error:
+        told = TaskError("it failed", task="t")
+        told.__cause__ = error
+        future.finish(error=told)
+    del large, told
+    gc.collect()
+    assert gone() is not None
+    expiry = Expiry(1.0)
+    expiry.add(future, 0.0)
+    expiry.add(finished(1), 5.0)
+    gc.collect()
+    assert gone() is None
+    assert "no" in str(future.exception().__cause__)

@@ -32,7 +32,7 @@ def work():
         ({"seconds_per_call": 0.01, "speedup": 1.0}, "processes", "it holds the interpreter lock"),
         ({"seconds_per_call": 0.0001, "speedup": 0.9}, "threads", "100 µs: too short"),
         ({"problem": "it could not be tried"}, "threads", "it could not be tried"),
-        ({}, "threads", "one worker"),
+        ({}, "threads", "one core"),
     ],
 )
 def test_where_a_task_runs(seen, where, why):

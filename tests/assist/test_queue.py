@@ -72,7 +72,9 @@ def test_postponed_tasks_count():
     queue = TaskQueue(2, when_full="refuse")
     queue.put(task())
     first = queue.take()
-    queue.postpone()
+    assert first.future.begin()
+    assert first.future.postpone()
+    assert queue.postpone(first)
     queue.put(task())
     with pytest.raises(QueueFullError, match="2 of 2"):
         queue.put(task())
@@ -94,6 +96,47 @@ def test_memory_counts():
     assert queue.held_bytes == 10
     with pytest.raises(QueueFullError):
         queue.put(task(size=1))
+
+
+def test_memory_of_those_who_never_entered_is_not_given_back():
+    queue = TaskQueue(100, when_full="refuse", max_bytes=10)
+    inside, outside = task(size=10), task(size=10)
+    queue.put(inside)
+    with pytest.raises(QueueFullError):
+        queue.put(outside)
+    queue.released(outside)
+    assert queue.held_bytes == 10
+    for _ in range(2):  # once is enough
+        queue.released(inside)
+        assert queue.held_bytes == 0
+
+
+def test_a_task_that_was_cancelled_before_its_next_try_leaves_its_place():
+    queue = TaskQueue(1, when_full="refuse")
+    queue.put(task())
+    first = queue.take()
+    first.future.begin()
+    first.future.postpone()
+    queue.postpone(first)
+    assert first.future.cancel()
+    queue.left_over(first)
+    queue.put(task("second"))
+    queue.put_back(first)
+    assert queue.take().future.name == "second"
+    assert queue.waiting == (0, 0, 0)
+
+
+def test_close_hands_out_those_who_wait_for_their_next_try():
+    queue = TaskQueue(2)
+    queue.put(task("first"))
+    first = queue.take()
+    first.future.begin()
+    first.future.postpone()
+    queue.postpone(first)
+    assert queue.close() == [first]
+    assert not queue.postpone(first)
+    queue.put_back(first)  # too late
+    assert queue.take() is None
 
 
 def test_close_frees_those_who_wait():

@@ -16,6 +16,7 @@ log = logging.getLogger("fulltilt.assist")
 
 _TIDY_FROM = 1024
 """Entries below which crossed-out ones are left where they are."""
+_STOP_SECONDS = 1.0
 
 
 class Entry:
@@ -96,13 +97,18 @@ class Clock:
     def __len__(self) -> int:
         return len(self._agenda)
 
+    def is_here(self) -> bool:
+        """Whether the current thread is the clock's."""
+        return self._thread is not None and self._thread.ident == threading.get_ident()
+
     def at(self, when: float, action: Callable[[], object]) -> Entry:
         """Have something done at a time of `time.perf_counter`; after `stop` it never is."""
         with self._change:
             entry = self._agenda.add(when, action)
             if self._thread is None and not self._stopped:
-                self._thread = threading.Thread(target=self._run, name="fulltilt-assist-clock", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="fulltilt-assist-clock", daemon=True)
+                thread.start()
+                self._thread = thread
             elif self._agenda.next_time() == when:
                 self._change.notify()
         return entry
@@ -112,12 +118,13 @@ class Clock:
             self._agenda.cross_out(entry)
 
     def stop(self) -> None:
+        """Do nothing more. What is being done may be a callback that never ends: it is not waited for much longer."""
         with self._change:
             self._stopped = True
             self._change.notify()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            thread.join(_STOP_SECONDS)
 
     def _run(self) -> None:
         while True:
@@ -127,7 +134,8 @@ class Clock:
                 actions = self._agenda.due(time.perf_counter())
                 if not actions:
                     next_time = self._agenda.next_time()
-                    self._change.wait(None if next_time is None else max(0.0, next_time - time.perf_counter()))
+                    left = None if next_time is None else max(0.0, next_time - time.perf_counter())
+                    self._change.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
                     continue
             for action in actions:
                 try:

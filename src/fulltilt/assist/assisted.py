@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from fulltilt.assist.placing import Place, place, placed, probe
 from fulltilt.assist.policy import Priority, WhenFull, policy_of, priority_of
 from fulltilt.assist.pool import Pool, PoolStats
 from fulltilt.assist.processes import Processes, packed
-from fulltilt.assist.registry import Registry
+from fulltilt.assist.registry import Registry, named_function
 from fulltilt.assist.tasks import Task, TaskFuture
 from fulltilt.errors import InputError
 from fulltilt.machine.budget import core_budget
@@ -57,8 +58,9 @@ class CPUAssistedTraining:
         max_pinned_bytes: int = PINNED_BYTES,
         keep_seconds: float | None = 3600.0,
     ) -> None:
-        if queue_size < 1 or max_pinned_bytes < 1:
-            raise InputError(f"queue_size is {queue_size}, max_pinned_bytes {max_pinned_bytes}; both are at least 1")
+        at_least_one(queue_size=queue_size, max_pinned_bytes=max_pinned_bytes)
+        if keep_seconds is not None and not _is_time(keep_seconds):
+            raise InputError(f"keep_seconds is {keep_seconds!r}; it is more than 0 seconds, or None")
         self._workers = workers_for("assist", num_workers)
         self._registry = Registry(preprocess)
         self._places: dict[str, Decision[Place]] = {}
@@ -77,6 +79,7 @@ class CPUAssistedTraining:
     def submit(
         self,
         task: str | Callable[..., Any],
+        /,
         *args: Any,
         priority: Priority | str = Priority.NORMAL,
         timeout: float | None = None,
@@ -129,14 +132,17 @@ class CPUAssistedTraining:
                 for half a second, in a process, with one thread and with several.
             example: arguments to try it with.
         """
-        self._registry.register(name, function)
+        named_function(name, function)
         if run_in == "auto":
-            where = place(probe(self._processes, function, example, threads=self._workers))
+            # One worker still takes the interpreter lock from the training loop, which is a thread like any other.
+            threads = max(2, self._workers) if read_cores().usable > 1 else 1
+            where = place(probe(self._processes, function, example, threads=threads))
             log.info("task %r runs in %s: %s", name, where.value, where.reason)
         else:
             where = placed(run_in)
         if where.value == "processes":
             packed(function, example, {})  # said now rather than at the first task
+        self._registry.register(name, function)
         self._places[name] = where
         return where
 
@@ -156,6 +162,8 @@ class CPUAssistedTraining:
 
     def close(self, *, cancel: bool = False, timeout: float | None = None) -> None:
         """End in order: finish what is queued (or cancel what has not begun), then the threads; at most `timeout` s."""
+        if timeout is not None and not _is_time(timeout) and timeout != 0:
+            raise InputError(f"timeout of close() is {timeout!r}; it is a number of seconds, or None")
         try:
             self._pool.close(cancel=cancel, timeout=timeout)
         finally:
@@ -174,8 +182,10 @@ def _release(pool: Pool, processes: Processes) -> None:
     """Nobody can submit any more: let what is queued finish, then all ends; none of it is waited for here."""
 
     def close() -> None:
-        pool.close()
-        processes.close()
+        try:
+            pool.close()
+        finally:
+            processes.close()
 
     threading.Thread(target=close, name="fulltilt-assist-closing", daemon=True).start()
 
@@ -194,13 +204,24 @@ def workers_for(part: Literal["assist", "async"], asked: int | Auto) -> int:
 def _name_of(function: Callable[..., Any]) -> str:
     if not callable(function):
         raise InputError(f"task is {function!r}; it can be a function or a registered name")
-    while hasattr(function, "func"):  # functools.partial
+    while isinstance(function, partial):
         function = function.func
     return getattr(function, "__name__", type(function).__name__)
 
 
+def at_least_one(**settings: int) -> None:
+    """Say which of these is no whole number from 1 on."""
+    for name, value in settings.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InputError(f"{name} is {value!r}; it is a whole number from 1 on")
+
+
+def _is_time(seconds: Any) -> bool:
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
+
+
 def _check(name: str, timeout: float | None, retries: int) -> None:
-    if timeout is not None and not timeout > 0:
+    if timeout is not None and not _is_time(timeout):
         raise InputError(f"timeout of task {name!r} is {timeout!r}; it is more than 0 seconds, or None")
     if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
         raise InputError(f"retries of task {name!r} is {retries!r}; it is a number from 0 on")

@@ -13,7 +13,7 @@ _TIDY_FROM = 4096
 
 
 class Expiry:
-    """Futures with a result, oldest first, for as long as somebody else holds them.
+    """Futures with an outcome, oldest first, for as long as somebody else holds them.
 
     It needs no thread: memory grows only when results are added, and then the old ones go.
     """
@@ -31,23 +31,21 @@ class Expiry:
         if self._keep is None:
             return
         self._kept.append((now, ref(future)))
-        if self._kept[0][0] < now - self._keep or len(self._kept) > self._tidy_at:
-            self._tidy(now)
-
-    def _tidy(self, now: float) -> None:
         if not self._tidying.acquire(blocking=False):
-            return  # another worker is at it
+            return  # another worker is at it; others only append meanwhile
         try:
-            # Once around: others may append meanwhile, and the little disorder is of no consequence.
-            for _ in range(len(self._kept)):
-                added, reference = self._kept.popleft()
-                future = reference()
-                if future is None:
-                    continue
-                if added < now - (self._keep or 0.0):
-                    future.expire()
-                else:
-                    self._kept.append((added, reference))
-            self._tidy_at = max(_TIDY_FROM, 2 * len(self._kept))
+            while self._kept and self._kept[0][0] < now - self._keep:
+                if (old := self._kept.popleft()[1]()) is not None:
+                    old.expire()
+            if len(self._kept) > self._tidy_at:
+                self._forget_the_gone()
         finally:
             self._tidying.release()
+
+    def _forget_the_gone(self) -> None:
+        # Once around: what others append meanwhile comes a little too early, which is of no consequence.
+        for _ in range(len(self._kept)):
+            added, reference = self._kept.popleft()
+            if reference() is not None:
+                self._kept.append((added, reference))
+        self._tidy_at = max(_TIDY_FROM, 2 * len(self._kept))

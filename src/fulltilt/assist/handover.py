@@ -8,8 +8,9 @@ or return what it was given. Tensors already on the CPU are handed over as they 
 
 from __future__ import annotations
 
+import copy
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -29,8 +30,17 @@ def map_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
         pairs = {key: map_tensors(change, part) for key, part in value.items()}
         if all(pairs[key] is value[key] for key in pairs):
             return value
-        return pairs if type(value) is dict else type(value)(pairs)  # type: ignore[call-arg]
+        return pairs if type(value) is dict else _like(value, pairs)
     return value
+
+
+def _like(mapping: Mapping[Any, Any], pairs: dict[Any, Any]) -> Mapping[Any, Any]:
+    if not isinstance(mapping, MutableMapping):
+        return type(mapping)(pairs)  # type: ignore[call-arg]
+    copied = copy.copy(mapping)  # constructors differ: a defaultdict's takes something else first
+    for key, part in pairs.items():  # and some have an `update` that refuses
+        copied[key] = part
+    return copied
 
 
 class Handover:

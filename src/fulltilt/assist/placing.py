@@ -36,7 +36,7 @@ def place(trial: Trial) -> Decision[Place]:
     """Threads, unless they were seen not to help, and processes could."""
     evidence = {name: value for name, value in asdict(trial).items() if value is not None}
     if trial.problem is not None or trial.speedup is None or trial.seconds_per_call is None:
-        return Decision(value="threads", reason=trial.problem or "there is one worker", evidence=evidence)
+        return Decision(value="threads", reason=trial.problem or "there is one core", evidence=evidence)
     seen = f"{trial.threads} threads do {trial.speedup:.2f} times the work of one"
     if trial.speedup >= ENOUGH_SPEEDUP:
         return Decision(value="threads", reason=seen, evidence=evidence)

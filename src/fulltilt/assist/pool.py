@@ -98,7 +98,9 @@ class Pool:
         if task.timeout is not None:
             task.deadline = self._clock.at(time.perf_counter() + task.timeout, partial(self._too_late, task))
         try:
-            dropped = self._queue.put(task, may_wait=self._crew.worker() is None)
+            # Workers make room, and the clock replaces those that are stuck: neither can wait for it.
+            may_wait = self._crew.worker() is None and not self._clock.is_here()
+            dropped = self._queue.put(task, may_wait=may_wait)
         except TaskError:
             self._over(task)
             raise
@@ -131,30 +133,43 @@ class Pool:
     def close(self, *, cancel: bool = False, timeout: float | None = None) -> None:
         """Finish the tasks, or cancel those that have not begun; wait for the workers, at most so long.
 
-        What is not finished by then is cancelled, and a thread that is stuck in a task is left behind.
+        Then every future is done: what has not begun is cancelled, and a thread that is still in a task, or in one past
+        its time, is left behind.
         """
-        with self._lock:
-            if self._closed or self._pid != os.getpid():
-                return
-            self._closing = True
+        if self._pid != os.getpid() or self._closed:  # after a fork the locks may be held by threads that are not here
+            return
+        self._closing = True
         if self._crew.worker() is not None:
             timeout = 0.0  # a task that closes its own pool can't wait for itself
         until = time.perf_counter() + (float("inf") if timeout is None else timeout)
         until = min(until, time.perf_counter() + threading.TIMEOUT_MAX / 2)
         while not cancel and self._has_work() and time.perf_counter() < until:
             time.sleep(_POLL_SECONDS)
-        with self._lock:
-            self._closed = True
         for task in self._queue.close():
             task.future.cancel()
+        left = self._crew.close(until)  # the clock still goes: tasks that run may have deadlines
+        for worker in left:
+            for running in [worker.task, *worker.inner]:
+                if running is not None:
+                    self._leave_behind(running)
         self._clock.stop()
-        left = self._crew.close(until)
+        self._closed = True
         atexit.unregister(self._at_exit)
         if left:
-            log.warning("%d of the pool's threads are stuck in tasks and were left behind", left)
+            log.warning("%d of the pool's threads are stuck in tasks and were left behind", len(left))
 
     def _has_work(self) -> bool:
-        return bool(any(self._queue.waiting) or self._queue.postponed or self._crew.work().busy)
+        """Whether anybody can still do something. The order is a task's own way, so that none slips past the look."""
+        waiting, work = any(self._queue.waiting), self._crew.work()
+        left = waiting or work.busy or self._queue.postponed or any(self._queue.waiting)
+        return work.able > 0 and bool(left)
+
+    def _leave_behind(self, task: Task) -> None:
+        name = task.future.name
+        told = TaskError(f"task {name!r} was still running when its pool was closed; it was left behind", task=name)
+        if task.future.overrule(told) is not None:
+            self._over(task)
+            task.future.announce()
 
     # --- the workers' side -------------------------------------------------------------------------------------------
 
@@ -165,14 +180,13 @@ class Pool:
         try:
             value = task.call()
         except BaseException as error:  # the task's own: raised again where the result is asked for
-            worker.failed += 1
-            self._failed(task, error)
+            self._failed(task, error, worker)
         else:
-            worker.done += 1
+            future = task.future
+            worker.done += not future.done()  # it may have timed out
             now = time.perf_counter()
             worker.seconds += now - began
             # All of its memory is free before anybody hears that it is done.
-            future = task.future
             self._over(task)
             if value is not None:
                 self._expiry.add(future, now)
@@ -180,20 +194,21 @@ class Pool:
             return
         worker.seconds += time.perf_counter() - began
 
-    def _failed(self, task: Task, error: BaseException) -> None:
-        task.failures += 1
-        if task.failures <= task.retries and isinstance(error, Exception) and not self._closed:
-            self._queue.postpone()  # before anybody can see that it no longer runs
-            again = partial(self._queue.put_back, task)
-            if task.future.postpone():
-                self._count("retried")
-                self._clock.at(time.perf_counter() + retry_seconds(task.failures), again)
-            else:
-                again()  # over already; a worker will see that
-            return
-        told = task.failed(error)
+    def _failed(self, task: Task, error: BaseException, worker: Worker) -> None:
         future = task.future
+        task.failures += 1
+        if task.failures <= task.retries and isinstance(error, Exception):
+            if not future.postpone():
+                return  # over already
+            if self._queue.postpone(task):
+                self._count("retried")
+                again = partial(self._queue.put_back, task)
+                self._clock.at(time.perf_counter() + retry_seconds(task.failures), again)
+                return
+        told = task.failed(error)
+        worker.failed += not future.done()
         self._over(task)
+        self._expiry.add(future, time.perf_counter())
         future.finish(error=told)
 
     def _over(self, task: Task) -> None:
@@ -216,14 +231,17 @@ class Pool:
         was = task.future.overrule(task.timed_out())
         if was is None:
             return
-        self._count("timed out")
-        self._over(task)
-        if was == "running" and task.stop is not None:
-            task.stop()
-        elif was == "running":
-            self._crew.abandon(task)
-        else:
-            self._queue.left_over()
+        try:
+            self._count("timed out")
+            self._over(task)
+            if was == "running" and task.stop is not None:
+                task.stop()
+            elif was == "running":
+                self._crew.abandon(task)
+            else:
+                self._queue.left_over(task)
+        finally:
+            task.future.announce()
 
     def _count(self, event: str) -> None:
         with self._lock:
@@ -233,14 +251,26 @@ class Pool:
 
     def asked_for(self, task: Task) -> None:
         """A worker that waits for a task in its own queue does it itself: else all could wait, and none work."""
+        if self._pid != os.getpid():
+            raise InputError(
+                f"task {task.future.name!r} is in process {self._pid}; process {os.getpid()} was forked from it and "
+                "would wait for ever. Take results where they were submitted"
+            )
         worker = self._crew.worker()
-        if worker is not None and not task.future.running():
+        if worker is None or task.future.running():
+            return
+        before = worker.seconds
+        worker.inner.append(task)
+        try:
             self._run(task, worker)
+        finally:
+            worker.inner.remove(task)
+            worker.seconds = before  # the task that waits is charged for it
 
     def cancelled(self, task: Task) -> None:
         self._count("cancelled")
         self._over(task)
-        self._queue.left_over()
+        self._queue.left_over(task)
 
 
 def _close_at_exit(pool: weakref.ref[Pool]) -> None:

@@ -10,10 +10,9 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
 
-from fulltilt.assist.assisted import Auto, CPUAssistedTraining, workers_for
+from fulltilt.assist.assisted import Auto, CPUAssistedTraining, at_least_one, workers_for
 from fulltilt.assist.pool import PoolStats
 from fulltilt.assist.tasks import TaskFuture
-from fulltilt.errors import InputError
 
 log = logging.getLogger("fulltilt.assist")
 
@@ -48,8 +47,7 @@ class AsyncDataProcessor:
     ) -> None:
         workers = workers_for("async", num_workers)
         ahead = AHEAD_PER_WORKER * workers if ahead is None else ahead
-        if ahead < 1 or keep < 1:
-            raise InputError(f"ahead is {ahead}, keep {keep}; both are at least 1")
+        at_least_one(ahead=ahead, keep=keep)
         self._ordered, self._keep = ordered, keep
         self._window = ahead + workers
         self._assist = CPUAssistedTraining(workers, preprocess=preprocess, queue_size=ahead, keep_seconds=None)

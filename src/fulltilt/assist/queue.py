@@ -12,10 +12,11 @@ released. Whoever takes a task while others are waiting and asleep wakes one, so
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from threading import Lock
+from threading import TIMEOUT_MAX, Lock
 from typing import Any
 
 from fulltilt.assist.policy import Priority, WhenFull, admit
@@ -30,7 +31,7 @@ class TaskQueue:
         self.capacity, self.when_full, self.max_bytes = capacity, when_full, max_bytes
         self._levels: tuple[deque[Task], ...] = tuple(deque() for _ in Priority)
         self._lock = Lock()
-        self._postponed = 0
+        self._postponed: set[Task] = set()
         self._bytes = 0
         self._over = 0
         """Tasks that may still stand in the queue although they are over."""
@@ -45,7 +46,8 @@ class TaskQueue:
 
     @property
     def postponed(self) -> int:
-        return self._postponed
+        """Tasks that wait for their next try."""
+        return len(self._postponed)
 
     @property
     def held_bytes(self) -> int:
@@ -56,6 +58,8 @@ class TaskQueue:
     def put(self, task: Task, *, may_wait: bool = True) -> Task | None:
         """Let a task in, or say who was dropped: another, or the task itself.
 
+        A task whose time is up before there is room does not enter: its deadline tells its caller.
+
         Raises:
             QueueFullError: there is no room, and the policy is to refuse, or `may_wait` is False.
         """
@@ -63,6 +67,8 @@ class TaskQueue:
             with self._lock:
                 if self._closed:
                     raise TaskError(f"task {task.future.name!r} was submitted after close()", task=task.future.name)
+                if task.deadline is not None and (task.future.done() or _seconds_left(task) <= 0):
+                    return None
                 verdict = self._admit(task)
                 dropped = None
                 if isinstance(verdict, Priority):
@@ -72,8 +78,8 @@ class TaskQueue:
                         if self._full(task):  # nobody less urgent is there: the newcomer goes
                             return task
                 if isinstance(verdict, Priority) or verdict == "enter":
-                    if task.bytes:
-                        self._bytes += task.bytes
+                    self._bytes += task.bytes
+                    task.entered = True
                     self._levels[task.priority].append(task)
                     break
             if verdict == "refuse" or not may_wait:
@@ -83,29 +89,37 @@ class TaskQueue:
             _wake(self._idle)
         return dropped
 
-    def postpone(self) -> None:
-        """A task will come again with `put_back`; until then it counts as if it waited here."""
+    def postpone(self, task: Task) -> bool:
+        """A task will come again with `put_back`, and counts as if it waited here; False if the queue is closed."""
         with self._lock:
-            self._postponed += 1
+            if not self._closed:
+                self._postponed.add(task)
+            return not self._closed
 
     def put_back(self, task: Task) -> None:
+        """Let a postponed task in again, unless it is over or the queue was closed meanwhile."""
         with self._lock:
-            self._postponed -= 1
-            self._levels[task.priority].append(task)
+            if task in self._postponed and task.future.resume():
+                self._levels[task.priority].append(task)
+            self._postponed.discard(task)  # now, so that whoever looks without the lock sees it here or there
         _wake(self._idle)
 
     def released(self, task: Task) -> None:
-        """A task that let itself in is over: its memory is free."""
+        """A task is over: its memory is free."""
         if task.bytes:
             with self._lock:
-                self._bytes -= task.bytes
+                if task.entered:
+                    self._bytes -= task.bytes
                 task.bytes = 0
             _wake(self._blocked)
 
-    def left_over(self) -> None:
+    def left_over(self, task: Task) -> None:
         """A task that waits here is over: cancelled, or out of time."""
         with self._lock:
-            self._over += 1
+            if task in self._postponed:
+                self._postponed.discard(task)
+            else:
+                self._over += 1
         _wake(self._blocked)
 
     # --- out ---------------------------------------------------------------------------------------------------------
@@ -127,10 +141,11 @@ class TaskQueue:
             return task
 
     def close(self) -> list[Task]:
-        """Let nobody in any more; those who still waited."""
+        """Let nobody in any more; those who still waited, for a worker or for their next try."""
         with self._lock:
             self._closed = True
-            left = list(self._drained())
+            left = [*self._drained(), *self._postponed]
+            self._postponed.clear()
         while self._idle or self._blocked:
             _wake(self._idle)
             _wake(self._blocked)
@@ -161,7 +176,7 @@ class TaskQueue:
 
     def _full(self, task: Task) -> bool:
         high, normal, low = self._levels
-        if len(high) + len(normal) + len(low) + self._postponed >= self.capacity:
+        if len(high) + len(normal) + len(low) + len(self._postponed) >= self.capacity:
             return True
         # One task that is larger than all of the memory may still enter, alone.
         return task.bytes > 0 and self.max_bytes is not None and 0 < self._bytes > self.max_bytes - task.bytes
@@ -181,20 +196,20 @@ class TaskQueue:
         asleep.acquire()
         self._blocked.append(asleep)
         if not self._closed and not self._over and self._full(task):
-            _sleep(asleep, self._blocked)
+            _sleep(asleep, self._blocked, None if task.deadline is None else _seconds_left(task))
         else:
             _get_up(asleep, self._blocked)
 
     def _no_room(self, task: Task, may_wait: bool) -> QueueFullError:
         name = task.future.name
         if not may_wait:
-            why = "a worker that waited here could wait for itself; submit from outside of tasks, or raise queue_size"
+            why = "a worker could wait for itself here; submit outside of tasks and callbacks, or raise queue_size"
         else:
             why = "wait for results first, raise queue_size, or use when_full='wait' or 'drop'"
         memory = "" if self.max_bytes is None else f", {self._bytes} of {self.max_bytes} bytes"
         return QueueFullError(
             f"task {name!r} was refused: the queue is full "
-            f"({sum(self.waiting) + self._postponed} of {self.capacity} tasks{memory}); {why}",
+            f"({sum(self.waiting) + self.postponed} of {self.capacity} tasks{memory}); {why}",
             task=name,
         )
 
@@ -205,13 +220,18 @@ class TaskQueue:
                     yield level.popleft()
 
 
-def _sleep(asleep: Any, sleepers: deque[Any]) -> None:
-    """Until somebody releases it. Ctrl-C can end it too."""
+def _seconds_left(task: Task) -> float:
+    return task.deadline.when - time.perf_counter() if task.deadline is not None else TIMEOUT_MAX
+
+
+def _sleep(asleep: Any, sleepers: deque[Any], seconds: float | None = None) -> None:
+    """Until somebody releases it, or for so long. Ctrl-C can end it too."""
+    woken = False
     try:
-        asleep.acquire()
-    except BaseException:
-        _get_up(asleep, sleepers)
-        raise
+        woken = asleep.acquire(timeout=-1 if seconds is None else min(max(0.0, seconds), TIMEOUT_MAX))
+    finally:
+        if not woken:
+            _get_up(asleep, sleepers)
 
 
 def _get_up(asleep: Any, sleepers: deque[Any]) -> None:

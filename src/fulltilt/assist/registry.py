@@ -20,7 +20,7 @@ class Registry:
     def __init__(self, preprocess: Callable[..., Any] | None = None) -> None:
         self._functions: dict[str, Callable[..., Any]] = {}
         self.register("compute_metrics", compute_metrics)
-        self.register("data_preprocessing", preprocess or as_tensors)
+        self.register("data_preprocessing", as_tensors if preprocess is None else preprocess)
         self.register("extract_features", extract_features)
 
     @property
@@ -29,10 +29,7 @@ class Registry:
 
     def register(self, name: str, function: Callable[..., Any]) -> None:
         """Have a name stand for a function; a name that is known is given the new one."""
-        if not isinstance(name, str) or not name:
-            raise InputError(f"a task's name is {name!r}; it has to be a text that is not empty")
-        if not callable(function):
-            raise InputError(f"task {name!r} is {function!r}; it has to be something that can be called")
+        named_function(name, function)
         self._functions[name] = function
 
     def find(self, name: str) -> Callable[..., Any]:
@@ -45,9 +42,17 @@ class Registry:
             ) from None
 
 
+def named_function(name: str, function: Callable[..., Any]) -> None:
+    """Raise InputError if either is not what it should be."""
+    if not isinstance(name, str) or not name:
+        raise InputError(f"a task's name is {name!r}; it has to be a text that is not empty")
+    if not callable(function):
+        raise InputError(f"task {name!r} is {function!r}; it has to be something that can be called")
+
+
 def as_tensors(batch: Any) -> Any:
-    """Preprocessing where the user has given none: arrays become tensors, tensors contiguous; nothing else changes."""
-    if isinstance(batch, np.ndarray):
+    """Preprocessing where the user has given none: arrays of numbers become tensors, tensors contiguous."""
+    if isinstance(batch, np.ndarray) and batch.dtype.kind in "biufc":
         return torch.from_numpy(np.ascontiguousarray(batch))
     if isinstance(batch, tuple | list):
         parts = [as_tensors(part) for part in batch]

@@ -1,8 +1,8 @@
 """A task and its future.
 
     waiting ─► running ─► done        value or error, set once; whoever comes later finds it set
-       ▲          │
-       └─ retry ──┘                   cancelled, timed out and dropped are errors too
+       ▲          ▼                   cancelled, timed out and dropped are errors too
+       └── postponed                  it failed, and is tried again after a while
 
 A future is made for every task, so it is light: one lock, and more only for those that somebody waits for.
 """
@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from threading import Lock
+from threading import TIMEOUT_MAX, Lock
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from fulltilt.assist.agenda import Entry
@@ -24,7 +24,7 @@ log = logging.getLogger("fulltilt.assist")
 
 Result = TypeVar("Result")
 
-_WAITING, _RUNNING, _DONE = range(3)
+_WAITING, _POSTPONED, _RUNNING, _DONE = range(4)
 
 
 class TaskFuture(Generic[Result]):
@@ -56,7 +56,7 @@ class TaskFuture(Generic[Result]):
         """Somebody has been given the value."""
 
     def __repr__(self) -> str:
-        state = ("waiting", "running", "done" if self._error is None else "failed")[self._state]
+        state = ("waiting", "postponed", "running", "done" if self._error is None else "failed")[self._state]
         return f"<TaskFuture {self.name!r}: {state}>"
 
     # --- for the caller ----------------------------------------------------------------------------------------------
@@ -73,13 +73,14 @@ class TaskFuture(Generic[Result]):
     def cancel(self) -> bool:
         """Give up a task that no worker has begun; whether that was so."""
         with self._lock:
-            if self._state != _WAITING:
+            if self._state not in (_WAITING, _POSTPONED):
                 return self._state == _DONE and isinstance(self._error, CancelledError)
             task = self._task
-            self._settle(None, CancelledError(f"task {self.name!r} was cancelled before it began"))
+            when = "before it began" if self._state == _WAITING else "before it was tried again"
+            self._settle(None, CancelledError(f"task {self.name!r} was cancelled {when}"))
         if task is not None:
             task.owner.cancelled(task)
-        self._announce()
+        self.announce()
         return True
 
     def result(self, timeout: float | None = None) -> Result:
@@ -92,13 +93,15 @@ class TaskFuture(Generic[Result]):
         """
         if self._state != _DONE:
             self._wait(timeout)
-        if self._error is not None:
+        with self._lock:  # it may be about to expire
+            value, error = self._value, self._error
+            self.collected = error is None
+        if error is not None:
             try:
-                raise self._error
+                raise error
             finally:
-                del self  # the traceback would hold the future that holds the error
-        self.collected = True
-        return self._value  # type: ignore[return-value]
+                del self, error  # the traceback would hold the future that holds the error
+        return value  # type: ignore[return-value]
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the end; the error that `result` would raise, or None."""
@@ -115,19 +118,23 @@ class TaskFuture(Generic[Result]):
         self._call(callback)
 
     def _wait(self, timeout: float | None) -> None:
-        if (task := self._task) is not None:
-            task.owner.asked_for(task)
-        sleeper = Lock()
-        sleeper.acquire()
-        with self._lock:
-            if self._state == _DONE:
-                return
-            self._sleepers = [*(self._sleepers or ()), sleeper]
-        if not sleeper.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+        until = None if timeout is None else time.perf_counter() + timeout
+        while True:
+            sleeper = Lock()
+            sleeper.acquire()
             with self._lock:
                 if self._state == _DONE:
                     return
-                if self._sleepers is not None:
+                self._sleepers = [*(self._sleepers or ()), sleeper]
+            if (task := self._task) is not None:
+                task.owner.asked_for(task)
+            left = -1 if until is None else min(max(0.0, until - time.perf_counter()), TIMEOUT_MAX)
+            if sleeper.acquire(timeout=left):
+                continue  # it is done, or waits again: then the owner is told again
+            with self._lock:
+                if self._state == _DONE:
+                    return
+                if self._sleepers is not None and sleeper in self._sleepers:
                     self._sleepers.remove(sleeper)
             raise TaskTimeoutError(
                 f"task {self.name!r} had no result after {timeout:g} s; it goes on, and can be asked again",
@@ -149,8 +156,19 @@ class TaskFuture(Generic[Result]):
         with self._lock:
             if self._state != _RUNNING:
                 return False
-            self._state = _WAITING
+            self._state = _POSTPONED
             return True
+
+    def resume(self) -> bool:
+        """The time for another try has come; False if the task is over already. Those who wait look again."""
+        with self._lock:
+            if self._state != _POSTPONED:
+                return False
+            self._state = _WAITING
+            sleepers, self._sleepers = self._sleepers, None
+        for sleeper in sleepers or ():
+            sleeper.release()
+        return True
 
     def finish(self, value: Any = None, error: BaseException | None = None) -> bool:
         """Set the outcome; False if there is one already."""
@@ -159,23 +177,24 @@ class TaskFuture(Generic[Result]):
                 return False
             self._settle(value, error)
         if self._sleepers is not None or self._callbacks is not None:
-            self._announce()
+            self.announce()
         return True
 
     def overrule(self, error: BaseException) -> Literal["waiting", "running"] | None:
-        """Set an error from outside; where the task was, or None if there is an outcome already."""
+        """Set an error from outside; where the task was, or None if there is an outcome already. `announce` it then."""
         with self._lock:
             was = self._state
             if was == _DONE:
                 return None
             self._settle(None, error)
-        self._announce()
         return "running" if was == _RUNNING else "waiting"
 
     def expire(self) -> None:
-        """Let go of a value that nobody has come for."""
+        """Let go of a value that nobody has come for, or of what the frames of a failed task hold."""
         with self._lock:
-            if self._error is None and not self.collected:
+            if self._error is not None:
+                _forget_frames(self._error.__cause__)
+            elif not self.collected:
                 self._value = None
                 self._error = TaskError(
                     f"the result of task {self.name!r} was not collected in time and has expired; collect results "
@@ -186,7 +205,8 @@ class TaskFuture(Generic[Result]):
     def _settle(self, value: Any, error: BaseException | None) -> None:
         self._value, self._error, self._state, self._task = value, error, _DONE, None
 
-    def _announce(self) -> None:
+    def announce(self) -> None:
+        """Tell those who wait, then the callbacks, which may take their time."""
         sleepers, self._sleepers = self._sleepers, None
         callbacks, self._callbacks = self._callbacks, None
         for sleeper in sleepers or ():
@@ -219,6 +239,7 @@ class Task:
         "began",
         "bytes",
         "deadline",
+        "entered",
         "failures",
         "fn",
         "future",
@@ -249,6 +270,8 @@ class Task:
         self.failures = 0
         self.bytes = 0
         """Of host memory that is taken for as long as the task lasts."""
+        self.entered = False
+        """The queue has let it in, and counts its bytes."""
         self.ready: Callable[[], None] | None = None
         """Waits until the arguments have arrived from the GPU."""
         self.stop: Callable[[], None] | None = None
@@ -280,6 +303,14 @@ class Task:
             f"it had been running for {time.perf_counter() - self.began:.3g} s" if self.began else "it had not begun"
         )
         return TaskTimeoutError(f"task {name!r} took longer than its {self.timeout:g} s; {where}", task=name)
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def _gone() -> None:

@@ -19,18 +19,39 @@ from fulltilt.errors import WorkerError
 log = logging.getLogger("fulltilt.assist")
 
 
+_LOOK_SECONDS = 0.05
+"""How often it is looked, while the crew is waited for, whether somebody's time is up."""
+
+
 class Worker:
     """One thread's own record; nobody else writes the figures."""
 
-    __slots__ = ("abandoned", "done", "failed", "seconds", "task", "thread")
+    __slots__ = ("abandoned", "done", "failed", "inner", "late", "seconds", "task", "thread")
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
         self.task: Task | None = None
+        self.inner: list[Task] = []
+        """Tasks that its task waits for, and that it does itself."""
+        self.late: Task | None = None
+        """The latest that was past its time."""
         self.abandoned = False
+        """Another has taken its place."""
         self.done = self.failed = 0
         self.seconds = 0.0
         """Time spent in tasks."""
+
+    @property
+    def stuck(self) -> bool:
+        """It is in a task that nobody waits for any more."""
+        return self.late is not None and self.is_in(self.late)
+
+    @property
+    def busy(self) -> bool:
+        return self.task is not None and not self.abandoned and not self.stuck
+
+    def is_in(self, task: Task) -> bool:
+        return self.task is task or task in self.inner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +62,8 @@ class Work:
     failed: int
     busy_seconds: float
     workers: int
+    able: int
+    """Workers that will take tasks, now or after the one that they are at."""
     busy: int
     replaced: int
     """Workers started in place of others that died or are stuck."""
@@ -75,7 +98,8 @@ class Crew:
                 failed=sum(worker.failed for worker in all_of_them),
                 busy_seconds=sum(worker.seconds for worker in all_of_them),
                 workers=sum(not worker.abandoned for worker in self._workers.values()),
-                busy=sum(worker.task is not None and not worker.abandoned for worker in self._workers.values()),
+                able=sum(not worker.abandoned and not worker.stuck for worker in self._workers.values()),
+                busy=sum(worker.busy for worker in self._workers.values()),
                 replaced=self._replaced,
                 abandoned=sum(worker.abandoned for worker in self._workers.values()),
             )
@@ -85,7 +109,10 @@ class Crew:
         with self._lock:
             stuck = sum(worker.abandoned for worker in self._workers.values())
             for worker in self._workers.values():
-                if worker.task is task and not worker.abandoned and not self._closed:
+                if worker.is_in(task):
+                    worker.late = task
+                    if worker.abandoned or self._closed:
+                        return
                     if not may_replace(stuck, self.wanted):
                         log.warning(
                             "%d threads are stuck in tasks past their time; no more are started in their place", stuck
@@ -96,15 +123,22 @@ class Crew:
                     self._fill()
                     return
 
-    def close(self, until: float) -> int:
-        """Wait for the workers to leave a closed queue, until a time; how many are still there."""
+    def close(self, until: float) -> list[Worker]:
+        """Wait for the workers to leave a closed queue, until a time; who is still there.
+
+        Those in tasks past their time may never leave, and are not waited for.
+        """
         with self._lock:
             self._closed = True
-            threads = [worker.thread for worker in self._workers.values()]
-        for thread in threads:
-            if thread is not None and thread is not threading.current_thread():
-                thread.join(max(0.0, until - time.perf_counter()))
-        return len(self._workers)
+            workers = [worker for worker in self._workers.values() if worker.thread is not threading.current_thread()]
+        for worker in workers:
+            while worker.thread is not None and worker.thread.is_alive() and not worker.stuck:
+                left = until - time.perf_counter()
+                if left <= 0:
+                    break
+                worker.thread.join(min(left, _LOOK_SECONDS))
+        with self._lock:
+            return [worker for worker in workers if worker in self._workers.values()]
 
     def _fill(self) -> None:
         """Start as many as are missing; the lock is held."""
