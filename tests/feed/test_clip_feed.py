@@ -21,7 +21,7 @@ from fulltilt.errors import DecodeError, InputError, UnavailableError
 from fulltilt.feed import VideoClips, build, clip_side, feed
 from fulltilt.feed.balance import Balance
 from fulltilt.feed.clip_batch import for_the_gpu
-from fulltilt.feed.clip_side import OPEN, THREADS
+from fulltilt.feed.clip_side import OPEN
 from fulltilt.feed.share import ShareTuner
 from fulltilt.feed.sharing import Sharing
 from fulltilt.feed.tuner import Tuner
@@ -271,11 +271,12 @@ def test_labels_are_shown_before_they_are_sent(paths, engines, monkeypatch):
 
 
 def test_broken_off_and_forgotten(paths, engines, monkeypatch):
+    monkeypatch.setattr(clip_side, "sessions_of", lambda _: 3)
     it = shared(monkeypatch, clips(paths), 0.5)
     next(iter(it))
     it.set_epoch(3)
     assert sum(len(images) for images, _ in it) == 12
-    assert sum(thread.name.startswith("fulltilt-nvdec") for thread in threading.enumerate()) == THREADS
+    assert sum(thread.name.startswith("fulltilt-nvdec") for thread in threading.enumerate()) == 3
     del it
     gc.collect()
     until = time.monotonic() + 10

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fulltilt.decode.video.device import DeviceVideo
+from fulltilt.decode.video.limits import sessions_of
 from fulltilt.decode.video.nvdec import library
 from fulltilt.decode.video.reader import Known
 from fulltilt.decode.video.sessions import Sessions
@@ -29,8 +30,6 @@ from fulltilt.feed.open_videos import OpenVideos
 log = logging.getLogger("fulltilt.feed")
 
 Key = tuple[int, int]
-THREADS = 14
-"""Clips that are decoded at once: one decoder alone leaves most of the engines idle, and these keep seven busy."""
 OPEN = 1
 """Videos that each thread keeps open, each with a session: sessions are used again, so that more would help little."""
 AHEAD = 2
@@ -84,9 +83,14 @@ class Part:
 class ClipSide:
     """The engines of one device. Videos that they don't take are decoded by the CPU here, once, and then refused."""
 
-    def __init__(self, source: VideoClips, device: torch.device, *, threads: int = THREADS) -> None:
-        """UnavailableError, with the reason, where there is no library or driver for it."""
+    def __init__(self, source: VideoClips, device: torch.device, *, threads: int | None = None) -> None:
+        """UnavailableError, with the reason, where there is no library or driver for it.
+
+        Args:
+            threads: clips that are decoded at once; None is as many as keep the engines busy.
+        """
         library()
+        threads = sessions_of(device.index or 0) if threads is None else threads
         if device.type == "cuda" and (problem := wait_asleep(device.index or 0)) is not None:
             log.info("threads that wait for %s keep their cores: %s", device, problem)
         self._source, self._device = source, device

@@ -13,7 +13,7 @@ from tests.decode.video.fake_nvdec import LIMITS, NONE, engines_on_the_cpu
 from tests.decode.video.support import make
 
 from fulltilt.decode.video import limits, open_video
-from fulltilt.decode.video.limits import Caps, Limits, limits_of
+from fulltilt.decode.video.limits import Caps, Limits, limits_of, sessions_of
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_size_that_may_be_coded_in_more_is_not_refused():
 @pytest.fixture
 def driver(monkeypatch):
     """One that answers from a table, and counts."""
-    found = SimpleNamespace(asked=[], failure=0)
+    found = SimpleNamespace(asked=[], failure=0, engines=7)
 
     def get(reference):
         caps = reference._obj
@@ -71,6 +71,7 @@ def driver(monkeypatch):
         if caps.codec != limits.NUMBERS["AV1"]:
             caps.is_supported, caps.min_width, caps.min_height = 1, 48, 16
             caps.max_width, caps.max_height, caps.max_blocks = 4096, 2160, 65536
+            caps.engines = found.engines
         return found.failure
 
     monkeypatch.setattr(limits, "_driver", lambda: SimpleNamespace(cuvidGetDecoderCaps=get))
@@ -85,7 +86,7 @@ def test_the_driver_is_asked_once_for_each_codec(driver):
     for _ in range(3):
         assert limits_of(0, "AV1") == NONE
         assert limits_of(0, "H264") == Limits(
-            is_supported=True, smallest=(48, 16), largest=(4096, 2160), most_blocks=65536
+            is_supported=True, smallest=(48, 16), largest=(4096, 2160), most_blocks=65536, engines=7
         )
     assert driver.asked == [(11, 1, 0), (4, 1, 0)]
     limits_of(1, "AV1")
@@ -98,6 +99,17 @@ def test_no_answer_is_no_limit(driver, monkeypatch):
     limits_of.cache_clear()
     monkeypatch.setattr(limits, "_driver", lambda: None)
     assert limits_of(0, "H264") is None
+
+
+@pytest.mark.parametrize(("engines", "sessions"), [(1, 2), (3, 3), (8, 8), (0, 7)])
+def test_a_session_for_each_engine(driver, engines, sessions):
+    driver.engines = engines
+    assert sessions_of(0) == sessions
+
+
+def test_sessions_where_the_driver_says_nothing(driver):
+    driver.failure = 201
+    assert sessions_of(0) == 7
 
 
 def test_the_structure_is_the_drivers():

@@ -28,15 +28,13 @@ from fulltilt.bench.video.material import LONG_GOP, Material, make_videos, megab
 from fulltilt.bench.video.opencv import Captures, opencv
 from fulltilt.bench.video.rates import Crew, beside
 from fulltilt.bench.video.training import Course, training
+from fulltilt.decode.video.limits import sessions_of
 from fulltilt.decode.video.waiting import wait_asleep
 from fulltilt.errors import FulltiltError
 from fulltilt.machine.cores import read_cores
 
 Say = Callable[[str], None]
 NO_GPU = "The targets need an NVIDIA GPU and a machine like it: small videos were decoded on the CPU."
-_ENGINES = 14
-"""Decoders that keep seven engines busy."""
-_ENGINES_TRIED = (7, 14, 28)
 _SETTLE, _SETTLE_TRAINING = 12.0, 6.0
 """A feed may look for its balance for so many times as long as it is measured; in training it begins near to it."""
 
@@ -65,7 +63,7 @@ class Setting:
         return _SETTLE * self.seconds if self.targets else 0.0
 
 
-def setting(*, gpu: bool, cores: int, quick: bool, seconds: float | None = None) -> Setting:
+def setting(*, gpu: bool, cores: int, quick: bool, seconds: float | None = None, engines: int = 1) -> Setting:
     """By what there is; targets only for what they were set for."""
     usual = (2.0 if quick else 5.0) if gpu else (0.2 if quick else 2.0)
     material = (
@@ -77,7 +75,7 @@ def setting(*, gpu: bool, cores: int, quick: bool, seconds: float | None = None)
         material=material,
         device="cuda:0" if gpu else "cpu",
         decoders=max(1, min(16, cores)),
-        engines=_ENGINES,
+        engines=engines,
         size=224 if gpu else 64,
         batch=8 if gpu else 4,
         seconds=usual if seconds is None else seconds,
@@ -102,7 +100,8 @@ def measure(
     """Everything that this machine can run; `say` hears what comes next, `keep` has what there is after each case."""
     began = time.monotonic()
     gpu = torch.cuda.is_available()
-    chosen = setting(gpu=gpu, cores=read_cores().usable, quick=quick, seconds=seconds)
+    engines = sessions_of(0) if gpu else 1
+    chosen = setting(gpu=gpu, cores=read_cores().usable, quick=quick, seconds=seconds, engines=engines)
     run = {"cpu": _cpu, "nvdec": _nvdec, "both": _both, "clips": _clips, "train": _train, "long": _long}
     machine = machine_facts({"av": "av", "PyNvVideoCodec": "PyNvVideoCodec"})
     cases: dict[tuple[str, str], Case] = {}
@@ -192,10 +191,11 @@ def _nvdec(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
         at_least=NVDEC_AT_LEAST if chosen.targets else None,
     )
     tried: dict[str, dict[str, float]] = {}
+    usual, more = chosen.engines, 2 * chosen.engines
     try:
-        crew = Crew(_spread(paths, max(_ENGINES_TRIED)), device=chosen.device)
+        crew = Crew(_spread(paths, more), device=chosen.device)
         try:
-            for decoders, asleep in ((_ENGINES, False), *((number, True) for number in _ENGINES_TRIED)):
+            for decoders, asleep in ((usual, False), (usual, True), (more, True)):
                 refused = wait_asleep(0, asleep=asleep)
                 how = "asleep" if asleep and refused is None else "as CUDA does"
                 say(f"nvdec: {decoders} decoders, waiting {how}")

@@ -1,4 +1,4 @@
-"""What the video engines of a GPU decode, asked of the driver once for each codec.
+"""What the video engines of a GPU decode, and how many there are, asked of the driver once for each codec.
 
 To find out by a decoder that fails takes making one, for every file again. PyNvVideoCodec's own query makes a CUDA
 context for each answer; the driver's function answers in the one that is there.
@@ -15,6 +15,8 @@ NUMBERS = {"MPEG2": 1, "H264": 4, "HEVC": 8, "VP8": 9, "VP9": 10, "AV1": 11}
 """The driver's, by PyNvVideoCodec's names."""
 _TITLES = {"MPEG2": "MPEG-2", "H264": "H.264"}
 _420 = 1
+_ENGINES, _LEAST_SESSIONS = 7, 2
+"""Engines where the driver doesn't say. A single one is given two: while one's pictures are made RGB, it decodes."""
 _BLOCK = 16
 """Side of the blocks that the driver counts. A picture is coded in up to as much more than is shown of it."""
 
@@ -29,6 +31,8 @@ class Limits:
     largest: tuple[int, int] = (0, 0)
     most_blocks: int = 0
     """Of 16×16, in a picture."""
+    engines: int = 0
+    """That decode it; 0 where the driver does not say."""
 
     def reason_against(self, codec: str, width: int, height: int) -> str | None:
         """Why such a video is not decoded, or None; where the coded size decides, which is not known, None."""
@@ -85,7 +89,18 @@ def limits_of(gpu: int, codec: str) -> Limits | None:
         smallest=(caps.min_width, caps.min_height),
         largest=(caps.max_width, caps.max_height),
         most_blocks=caps.max_blocks,
+        engines=caps.engines,
     )
+
+
+def sessions_of(gpu: int) -> int:
+    """Decoders at once that give the most frames: one for each engine.
+
+    More of them gain nothing in the engines, and lose in Python, whose lock their threads share. On an H200 with seven
+    engines, as RGB: 4 give 3,650 frames/s, 7 4,850, 10 3,780, 14 4,100; decoding alone 7 give 6,390 and 14 6,680.
+    """
+    limits = limits_of(gpu, "H264")
+    return max(_LEAST_SESSIONS, (limits.engines if limits is not None else 0) or _ENGINES)
 
 
 def _driver() -> Any:
