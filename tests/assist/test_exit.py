@@ -103,22 +103,29 @@ def test_no_process_is_left_behind(how):
 
 def test_a_fork_says_that_the_threads_are_elsewhere():
     process = start("""
-        import warnings
+        import multiprocessing, warnings
         warnings.simplefilter("ignore")  # that forking with threads is risky
         assist = CPUAssistedTraining(2)
-        assist.submit(int).result()
+        assist.register("where", os.getpid, run_in="processes")
+        helper = assist.submit("where").result()
+        done = threading.Event()
+        pending = assist.submit(done.wait, 60)
         if (child := os.fork()) == 0:
-            try:
-                assist.submit(int)
-            except ValueError as error:
-                print(error, flush=True)
+            for use in (lambda: assist.submit(int), pending.result):
+                try:
+                    use()
+                except ValueError as error:
+                    print(error, flush=True)
             assist.close()
+            multiprocessing.process._children.clear()  # its own exit handler would end those of the first process
             sys.exit(0)  # exit handlers run
         os.waitpid(child, 0)
-        print(assist.submit(int, 7).result())
+        done.set()
+        print(assist.submit("where").result() == helper)  # which the other's close() has left alone
         """)
     out, error = process.communicate(timeout=30)
     assert (process.returncode, error) == (0, "")
-    first, second = out.splitlines()
+    first, second, third = out.splitlines()
     assert "make the pool in the process that uses it" in first
-    assert second == "7"
+    assert "Take results where they were submitted" in second
+    assert third == "True"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -14,6 +16,7 @@ import torch
 
 from fulltilt import CPUAssistedTraining
 from fulltilt.assist.placing import Trial, place
+from fulltilt.assist.processes import Processes, packed
 from fulltilt.errors import InputError, TaskError, TaskTimeoutError, WorkerError
 
 
@@ -43,14 +46,17 @@ def test_where_a_task_runs(seen, where, why):
 
 def test_a_process_does_the_task_dies_is_replaced_and_goes(work, tmp_path):
     with CPUAssistedTraining(1) as assist:
-        for name in ("count", "where", "die", "die_once", "fail"):
+        for name in ("count", "where", "die", "die_once", "fail", "module"):
             assist.register(name, getattr(work, name), run_in="processes")
         first = assist.submit("where").result(60)
         assert first != os.getpid()
         assert assist.submit("where").result(60) == first  # one process, used again
         assert assist.submit("count", 10).result(60) == 285
-        with pytest.raises(TaskError, match="'fail' failed: LookupError: nothing there"):
+        with pytest.raises(TaskError, match="'fail' failed: LookupError: nothing there") as told:
             assist.submit("fail").result(60)
+        assert re.search(rf"in process {first}:\n.*, in fail\n", told.value.__cause__.__notes__[0], re.DOTALL)
+        with pytest.raises(TaskError, match="its result, of type module, can't be sent back"):
+            assist.submit("module").result(60)
         with pytest.raises(TaskError, match=rf"the process {first} that was at it ended with exit code -9") as told:
             assist.submit("die").result(60)
         assert isinstance(told.value.__cause__, WorkerError)
@@ -99,3 +105,24 @@ def test_what_cannot_be_sent_is_said_when_it_is_registered():
             assist.register("local", lambda: 1, run_in="processes")
         with pytest.raises(InputError, match="run_in is 'elsewhere'"):
             assist.register("local", int, run_in="elsewhere")
+
+
+def test_a_process_that_was_left_in_mid_talk_is_not_asked_again(monkeypatch):
+    processes = Processes()
+    child = processes.borrow()
+    monkeypatch.setattr(child._ours, "recv_bytes", Mock(side_effect=KeyboardInterrupt), raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        child.ask(packed(int, (), {}))  # its answer would be taken for the next one's
+    processes.give_back(child)
+    assert processes.pids == []
+    processes.close()
+
+
+def test_a_process_that_never_began_says_what_it_may_be():
+    processes = Processes()
+    child = processes.borrow()
+    child.kill()
+    with pytest.raises(WorkerError, match=r"exit code -9, before it began; .* under if __name__ == '__main__':"):
+        child.ask(packed(int, (), {}))
+    processes.give_back(child)
+    processes.close()

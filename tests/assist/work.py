@@ -43,3 +43,8 @@ def die_once(path):
 
 def fail():
     raise LookupError("nothing there")
+
+
+def module():
+    """A result that can't be sent."""
+    return os

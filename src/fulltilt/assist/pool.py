@@ -148,10 +148,8 @@ class Pool:
         for task in self._queue.close():
             task.future.cancel()
         left = self._crew.close(until)  # the clock still goes: tasks that run may have deadlines
-        for worker in left:
-            for running in [worker.task, *worker.inner]:
-                if running is not None:
-                    self._leave_behind(running)
+        for task in (task for worker in left for task in worker.tasks):
+            self._leave_behind(task)
         self._clock.stop()
         self._closed = True
         atexit.unregister(self._at_exit)

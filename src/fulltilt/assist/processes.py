@@ -14,6 +14,7 @@ import pickle
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -26,6 +27,7 @@ class Processes:
     """Processes that are there, idle or busy."""
 
     def __init__(self) -> None:
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._idle: list[_Child] = []
         self._busy: set[_Child] = set()
@@ -57,13 +59,15 @@ class Processes:
     def give_back(self, child: _Child) -> None:
         with self._lock:
             self._busy.discard(child)
-            if child.alive() and not self._closed:
+            if child.reusable and child.alive() and not self._closed:
                 self._idle.append(child)
                 return
         child.end()
 
     def close(self) -> None:
         """End all of them; what is under way is lost."""
+        if self._pid != os.getpid():
+            return  # forked: they are the other process's
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -122,6 +126,9 @@ def packed(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         ) from error
 
 
+_MAIN_HINT = "a script that uses processes does its work under if __name__ == '__main__':, as they import it, too"
+
+
 class _NotBegunError(Exception):
     """A process ended before it began with what it was asked."""
 
@@ -137,12 +144,14 @@ class _Child:
         theirs.close()  # so that the end of the process is the end of the connection
         self.pid = self._process.pid or 0
         self._served = False
+        self.reusable = True
+        """Whatever it was asked, it has answered: the next answer is to the next question."""
 
     def alive(self) -> bool:
         return self._process.is_alive()
 
     def ask(self, request: bytes) -> Any:
-        begun = False
+        begun, self.reusable = False, False
         try:
             self._ours.send_bytes(request)
             self._ours.recv_bytes()
@@ -153,10 +162,11 @@ class _Child:
             if self._served and not begun:
                 raise _NotBegunError from None
             # One that has never begun anything may not be able to: another would fare no better.
+            hint = "" if self._served or begun else f", before it began; {_MAIN_HINT}"
             raise WorkerError(
-                f"the process {self.pid} that was at it ended with exit code {self._process.exitcode}"
+                f"the process {self.pid} that was at it ended with exit code {self._process.exitcode}{hint}"
             ) from None
-        self._served = True
+        self._served = self.reusable = True
         value, error = pickle.loads(reply)
         if error is not None:
             raise error
@@ -199,11 +209,20 @@ def _answer(request: bytes) -> bytes:
         function, args, kwargs = pickle.loads(request)
         if (torch := sys.modules.get("torch")) is not None:
             torch.set_num_threads(1)
-        return pickle.dumps((function(*args, **kwargs), None), protocol=pickle.HIGHEST_PROTOCOL)
-    except BaseException as error:  # raised again on the other side
+        value = function(*args, **kwargs)
+    except BaseException as error:  # raised again on the other side, where its frames are not
+        trace = f"in process {os.getpid()}:\n{''.join(traceback.format_exception(error))}"
         try:
+            error.add_note(trace)
             reply = pickle.dumps((None, error))
             pickle.loads(reply)  # some can be sent but not made again
         except Exception:
-            reply = pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
+            stand_in = RuntimeError(f"{type(error).__name__}: {error}")
+            stand_in.add_note(trace)
+            reply = pickle.dumps((None, stand_in))
         return reply
+    try:
+        return pickle.dumps((value, None), protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        told = f"its result, of type {type(value).__name__}, can't be sent back from the process: {error}"
+        return pickle.dumps((None, TypeError(told)))

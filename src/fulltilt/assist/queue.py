@@ -203,7 +203,8 @@ class TaskQueue:
     def _no_room(self, task: Task, may_wait: bool) -> QueueFullError:
         name = task.future.name
         if not may_wait:
-            why = "a worker could wait for itself here; submit outside of tasks and callbacks, or raise queue_size"
+            why = "a worker that waited here could wait for itself; submit outside of tasks and callbacks, or raise "
+            why += "queue_size"
         else:
             why = "wait for results first, raise queue_size, or use when_full='wait' or 'drop'"
         memory = "" if self.max_bytes is None else f", {self._bytes} of {self.max_bytes} bytes"

@@ -44,14 +44,16 @@ class Worker:
     @property
     def stuck(self) -> bool:
         """It is in a task that nobody waits for any more."""
-        return self.late is not None and self.is_in(self.late)
+        return self.late is not None and self.late in self.tasks
 
     @property
     def busy(self) -> bool:
         return self.task is not None and not self.abandoned and not self.stuck
 
-    def is_in(self, task: Task) -> bool:
-        return self.task is task or task in self.inner
+    @property
+    def tasks(self) -> list[Task]:
+        """What it is in: a task, and those that this one waits for."""
+        return [task for task in (self.task, *self.inner) if task is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +111,7 @@ class Crew:
         with self._lock:
             stuck = sum(worker.abandoned for worker in self._workers.values())
             for worker in self._workers.values():
-                if worker.is_in(task):
+                if task in worker.tasks:
                     worker.late = task
                     if worker.abandoned or self._closed:
                         return
@@ -124,7 +126,7 @@ class Crew:
                     return
 
     def close(self, until: float) -> list[Worker]:
-        """Wait for the workers to leave a closed queue, until a time; who is still there.
+        """Wait for the workers to leave a closed queue, until a time; who is still in a task.
 
         Those in tasks past their time may never leave, and are not waited for.
         """
@@ -138,7 +140,7 @@ class Crew:
                     break
                 worker.thread.join(min(left, _LOOK_SECONDS))
         with self._lock:
-            return [worker for worker in workers if worker in self._workers.values()]
+            return [worker for worker in workers if worker in self._workers.values() and worker.tasks]
 
     def _fill(self) -> None:
         """Start as many as are missing; the lock is held."""
