@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 
 import pytest
 import torch
@@ -68,6 +68,37 @@ def test_more_metrics_and_a_kind_that_is_said():
         compute_metrics(outputs, targets, kind="ranking")
 
 
+@pytest.mark.parametrize("shape", [(6,), (6, 4, 4)])
+def test_one_channel_is_no_class_to_choose_from(shape):
+    outputs = torch.randn(shape)
+    for targets, kind in ((torch.randint(0, 2, shape), "binary"), (torch.randn(shape), "regression")):
+        same = compute_metrics(outputs, targets)
+        assert compute_metrics(outputs.unsqueeze(1), targets) == same
+        assert compute_metrics(outputs.unsqueeze(1), targets, kind=kind) == same  # and nothing is spread to fit
+
+
+def test_a_kind_that_the_shapes_are_not_of():
+    with pytest.raises(InputError, match=r"kind is 'binary', but outputs of shape \(4, 3\).* are of classes"):
+        compute_metrics(torch.randn(4, 3), torch.randint(0, 2, (4,)), kind="binary")
+    with pytest.raises(InputError, match=r"kind is 'classes', but .* are of no classes; leave it to 'auto'"):
+        compute_metrics(torch.randn(4), torch.randint(0, 2, (4,)), kind="classes")
+    with pytest.raises(InputError, match="don't go with"):
+        compute_metrics(torch.randn(4, 3), torch.randint(0, 2, (4, 1)), kind="classes")
+
+
+def test_images_that_have_no_features():
+    images = torch.randint(0, 256, (2, 3, 8, 8))
+    with pytest.raises(InputError, match=r"torch\.int64 have no known range; uint8 has"):
+        extract_features(images)
+    with pytest.raises(InputError, match="NaN or infinite"):
+        extract_features(torch.full((2, 3, 8, 8), float("nan")))
+    for name in ("colour_bins", "orientations", "cells"):
+        with pytest.raises(InputError, match=f"{name} is 0; it is a number from 1 on"):
+            extract_features(images.byte(), **{name: 0})
+    assert torch.equal(extract_features(images.byte().numpy()), extract_features(images.byte()))
+    assert extract_features(torch.zeros(0, 3, 8, 8)).shape == (0, 80)
+
+
 def test_colours_are_counted():
     image = torch.zeros(3, 4, 4, dtype=torch.uint8)
     image[0] = 255
@@ -126,3 +157,11 @@ def test_graphs_stay_behind():
     assert not taken.images.requires_grad
     assert not taken.masks["x"][0].requires_grad
     assert taken.images.data_ptr() == outputs.data_ptr()
+
+
+def test_mappings_keep_what_they_were_told():
+    given = defaultdict(list, x=torch.ones(1, requires_grad=True), y=[1])
+    taken, _, _ = Handover().take(given)
+    assert not taken["x"].requires_grad
+    assert given["x"].requires_grad
+    assert (taken["y"], taken["z"]) == ([1], [])

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fulltilt import AsyncDataProcessor
+from fulltilt.assist.registry import as_tensors
 from fulltilt.errors import InputError, TaskError
 
 
@@ -165,8 +166,12 @@ def test_without_a_function_arrays_become_tensors():
     assert images.is_contiguous()
     assert more["label"] == 3
     assert more["mask"].is_contiguous()
+    names = np.array(["cat", "dog"])
+    assert as_tensors([names])[0] is names  # torch has none of these
 
 
 def test_bad_settings():
-    with pytest.raises(InputError, match="ahead is 0, keep 256"):
+    with pytest.raises(InputError, match="ahead is 0; it is a whole number from 1 on"):
         AsyncDataProcessor(1, ahead=0)
+    with pytest.raises(InputError, match="keep is 'all'"):
+        AsyncDataProcessor(1, keep="all")

@@ -28,6 +28,10 @@ def extract_features(
     Returns:
         float32 features, (N, C · colour_bins + orientations · cells²) or (N, M); without N for one image.
     """
+    images = torch.as_tensor(images)
+    for name, value in (("colour_bins", colour_bins), ("orientations", orientations), ("cells", cells)):
+        if value < 1:
+            raise InputError(f"{name} is {value!r}; it is a number from 1 on")
     if images.dim() == 3:
         more = {"colour_bins": colour_bins, "orientations": orientations, "cells": cells}
         return extract_features(images[None], **more, reference=reference)[0]
@@ -36,7 +40,11 @@ def extract_features(
             f"images of shape {tuple(images.shape)} have no features; (N, C, H, W) or (C, H, W) has, from {cells} "
             "pixels a side on"
         )
+    if not images.is_floating_point() and images.dtype not in (torch.uint8, torch.bool):
+        raise InputError(f"images of {images.dtype} have no known range; uint8 has, or floats from 0 to 1")
     pixels = images.float() / 255 if images.dtype == torch.uint8 else images.float()
+    if images.is_floating_point() and not bool(pixels.isfinite().all()):
+        raise InputError("images have pixels that are NaN or infinite, so no features")
     features = torch.cat([_colours(pixels, colour_bins), _edges(pixels, orientations, cells)], dim=1)
     if reference is None:
         return features
@@ -52,8 +60,8 @@ def extract_features(
 def _colours(pixels: Tensor, bins: int) -> Tensor:
     samples, channels = pixels.shape[:2]
     which = (pixels.clamp(0, 1) * bins).long().clamp(max=bins - 1).flatten(2)
-    counts = torch.zeros(samples, channels, bins)
-    counts.scatter_add_(2, which, torch.ones(which.shape))
+    counts = pixels.new_zeros(samples, channels, bins)
+    counts.scatter_add_(2, which, pixels.new_ones(which.shape))
     return counts.flatten(1) / which.shape[2]
 
 
@@ -65,9 +73,9 @@ def _edges(pixels: Tensor, orientations: int, cells: int) -> Tensor:
     turn = torch.atan2(down, across).remainder(torch.pi) / torch.pi
     direction = (turn * orientations).long().clamp(max=orientations - 1)
     samples, height, width = strength.shape
-    row = (torch.arange(height) * cells // height)[:, None]
-    column = (torch.arange(width) * cells // width)[None]
+    row = (torch.arange(height, device=pixels.device) * cells // height)[:, None]
+    column = (torch.arange(width, device=pixels.device) * cells // width)[None]
     which = ((row * cells + column) * orientations + direction).flatten(1)
-    sums = torch.zeros(samples, cells * cells * orientations)
+    sums = pixels.new_zeros(samples, cells * cells * orientations)
     sums.scatter_add_(1, which, strength.flatten(1))
     return torch.nn.functional.normalize(sums, dim=1)

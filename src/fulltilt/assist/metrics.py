@@ -23,17 +23,25 @@ def compute_metrics(
     """Figures of a batch, computed from its counts in double precision.
 
     Args:
-        outputs: scores as a model gives them: (N, classes, …) for class numbers of shape (N, …), logits for masks of
-            the same shape, numbers for regression.
+        outputs: as a model gives them: scores (N, classes, …) for class numbers of shape (N, …); for masks logits, not
+            probabilities, and for regression numbers, both of the targets' shape or (N, 1, …) for targets (N, …).
         kind: "classes": accuracy, and mean f1, iou and dice over the classes that occur; "binary": accuracy, precision,
             recall, f1, iou, dice; "regression": mae, rmse, r2. "auto" goes by shapes and by whether every target is
             0 or 1.
         metrics: more figures, as functions of (outputs, targets) without state: those of torchmetrics.functional, say.
     """
     outputs, targets = torch.as_tensor(outputs), torch.as_tensor(targets)
-    found = kind_of(outputs, targets) if kind == "auto" else kind
-    if found not in get_args(Kind):
+    if kind != "auto" and kind not in get_args(Kind):
         raise InputError(f"kind is {kind!r}; it can be 'auto', {', '.join(map(repr, get_args(Kind)))}")
+    if outputs.dim() == targets.dim() + 1 and outputs.shape[1:2] == (1,):
+        outputs = outputs.squeeze(1)  # a single channel is no class to choose from
+    guessed = kind_of(outputs, targets)
+    found = guessed if kind == "auto" else kind
+    if (found == "classes") != (guessed == "classes"):
+        raise InputError(
+            f"kind is {kind!r}, but outputs of shape {tuple(outputs.shape)} with targets of shape "
+            f"{tuple(targets.shape)} are of {'' if guessed == 'classes' else 'no '}classes; leave it to 'auto'"
+        )
     figures = _FIGURES[found](outputs, targets)
     for name, function in (metrics or {}).items():
         figures[name] = float(function(outputs, targets))
