@@ -19,6 +19,7 @@ from torchmetrics.classification import (
     BinaryF1Score,
     BinaryJaccardIndex,
     BinaryMatthewsCorrCoef,
+    BinaryROC,
     MulticlassAccuracy,
     MulticlassAUROC,
     MulticlassConfusionMatrix,
@@ -29,7 +30,8 @@ from torchmetrics.segmentation import DiceScore
 
 from fulltilt.assist import lanes
 from fulltilt.assist.balance import FULL, ROOMY, metrics_on_device
-from fulltilt.assist.beside import MetricsBeside, _guessed
+from fulltilt.assist.beside import MetricsBeside
+from fulltilt.assist.gather import guessed
 from fulltilt.assist.tables import Confusion, Counting, Rule, confusion, counter, table, takes_labels
 from fulltilt.errors import InputError
 
@@ -181,6 +183,71 @@ def test_any_other_error_is_raised_in_the_loop_as_it_is():
         beside.add(torch.zeros(1), torch.zeros(1))
 
 
+def test_memory_that_is_short_is_not_the_batchs_fault():
+    class Greedy(Order):
+        def update(self, preds, target):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    on_threads, there = (MetricsBeside({"greedy": Greedy()}, "cpu", prefix="") for _ in range(2))
+    there._there["greedy"] = there._others.drop("greedy")
+    for beside in (on_threads, there):
+        with pytest.raises(torch.OutOfMemoryError):
+            beside.add(torch.zeros(1), torch.zeros(1))
+
+
+def test_what_can_be_no_figure_is_said_with_the_metrics_name():
+    data = torch.tensor([0.2, 0.8]), torch.tensor([0, 1])
+    for name, metric, said in (
+        ("curve", BinaryROC(), "gives a tuple, but only numbers can be noted"),
+        ("r2", R2Score(), "at least two samples"),
+    ):
+        beside = MetricsBeside({name: metric}, CPU, prefix="val_")
+        beside.add(*(part[: 1 if name == "r2" else 2] for part in data))
+        with pytest.raises(InputError, match=f"metrics: {name} can't be computed: .*{said}"):
+            beside.compute()
+
+
+def test_what_has_seen_nothing_has_no_value():
+    beside = MetricsBeside({"accuracy": BinaryAccuracy(), "r2": R2Score()}, CPU, prefix="")
+    assert beside.compute() == {}
+    beside.add(torch.ones(4), torch.ones(4).long())
+    assert beside.compute()["accuracy"] == 1.0
+    assert beside.compute() == {}
+
+
+def test_metrics_that_were_closed_say_so():
+    beside = MetricsBeside({"accuracy": BinaryAccuracy()}, CPU, prefix="")
+    beside.add(torch.ones(4), torch.ones(4).long())
+    beside.close()
+    for use in (beside.compute, beside.reset, beside.wait, beside.state_dict, beside.hand_over):
+        with pytest.raises(InputError, match="these metrics were closed"):
+            use()
+    beside.close()
+
+
+def test_outputs_of_any_kind_with_metrics_on_the_device():
+    class Count(Metric):
+        def __init__(self):
+            super().__init__()
+            self.add_state("seen", torch.tensor(0), dist_reduce_fx="sum")
+
+        def update(self, preds, target):
+            self.seen += len(preds["scores"])
+
+        def compute(self):
+            return self.seen
+
+    beside = MetricsBeside({"count": Count()}, CPU, prefix="", workers=1)
+    for number in range(12):
+        beside.add({"scores": torch.zeros(4)}, torch.zeros(4))
+        if number == 2:
+            beside.hand_over()
+            beside.wait()
+            beside._place(1e9)
+            assert set(beside._there) == {"count"}
+    assert beside.compute() == {"count": 48.0}
+
+
 def test_threads_leave_with_the_metrics():
     before = set(threading.enumerate())
     beside = MetricsBeside({"same": Order(), "accuracy": BinaryAccuracy()}, CPU, prefix="", workers=2)
@@ -250,7 +317,7 @@ def test_class_numbers_count_what_scores_count(metric):
     expected = metric.clone()
     rule = Rule(metric)
     counting = Counting(metric.clone(), rule)
-    guesses, same = _guessed(scores, target)
+    guesses, same = guessed(scores, target)
     assert guesses.dtype == torch.uint8
     assert same is target
     for _ in range(2):
@@ -278,7 +345,7 @@ def test_where_class_numbers_would_not_do():
     assert confusion(guesses.float(), target, 4) is None
     assert confusion(guesses, target.bool(), 4) is None
     small = torch.randn(8, 4), torch.randint(4, (8,))
-    assert _guessed(*small) == small
+    assert guessed(*small) == small
 
 
 def test_no_table_where_it_would_not_do():
@@ -290,6 +357,12 @@ def test_no_table_where_it_would_not_do():
     assert table(scores, target.float()) is None
     scores[7] = float("nan")
     assert table(scores, target) is None
+
+
+def test_no_table_of_more_classes_than_it_is_worth():
+    labels = torch.arange(1 << 16)
+    assert confusion(labels % 1000, labels % 1000, 1000) is not None
+    assert confusion(labels % 1000, labels % 1000, 50_000) is None  # 20 GB
 
 
 def test_a_metric_of_somebodys_own_is_not_meddled_with():

@@ -7,8 +7,9 @@ pool.py       all of it together                        policy.py      what is d
   workers.py    threads, replaced when they die           agenda.py      deadlines and retries
   expiry.py     results that nobody comes for             processes.py   for tasks that hold the interpreter lock
                                                         placing.py     ... seen by a trial
-beside.py     torchmetrics beside the step               balance.py     on the CPU or on the GPU (pure)
-  lanes.py      threads that update them                   tables.py      binary metrics from a table of the scores
+beside.py     torchmetrics beside the step              balance.py     on the CPU or on the GPU (pure)
+  gather.py     batches before they are counted (pure)    lanes.py       threads that count them
+                                                          tables.py      masks counted from a table of their scores
 """
 
 from __future__ import annotations

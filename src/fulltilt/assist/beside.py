@@ -12,7 +12,6 @@ those of an update in every step, to the last bit. Where the CPU can't keep up, 
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -25,9 +24,10 @@ from torchmetrics import Metric, MetricCollection
 
 from fulltilt.assist.assisted import workers_for
 from fulltilt.assist.balance import metrics_on_device
+from fulltilt.assist.gather import Pair, aligned, guessed, in_one_piece, may_join, most_like, size_of
 from fulltilt.assist.handover import Handover
-from fulltilt.assist.lanes import UNFIT, Lane, Pair, Parcel, add_counts, counts_only, unfit
-from fulltilt.assist.tables import LEAST_SCORES, takes_labels
+from fulltilt.assist.lanes import UNFIT, Lane, Parcel, add_counts, counts_only, unfit
+from fulltilt.assist.tables import takes_labels
 from fulltilt.errors import InputError
 from fulltilt.machine.decision import Decision
 
@@ -38,9 +38,6 @@ GATHERED_BATCHES = 512
 that counts takes the interpreter from the loop now and then."""
 GATHERED_BYTES = 64 << 20
 """Outputs and targets kept on the device meanwhile."""
-_SHARED_BATCHES = 32
-"""At most, of those that lie where a DataLoader's worker has put them: each holds an open file, and a process may have
-a thousand."""
 _LOOK_SECONDS = 2.0
 """How often it is looked at whether the CPU keeps up; at once when the loop has waited for `_PATIENCE_SECONDS`."""
 _PATIENCE_SECONDS = 0.1
@@ -55,14 +52,14 @@ class MetricsBeside:
     """Metrics of one phase, training or validation."""
 
     def __init__(
-        self, metrics: Metrics, device: torch.device, *, prefix: str, workers: int | Literal["auto"] = "auto"
+        self, metrics: Metrics, device: torch.device | str, *, prefix: str, workers: int | Literal["auto"] = "auto"
     ) -> None:
         """
         Args:
             metrics: are copied: training and validation count apart.
             workers: threads for metrics that count whole numbers; the others have one more.
         """
-        self._prefix, self._device = prefix, device
+        self._prefix, self._device = prefix, torch.device(device)
         own = {name: metric.clone().to(_CPU) for name, metric in named(metrics).items()}
         for metric in own.values():
             metric.persistent(True)  # so that a checkpoint in mid-epoch holds the counts so far
@@ -82,7 +79,7 @@ class MetricsBeside:
         self._handover = Handover()
         self._gathered: list[Pair] = []
         self._bytes = 0
-        self._first = True
+        self._first, self._closed = True, False
         self._most = 1  # what a metric can't take shows at the first batch, not a hundred later
         self._marks: deque[tuple[float, int, float]] = deque(maxlen=_LATELY)
         """Time, batches and seconds waited, at the latest hand-overs."""
@@ -95,11 +92,11 @@ class MetricsBeside:
 
     def add(self, outputs: Any, target: Any) -> None:
         """Note a batch; now and then, hand over what was noted. Waits only while too much waits already."""
-        outputs = _aligned(outputs, target)
+        outputs = aligned(outputs, target)
         self._gathered.append((outputs, target))
-        self._bytes += _bytes(outputs) + _bytes(target)
+        self._bytes += size_of(outputs) + size_of(target)
         if len(self._gathered) >= self._most or self._bytes >= GATHERED_BYTES:
-            most = _most(self._gathered[-2:])
+            most = most_like(self._gathered[-2:], batches=GATHERED_BATCHES, size=GATHERED_BYTES)
             self.hand_over()
             if self._first:
                 self.wait()
@@ -113,16 +110,19 @@ class MetricsBeside:
         if not gathered:
             return
         self._batches += len(gathered)
-        together = _together(gathered)
+        together = in_one_piece(gathered)
         lanes = [lane for lane in (self._counting, self._others) if any(n not in self._there for n in lane.metrics)]
         if lanes:
             parcel = self._parcel(gathered, together)
             self._waited += sum(lane.put(parcel) for lane in lanes)
         for name, metric in self._there.items():
-            joined = together if name in self._counting.metrics and _may_join(gathered) else None
+            joins = together is not None and name in self._counting.metrics and may_join(gathered)
+            joined = together if joins else None
             for outputs, target in gathered if joined is None else [joined]:
                 try:
                     metric.update(outputs.detach() if isinstance(outputs, Tensor) else outputs, target)
+                except torch.OutOfMemoryError:
+                    raise  # a RuntimeError, but not the batch's fault
                 except UNFIT as error:
                     raise unfit(name, outputs, target, error) from error
         if self._device.type == "cuda":
@@ -130,16 +130,22 @@ class MetricsBeside:
 
     def wait(self) -> None:
         """Until all that was handed over is counted."""
+        self._check()
         self._counting.drain()
         self._others.drain()
         self._check()
 
     def compute(self) -> dict[str, float]:
-        """The values so far, over all ranks; counting starts anew."""
+        """The values so far, over all ranks; counting starts anew. What has seen no batch has no value."""
         found: dict[str, float] = {}
         for name, metric in self._whole().items():
+            if not metric._update_count and not _ranks_meet():
+                continue
             metric.to(_where_ranks_meet(self._device))
-            found |= _numbers(f"{self._prefix}{name}", metric.compute())
+            try:
+                found |= _numbers(f"{self._prefix}{name}", metric.compute())
+            except ValueError as error:
+                raise InputError(f"metrics: {name} can't be computed: {error}") from error
             metric.reset()
             metric.to(self._device if self._is_only_there(name) else _CPU)
         self._begin()
@@ -147,6 +153,7 @@ class MetricsBeside:
 
     def reset(self) -> None:
         """Start anew."""
+        self._check_open()
         self._gathered, self._bytes = [], 0
         for lane in (self._counting, self._others):
             lane.reset()
@@ -169,7 +176,8 @@ class MetricsBeside:
                 metric.to(self._device if self._is_only_there(name) else _CPU)
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads; what has not been counted is lost."""
+        self._closed = True
         self._counting.close()
         self._others.close()
 
@@ -193,13 +201,13 @@ class MetricsBeside:
             batches, _, ready = self._handover.take(list(gathered))
             return Parcel(count=len(batches), batches=lambda: batches, ready=ready, without=without)
         if self._classes_do and self._device.type == "cuda" and not self._first:  # the first time, scores are looked at
-            together = _guessed(*together)
+            together = guessed(*together)
         (outputs, target), _, ready = self._handover.take(together)
         sizes = [each.shape[0] for _, each in gathered]
         return Parcel(
             count=len(sizes),
             batches=lambda: list(zip(outputs.split(sizes), target.split(sizes), strict=True)),
-            joined=(outputs, target) if _may_join(gathered) else None,
+            joined=(outputs, target) if may_join(gathered) else None,
             ready=ready,
             without=without,
         )
@@ -245,7 +253,12 @@ class MetricsBeside:
         if set(self._there) != before:
             log.info("metrics on %s: %s; %s", self._device, ", ".join(sorted(self._there)) or "none", reason)
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InputError("these metrics were closed, and count no more; make another MetricsBeside")
+
     def _check(self) -> None:
+        self._check_open()
         failure = self._counting.failure or self._others.failure
         if failure is not None:
             raise failure
@@ -272,83 +285,23 @@ def _said(found: Any) -> str:
     return f"the class {found.__name__}, not one made of it" if isinstance(found, type) else type(found).__name__
 
 
+def _ranks_meet() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
 def _where_ranks_meet(device: torch.device) -> torch.device:
     """The CPU, or the GPU with a group that knows nothing else."""
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1 or device.type == "cpu":
+    if not _ranks_meet() or device.type == "cpu":
         return _CPU
     return _CPU if "cpu:" in str(dist.get_backend_config()) else device
-
-
-def _bytes(part: Any) -> int:
-    return part.nbytes if isinstance(part, Tensor) else GATHERED_BYTES // 8
-
-
-def _most(latest: Sequence[Pair]) -> int:
-    """How many batches like the latest may be gathered.
-
-    They may be parts of something larger, which stays as long as they do: it counts, unless the batch before is a part
-    of the same. Two at least, so that there is one before.
-    """
-    before, last = latest[0] if len(latest) > 1 else (None, None), latest[-1]
-    held, most = 0, GATHERED_BATCHES
-    for one, other in zip(last, before, strict=True):
-        if isinstance(one, Tensor):
-            memory = one.untyped_storage()
-            shared = isinstance(other, Tensor) and other.untyped_storage().data_ptr() == memory.data_ptr()
-            held += 0 if shared else memory.nbytes()
-            if one.device == _CPU and one.is_shared():  # type: ignore[no-untyped-call]
-                most = _SHARED_BATCHES
-    return max(2, min(most, math.ceil(GATHERED_BYTES / max(1, held))))
-
-
-def _aligned(outputs: Any, target: Any) -> Any:
-    """Scores N×1×… for a target N×…, as a loss for masks takes them, too."""
-    if not isinstance(outputs, Tensor) or not isinstance(target, Tensor) or outputs.dim() != target.dim() + 1:
-        return outputs
-    fits = outputs.shape[1] == 1 and outputs.shape[2:] == target.shape[1:]
-    return outputs.squeeze(1) if fits else outputs
-
-
-def _together(gathered: Sequence[Pair]) -> Pair | None:
-    """All batches in one piece, where they are tensors that differ in their first dimension alone."""
-    if not all(isinstance(part, Tensor) and part.dim() for pair in gathered for part in pair):
-        return None
-    kinds = {(o.shape, o.dtype, o.device, t.shape, t.dtype, t.device) for o, t in gathered}  # one, mostly, or two
-    if any(outputs[0] != target[0] for outputs, _, _, target, _, _ in kinds):
-        return None
-    if len({(kind[0][1:], *kind[1:3], kind[3][1:], *kind[4:]) for kind in kinds}) > 1:
-        return None
-    if len(gathered) == 1:
-        return gathered[0]
-    with torch.no_grad():
-        outputs, targets = (torch.cat(side) for side in zip(*gathered, strict=True))
-    return outputs, targets
-
-
-def _guessed(outputs: Tensor, target: Tensor) -> Pair:
-    """Class numbers for scores of large batches: an eighth or less to copy, and the CPU need not look for the highest.
-
-    Both devices take the first of several that are highest.
-    """
-    scores = outputs.is_floating_point() and outputs.dim() == target.dim() + 1 and outputs.shape[1] <= 256
-    if not scores or target.numel() < LEAST_SCORES or outputs.shape[2:] != target.shape[1:]:
-        return outputs, target
-    return outputs.detach().argmax(1).to(torch.uint8), target
-
-
-def _may_join(gathered: Sequence[Pair]) -> bool:
-    """Whether batches that are in one piece count the same as one by one.
-
-    Scores of the target's own shape don't: torchmetrics takes them for logits if any of an update's is outside [0, 1],
-    so a batch may be read otherwise alone than in company.
-    """
-    outputs, target = gathered[0]
-    return len(gathered) == 1 or not (outputs.is_floating_point() and outputs.dim() != target.dim() + 1)
 
 
 def _numbers(name: str, value: Any) -> dict[str, float]:
     """A metric's value as numbers: one, or one for each class or key."""
     if isinstance(value, Mapping):
         return {key: number for part, each in value.items() for key, number in _numbers(f"{name}_{part}", each).items()}
-    flat = torch.as_tensor(value).detach().flatten().tolist()
+    try:
+        flat = torch.as_tensor(value).detach().flatten().tolist()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"it gives a {type(value).__name__}, but only numbers can be noted; leave it out") from error
     return {name: float(flat[0])} if len(flat) == 1 else {f"{name}_{i}": float(v) for i, v in enumerate(flat)}

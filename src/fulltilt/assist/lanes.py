@@ -19,6 +19,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from fulltilt.assist.assisted import CPUAssistedTraining
+from fulltilt.assist.gather import Pair
 from fulltilt.assist.tables import Counting, Rule
 from fulltilt.assist.tasks import TaskFuture
 from fulltilt.errors import InputError
@@ -28,9 +29,6 @@ AHEAD = 4
 _SMOOTHING = 0.5
 UNFIT = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What metrics raise for outputs or targets that are not theirs."""
-
-Pair = tuple[Any, Any]
-"""Outputs and targets of a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -173,6 +171,8 @@ def _count(due: dict[str, Counting], outputs: Any, target: Any, spent: dict[str,
         found = tables.get(counting.rule.classes) if takes and counting.rule is not None else None
         try:
             counting.update(outputs, target, found)
+        except torch.OutOfMemoryError:
+            raise  # a RuntimeError, but not the batch's fault
         except UNFIT as error:
             raise unfit(name, outputs, target, error) from error
         spent[name] += clock() - began + shared * takes

@@ -28,6 +28,8 @@ LEAST_SCORES = 1 << 16
 _TRIED = 1 << 17
 """Scores by which it is seen whether a table counts the same."""
 _VALUES = 1 << 16
+_MOST_CLASSES = 1024
+"""A table of more would be larger than what it saves."""
 _AT_ONCE = 50_000
 """torchmetrics compares more scores than that with one threshold at a time, in the scores' own precision."""
 
@@ -73,7 +75,7 @@ def confusion(guesses: Any, target: Any, classes: int) -> Confusion | None:
         return None
     if guesses.is_floating_point() or target.is_floating_point() or guesses.numel() < LEAST_SCORES:
         return None
-    if torch.bool in (guesses.dtype, target.dtype):
+    if torch.bool in (guesses.dtype, target.dtype) or classes > _MOST_CLASSES:
         return None
     for part in (guesses, target):
         low, high = part.aminmax()
@@ -199,13 +201,14 @@ class Rule:
 
     def found(self, metric: Metric, outputs: Tensor, target: Tensor) -> Count | None:
         """How to count; None where it was seen to differ from the metric's own update."""
-        if self._count is not None and not self._tried:
+        count = self._count
+        if count is not None and not self._tried:
             scores, labels = outputs.flatten()[:_TRIED], target.flatten()[:_TRIED]
             part = self.table(scores, labels)
             if part is not None:
-                self._tried = True
-                if not _agree(metric, self._count, scores, labels, part):
+                if not _agree(metric, count, scores, labels, part):
                     self._count = None
+                self._tried = True  # now: until then other workers try it, too
         return self._count
 
 
