@@ -4,6 +4,7 @@ index     which packet shows which frame, and from which key frame it can be rea
 entry     whether decoding can really begin at a packet flagged as a key frame: pure
 container the file: its packets, and pictures from a place in it on (FFmpeg, through PyAV)
 convert   pictures to RGB in the size that is wanted
+straight  and without a copy, where it is their own
 reader    `open_video`: frames by their numbers, in any order
 device    the same with frames on a GPU
 nvdec     its video engines (PyNvVideoCodec)

@@ -1,4 +1,4 @@
-"""A decoded picture into place: colours and size by swscale, then one copy, turned upright."""
+"""A decoded picture into place: colours and size by swscale, turned upright."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fulltilt.decode.video.container import pyav
+from fulltilt.decode.video.straight import Straight
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -32,13 +33,17 @@ class Converter:
             turn: quarter turns, counterclockwise, that make pictures upright.
         """
         self._turn, self._fast = turn, fast
+        self._straight = Straight()
         self.forget()
 
     def forget(self) -> None:
         """Let the tables go; they are made anew for the next picture."""
         self._scale, self._colour = _reformatter(), _reformatter()
+        self._straight.forget()
 
     def __call__(self, picture: VideoFrame, out: Pixels) -> None:
+        if not self._turn and self._straight(picture, out):
+            return
         height, width = out.shape[:2]
         if self._turn % 2:
             height, width = width, height
