@@ -25,11 +25,9 @@ class Stand:
     def is_pinned(self) -> bool:
         return self._pinned
 
-    def numel(self) -> int:
-        return 10
-
-    def element_size(self) -> int:
-        return 4
+    @property
+    def nbytes(self) -> int:
+        return 40
 
 
 @pytest.fixture

@@ -40,9 +40,8 @@ def _modules(watch: Watch) -> None:
     compiling = torch.compiler.is_dynamo_compiling
     with_gradients = torch.is_grad_enabled
 
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        # In this order: nearly all calls are of inner modules, and the compiler can't trace the last question.
-        if watch.inside or compiling() or get_ident() != watch.thread:
+    def outermost(self: Any, args: Any, kwargs: Any) -> Any:
+        if compiling() or get_ident() != watch.thread:
             return called(self, *args, **kwargs)
         timeline = watch.timeline
         trains = with_gradients()
@@ -51,8 +50,10 @@ def _modules(watch: Watch) -> None:
         else:
             phase = EVAL
             timeline.evaluated = True
+        goes_on = timeline.current == phase == FORWARD  # a loss function's, after the model's
         watch.inside = True
-        timeline.enter(phase)
+        if not goes_on:
+            timeline.enter(phase)
         try:
             return called(self, *args, **kwargs)
         finally:
@@ -60,13 +61,32 @@ def _modules(watch: Watch) -> None:
             if not trains:
                 timeline.leave()
             else:
-                timeline.leave_for(FORWARD)  # loss functions follow, up to the backward
+                if not goes_on:
+                    timeline.leave_for(FORWARD)  # loss functions follow, up to the backward
                 if watch.input_samples is None or id(self) not in watch.trained:
                     _note_model(watch, self, args, kwargs)
                 if watch.inputs is not None and self is watch.model:
                     _note_input(watch.inputs, args, kwargs)
 
-    put(nn.Module, "__call__", __call__)
+    # Nearly all calls are of inner modules. Where torch's own __call__ only hands on, theirs hands on in its place: one
+    # call more for each of them would be most of what watching costs.
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        if watch.inside:
+            if self._compiled_call_impl is not None:
+                return self._compiled_call_impl(*args, **kwargs)
+            return self._call_impl(*args, **kwargs)
+        return outermost(self, args, kwargs)
+
+    def around(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return called(self, *args, **kwargs) if watch.inside else outermost(self, args, kwargs)
+
+    put(nn.Module, "__call__", __call__ if _hands_on(called) else around)
+
+
+def _hands_on(called: Any) -> bool:
+    """Whether it is torch's own `__call__`, as it is known: the compiled call where there is one, or the plain."""
+    code = getattr(called, "__code__", None)
+    return code is not None and code.co_names == ("_compiled_call_impl", "_call_impl") and not code.co_freevars
 
 
 def _note_model(watch: Watch, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -115,11 +135,11 @@ def _backward(watch: Watch) -> None:
         def marked(*args: Any, **kwargs: Any) -> Any:
             if compiling() or get_ident() != watch.thread:
                 return function(*args, **kwargs)
-            if is_step:
-                watch.backward(_loss(watch, args[0] if args else kwargs.get("tensors")))
-            else:
-                watch.timeline.trained = True
             timeline = watch.timeline
+            if is_step:
+                watch.backward(args[0] if args else kwargs.get("tensors"))
+            else:
+                timeline.trained = True
             timeline.enter(BACKWARD)
             try:
                 return function(*args, **kwargs)
@@ -135,22 +155,6 @@ def _backward(watch: Watch) -> None:
     put(torch.autograd, "grad", within(torch.autograd.grad, is_step=False))
 
 
-def _loss(watch: Watch, tensors: Any) -> Any:
-    """A copy of the loss that stays where it is: it is read when watching is over."""
-    import torch
-
-    loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
-    if loss is None or loss.numel() != 1 or (watch.gpu is not None and watch.gpu.capturing()):
-        return None
-    if watch.unscaled is not None:
-        if watch.unscaled[0] is loss:
-            loss = watch.unscaled[1]
-        watch.unscaled = None
-    loss = loss.detach()
-    # A graph's output is overwritten by its next run; ranks add up their losses in place.
-    return loss.clone() if watch.compiled or watch.group is None or watch.group[1] > 1 else loss
-
-
 def _optimizers(watch: Watch, ended: Callable[[], None]) -> None:
     import torch
     from torch.optim import Optimizer
@@ -158,20 +162,28 @@ def _optimizers(watch: Watch, ended: Callable[[], None]) -> None:
 
     compiling = torch.compiler.is_dynamo_compiling
 
+    entered = False
+
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
+        nonlocal entered
         if not compiling() and get_ident() == watch.thread:
-            watch.timeline.enter(OPTIMIZER)
+            entered = watch.timeline.current != OPTIMIZER  # after a backward it is, and in a scaler's step
+            if entered:
+                watch.timeline.enter(OPTIMIZER)
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
+        nonlocal entered
         if not compiling() and get_ident() == watch.thread:
             watch.step_of(optimizer)
-            watch.timeline.leave_for(OTHER)
+            if entered:
+                entered = False
+                watch.timeline.leave_for(OTHER)
             if optimizer is watch.optimizer:
                 ended()
 
     register(lambda: register_optimizer_step_pre_hook(before))
     register(lambda: register_optimizer_step_post_hook(after))
-    put(Optimizer, "zero_grad", _clearing(watch, phased(watch, Optimizer.zero_grad, OPTIMIZER), ended))
+    put(Optimizer, "zero_grad", _clearing(watch, Optimizer.zero_grad, ended))
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         put(torch.nn.utils, name, phased(watch, getattr(torch.nn.utils, name), OPTIMIZER))
 
@@ -183,9 +195,14 @@ def _clearing(watch: Watch, cleared: Callable[..., Any], ended: Callable[[], Non
 
     @functools.wraps(cleared)
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not compiling() and get_ident() == watch.thread and watch.cleared_by(self):
+        if compiling() or get_ident() != watch.thread:
+            return cleared(self, *args, **kwargs)
+        if watch.unstepped and watch.cleared_by(self):
             ended()
-        return cleared(self, *args, **kwargs)
+        began_ns = watch.timeline.clock()
+        found = cleared(self, *args, **kwargs)
+        watch.timeline.charge(OPTIMIZER, began_ns)
+        return found
 
     return zero_grad
 

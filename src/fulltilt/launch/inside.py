@@ -64,12 +64,14 @@ class Process:
 
     def clock_gpu(self) -> None:
         """Have the GPU's clock read from here on, where the model is on one."""
-        if self.watch.gpu is None and self.watch.steps < GPU_STEPS:
-            self.watch.gpu = _gpu_clock(self.watch)
+        watch = self.watch
+        watch.gpu = _gpu_clock(watch)
+        watch.seeks_gpu = watch.gpu is None and watch.steps < GPU_STEPS
 
     def step_ended(self) -> None:
         watch = self.watch
-        self.clock_gpu()
+        if watch.seeks_gpu:
+            self.clock_gpu()
         if self.job.mode == "loader" and watch.records:
             self.loader_alone()
         if self.counter is not None:

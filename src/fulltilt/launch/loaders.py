@@ -85,9 +85,10 @@ def timed_next(watch: Watch, mark: list[Any], following: Any) -> Any:
     """One `next` of a loader; `mark`: whose it is, what its epoch's start took (None after it), batches given."""
     seen, start_ns, given = mark
     seen.following = following
-    watch.cut()
     timeline = watch.timeline
-    timeline.enter(DATA_WAIT if start_ns is None else EPOCH_START)
+    timeline.cut_for(DATA_WAIT if start_ns is None else EPOCH_START)
+    if timeline.evaluating or watch.span_samples:
+        watch.span_over()
     began_ns = 0 if start_ns is None else timeline.clock()
     gpu = watch.gpu
     if gpu is not None:

@@ -8,6 +8,7 @@ fetch ─┬─ item ─┬─ read, decode          each moment counts for the 
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -19,10 +20,23 @@ from typing import Any
 from fulltilt.measure.observation import Stage
 
 WRITE_SECONDS = 0.25
-ONE_OF = 4
+LEAST_APART = 4
+MOST_APART = 32
+"""Batches between two that are timed, in the training process: there the timers run in the loop's own time."""
+BATCH_COST_NS = 8_000
+SWITCH_COST_NS = 1_500
+"""What timing costs: for a batch, and for each change of stage in it. Two clocks are read, one by the kernel."""
+MOST_SHARE = 0.005
+"""Of the time in which batches are made, for timing them."""
 FIRST = ("read", "decode")
 LAST = ("item", "collate", "hand over", "pin")
 """Names that are ours; a transform keeps its own, and stands between them."""
+
+
+def apart(switches: int, batch_ns: int) -> int:
+    """One of how many batches is timed, where one takes so long and changes its stage so often."""
+    cost_ns = BATCH_COST_NS + SWITCH_COST_NS * switches
+    return min(MOST_APART, max(LEAST_APART, math.ceil(cost_ns / (MOST_SHARE * max(batch_ns, 1)))))
 
 
 class Tally:
@@ -60,17 +74,17 @@ class Stages:
         self._stack: list[str] = []
         self._wall = self._cpu = 0
         self._written = 0.0
-        self._turn = 0
+        self._began = self._switches = self._left = 0
 
     def tally(self, loader: str) -> Tally:
         return self.tallies.setdefault(loader, Tally())
 
     def skips(self) -> bool:
-        """In the training process the timers run in the loop's own time: one batch of four is enough there."""
+        """Whether a batch goes untimed; in a worker none does."""
         if self.in_worker:
             return False
-        self._turn += 1
-        return self._turn % ONE_OF != 1
+        self._left -= 1
+        return self._left > 0
 
     def begin(self, loader: str, count: int) -> None:
         """A batch of `count` samples is made in this thread, up to `end`."""
@@ -79,11 +93,13 @@ class Stages:
         self._tally.samples += count
         self._stack = ["item"]
         self._wall, self._cpu = time.perf_counter_ns(), time.thread_time_ns()
+        self._began, self._switches = self._wall, 0
         self.thread = get_ident()
 
     def end(self) -> None:
         self._count()
         self.thread = 0
+        self._left = apart(self._switches, self._wall - self._began)
 
     def enter(self, name: str) -> None:
         self._count()
@@ -102,6 +118,7 @@ class Stages:
         known[0] += wall - self._wall
         known[1] += cpu - self._cpu
         self._wall, self._cpu = wall, cpu
+        self._switches += 1
 
     def write_now_and_then(self) -> None:
         """In a worker, which may be killed at any time; the training process writes when it is over."""

@@ -42,7 +42,7 @@ def _moving(watch: Watch, name: str, moved: Callable[..., Any]) -> Callable[...,
     import torch
 
     compiling = torch.compiler.is_dynamo_compiling
-    parameter = torch.nn.Parameter
+    tensor, parameter = torch.Tensor, torch.nn.Parameter
 
     @functools.wraps(moved)
     def move(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -58,14 +58,14 @@ def _moving(watch: Watch, name: str, moved: Callable[..., Any]) -> Callable[...,
         found = moved(self, *args, **kwargs)
         if found is self:
             return found
-        was, now = self.is_cuda, found.is_cuda
-        if was == now or timeline.current in (CHECKPOINT, SYNC):
+        now = found.is_cuda
+        if self.is_cuda == now or timeline.current in (CHECKPOINT, SYNC):
             return found
-        free = bool(kwargs.get("non_blocking", False)) or any(one is True for one in args)
+        free = kwargs.get("non_blocking", False) or (len(args) > 1 and any(one is True for one in args))
         if now:
             spent = timeline.charge(COPY, began_ns)
-            if not isinstance(self, parameter):  # a model that is moved once
-                _note_copy(watch, self, spent, free=free)
+            if type(self) is tensor or not isinstance(self, parameter):  # a model that is moved once
+                _note_copy(watch, self, spent, bool(free))
             if replay is not None:
                 replay.note(self, name, args, kwargs, found)
         elif not free:
@@ -91,7 +91,7 @@ def _copying(watch: Watch, copied: Callable[..., Any]) -> Callable[..., Any]:
         found = copied(self, source, *args, **kwargs)
         free = bool(kwargs.get("non_blocking", args[0] if args else False))
         if self.is_cuda:
-            _note_copy(watch, source, timeline.charge(COPY, began_ns), free=free)
+            _note_copy(watch, source, timeline.charge(COPY, began_ns), free)
         elif not free:
             _note_sync(watch, "copy_", timeline.charge(SYNC, began_ns))
         return found
@@ -147,16 +147,19 @@ def _blocking(watch: Watch, kind: str, blocked: Callable[..., Any]) -> Callable[
 
 
 def _note_sync(watch: Watch, kind: str, spent_ns: int) -> None:
-    tally = watch.syncs.setdefault((spot(3), kind), [0, 0])
+    at = spot(3), kind
+    tally = watch.syncs.get(at)
+    if tally is None:
+        tally = watch.syncs[at] = [0, 0]
     tally[0] += 1
     tally[1] += spent_ns
 
 
-def _note_copy(watch: Watch, tensor: Any, spent_ns: int, *, free: bool) -> None:
+def _note_copy(watch: Watch, tensor: Any, spent_ns: int, free: bool) -> None:
     at = spot(3), free
     tally = watch.copies.get(at)
     if tally is None:  # the driver is asked whether the memory is pinned, once for each place
         tally = watch.copies[at] = [0, 0, 0, tensor.is_pinned()]
     tally[0] += 1
     tally[1] += spent_ns
-    tally[2] += tensor.numel() * tensor.element_size()
+    tally[2] += tensor.nbytes

@@ -22,6 +22,8 @@ MOST_RECORDS = 20_000
 MOST_LOSSES = 2_000
 CHECK_EVERY = 10
 """Steps between two looks at whether the figures are stable."""
+SLOW_NS = 20_000_000
+"""Steps that take longer are asked one by one whether the time is up; shorter ones only when figures are looked at."""
 LOOK_EVERY = 4
 """Steps between two looks at what rank 0 has decided."""
 AGREED_STEPS = 8
@@ -93,7 +95,6 @@ class Watch:
         self.step_samples = 0
         self.counted = False
         """Batches have come from a loader, whose samples are counted; elsewhere what the model is given tells."""
-        self.input_samples: int | None = None
         self.unscaled: tuple[Any, Any] | None = None
         self.stepped = False
         """An optimizer stepped since GradScaler's last update."""
@@ -110,11 +111,16 @@ class Watch:
         self.launched: Any = None
         self.heard: dict[tuple[Spot | None, str], list[int]] = {}
         """Waits for the GPU that no hook counts, heard in two steps after those that count."""
+        self.seeks_gpu = True
+        """Whether the model is on a GPU is not known yet."""
+        self.look_at = 0
+        """The step whose end is the next to be asked whether watching is over."""
         self.stop_at: int | None = None
         self.ended: str | None = None
         self.written = False
 
     def _clear_model(self) -> None:
+        self.input_samples: int | None = None
         self.trained: set[int] = set()
         """Outermost modules that were called with gradients."""
         self.model: Any = None
@@ -139,9 +145,12 @@ class Watch:
 
     def cut(self) -> None:
         """A loader is asked for something: the span before it is over."""
-        timeline = self.timeline
-        timeline.cut()
-        if timeline.evaluating:
+        self.timeline.cut()
+        self.span_over()
+
+    def span_over(self) -> None:
+        """Its samples are a step's, or an evaluation's."""
+        if self.timeline.evaluating:
             if self.last_loader is not None and self.last_loader.role == "unknown":
                 self.last_loader.role = "eval"
             if self.gpu is not None:
@@ -152,14 +161,27 @@ class Watch:
 
     # the optimizer's side
 
-    def backward(self, loss: Any) -> None:
+    def backward(self, tensors: Any) -> None:
+        """Of a loss, or of several tensors."""
         self.backwards += 1
         self.unstepped = True
         self.timeline.trained = True
         if self.last_loader is not None:
             self.last_loader.role = "train"
-        if loss is not None and len(self.records) < MOST_LOSSES:
-            self.losses.append(loss)
+        if len(self.records) >= MOST_LOSSES:
+            return
+        loss: Any = tensors if hasattr(tensors, "detach") else next(iter(tensors), None)
+        if not hasattr(loss, "detach") or loss.numel() != 1 or (self.gpu is not None and self.gpu.capturing()):
+            return
+        if self.unscaled is not None:
+            if self.unscaled[0] is loss:
+                loss = self.unscaled[1]
+            self.unscaled = None
+        # It stays where it is, and is read when watching is over. A graph's output is overwritten by its next run;
+        # ranks add up their losses in place.
+        kept = loss.detach()
+        copied = self.compiled or self.group is None or self.group[1] > 1
+        self.losses.append(kept.clone() if copied else kept)
 
     def step_of(self, optimizer: Any) -> None:
         """An optimizer has made its step. Of several, the one that steps most often counts: one that has stepped
@@ -187,7 +209,8 @@ class Watch:
     def step_ended(self) -> None:
         record = self.timeline.step()
         samples = self.step_samples + self.span_samples
-        self.counted = self.counted or samples > 0
+        if samples:
+            self.counted = True
         # Loaders that are asked ahead give an epoch's first step two batches and its last none: both are counted so.
         record.samples = samples if self.counted else self.input_samples
         record.losses = self.losses
@@ -211,9 +234,10 @@ class Watch:
 
     def wants_to_stop(self) -> str | None:
         """Why watching is over, at the end of a step; all ranks stop at the same one."""
-        if self.job.full:
-            return None
         steps = len(self.records) + self.left_out
+        if steps < self.look_at or self.job.full:
+            return None
+        self.look_at = steps + 1
         if self.stop_at is None:
             why = self._why(steps)
             if self.group is None:
@@ -230,10 +254,15 @@ class Watch:
         job, timeline = self.job, self.timeline
         if steps >= job.max_steps:
             return "steps"
+        now_ns = timeline.clock()
         # From the first step's end: the one that compiles, and imports what it needs, may take longer than all others.
-        if steps > 1 and timeline.clock() - self.records[1].began_ns > job.max_seconds * 1e9:
-            return "time"
-        if steps % CHECK_EVERY or timeline.clock() - self.records[0].began_ns < LEAST_SECONDS * 1e9:
+        if steps > 1:
+            spent_ns = now_ns - self.records[1].began_ns
+            if spent_ns > job.max_seconds * 1e9:
+                return "time"
+            if self.group == (0, 1) and spent_ns < SLOW_NS * (steps - 1):
+                self.look_at = min(steps - steps % CHECK_EVERY + CHECK_EVERY, job.max_steps)
+        if steps % CHECK_EVERY or now_ns - self.records[0].began_ns < LEAST_SECONDS * 1e9:
             return None
         past_buffer = self.records[self.buffered :]
         return "stable" if is_stable([record.step_ns / 1e9 for record in past_buffer]) else None

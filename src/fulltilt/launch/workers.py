@@ -40,7 +40,7 @@ def install(watch: Watch, stages: Stages, *, tie_draws: int | None) -> None:
 
     _fetchers(fetch, stages, tie_draws)
     _worker_loop(watch, stages)
-    _pinning(stages)
+    _pinning(watch, stages)
     _failing()
     put(builtins, "open", _opening(stages, builtins.open))
     put(Path, "read_bytes", _plain(stages, "read", Path.read_bytes))
@@ -68,8 +68,10 @@ def _fetchers(fetch: Any, stages: Stages, tie_draws: int | None) -> None:
 def _fetching(stages: Stages, fetched: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fetched)
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
+        if stages.skips():
+            return fetched(self, possibly_batched_index)
         loader = getattr(self, "_fulltilt_loader", None)
-        if loader is None or stages.thread or stages.skips():
+        if loader is None or stages.thread:
             return fetched(self, possibly_batched_index)
         stages.begin(loader, len(possibly_batched_index) if self.auto_collation else 1)
         try:
@@ -119,8 +121,8 @@ def _handing_over(stages: Stages) -> None:
     put(ForkingPickler, "dumps", dumps)
 
 
-def _pinning(stages: Stages) -> None:
-    """In the training process: a thread of each loader's, or `next` itself where there are no workers."""
+def _pinning(watch: Watch, stages: Stages) -> None:
+    """In the training process, on a thread of each loader's; without workers, `next` pins as a part of itself."""
     from torch.utils.data._utils import pin_memory
 
     pinned: Any = pin_memory.pin_memory
@@ -129,7 +131,7 @@ def _pinning(stages: Stages) -> None:
 
     @functools.wraps(pinned)
     def pin(data: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(here, "busy", False):
+        if get_ident() == watch.thread or getattr(here, "busy", False):
             return pinned(data, *args, **kwargs)
         here.busy = True
         wall, cpu = time.perf_counter_ns(), time.thread_time_ns()

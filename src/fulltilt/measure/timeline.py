@@ -7,13 +7,14 @@ A *span* lies between two calls of a loader or ends with the optimizer's step. W
 with a forward that nobody took a gradient of, all of it was evaluation. Spans of training make up the steps; those of
 evaluation stand outside of them, as checkpoints and the starts of epochs do.
 
-The hooks of a script call this hundreds of times per step, so it is two clock readings and a few list operations.
+The hooks of a script call this a dozen times per step, between calls of torch that crowd the caches: there, each call
+of Python costs about a microsecond. So a mark is one of them, and what can be worked out later is.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from fulltilt.measure.observation import Phase
@@ -22,6 +23,7 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 (DATA_WAIT, COPY, FORWARD, BACKWARD, OPTIMIZER, SYNC, EVAL, CHECKPOINT, LOGGING, EPOCH_START, OTHER) = range(
     len(PHASES)
 )
+_NOTHING = [0] * len(PHASES)
 OUTSIDE = (EVAL, CHECKPOINT, EPOCH_START)
 """What is no part of a step."""
 
@@ -32,18 +34,17 @@ Span = tuple[list[int], bool, bool]
 class Record:
     """One step while it is being watched; the figures that come late (the GPU's, the loss) are filled in later."""
 
-    __slots__ = ("_step_ns", "began_ns", "beside", "gpu_seconds", "losses", "samples", "spans", "starved_seconds")
+    samples: int | None = None
+    losses: Sequence[Any] = ()
+    gpu_seconds: float | None = None
+    starved_seconds: float | None = None
+    _step_ns: int | None = None
 
     def __init__(self, began_ns: int, spans: list[Span], beside: bool) -> None:
         self.began_ns = began_ns
         self.spans = spans
         self.beside = beside
         """Some of its time lies outside of the step."""
-        self.samples: int | None = None
-        self.losses: list[Any] = []
-        self.gpu_seconds: float | None = None
-        self.starved_seconds: float | None = None
-        self._step_ns: int | None = None
 
     @property
     def phases_ns(self) -> list[int]:
@@ -151,6 +152,14 @@ class Timeline:
             self.unwind()  # an optimizer's step that failed has left its phase on the stack
         self._close_span()
 
+    def cut_for(self, phase: int) -> None:
+        """The span ends, and what follows is `phase`, up to `leave`."""
+        if self._stack and self.current == OPTIMIZER:
+            self.unwind()
+        self._close_span()
+        self._stack.append(self.current)
+        self.current = phase
+
     def unwind(self) -> None:
         """Forget phases that were entered and never left."""
         self.leave()
@@ -181,10 +190,9 @@ class Timeline:
         if not self._stack:
             self.current = OTHER
         trained = self.trained
-        evaluation = not trained and (self.evaluated or (self.ended and self.evaluating))
+        self.evaluating = evaluation = not trained and (self.evaluated or (self.ended and self.evaluating))
         self._spans.append((span, trained, evaluation))
         if evaluation or span[CHECKPOINT] or span[EPOCH_START]:
             self._beside = True
-        self.evaluating = evaluation
         self.trained = self.evaluated = self.ended = False
-        self._span = [0] * len(PHASES)
+        self._span = _NOTHING.copy()
