@@ -11,8 +11,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from fulltilt import CPUAssistedTraining
-from fulltilt.assist import policy, pool
+from fulltilt import AsyncDataProcessor, CPUAssistedTraining
+from fulltilt.assist import assisted, policy, pool
 from fulltilt.errors import InputError, QueueFullError, TaskError, TaskTimeoutError
 
 
@@ -87,6 +87,23 @@ def test_after_close_every_future_is_done(stuck):
     assist.close(timeout=0.05)
     with pytest.raises(TaskError, match="still running when its pool was closed"):
         running.result(0)
+
+
+@pytest.mark.parametrize("kind", [CPUAssistedTraining, AsyncDataProcessor])
+def test_an_error_in_the_block_is_not_held_up_by_a_task_that_hangs(kind, stuck, monkeypatch):
+    monkeypatch.setattr(assisted, "EXIT_SECONDS", 0.05)
+    running = []
+
+    def interrupted():
+        with kind(1, preprocess=lambda batch: stuck()) as made:
+            task = made._assist if kind is AsyncDataProcessor else made
+            running.append(task.submit("data_preprocessing", 1))
+            until(running[0].running)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert "left behind" in str(running[0].exception(0))
 
 
 def test_a_task_waits_for_one_of_its_own_that_is_tried_again(monkeypatch):
@@ -166,6 +183,22 @@ def test_a_result_that_expires_while_it_is_asked_for_is_never_another():
                     assert outcome == 7 or "expired" in str(outcome)
     finally:
         sys.setswitchinterval(before)
+
+
+def test_an_error_that_can_not_be_told():
+    class MuteError(Exception):
+        def __str__(self):
+            raise RuntimeError("no words")
+
+    def fail_mutely():
+        raise MuteError
+
+    with CPUAssistedTraining(1) as assist:
+        with pytest.raises(
+            TaskError, match=r"'fail_mutely' failed: MuteError: \(its text could not be made: .*no words"
+        ):
+            assist.submit(fail_mutely).result(10)
+        assert assist.stats().replaced_workers == 0
 
 
 def test_tries_are_not_counted_as_tasks(monkeypatch):

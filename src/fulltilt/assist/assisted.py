@@ -14,7 +14,7 @@ from typing import Any, Literal
 from fulltilt.assist.handover import Handover
 from fulltilt.assist.placing import Place, place, placed, probe
 from fulltilt.assist.policy import Priority, WhenFull, policy_of, priority_of
-from fulltilt.assist.pool import Pool, PoolStats
+from fulltilt.assist.pool import EXIT_SECONDS, Pool, PoolStats
 from fulltilt.assist.processes import Processes, packed
 from fulltilt.assist.registry import Registry, named_function
 from fulltilt.assist.tasks import Task, TaskFuture
@@ -175,7 +175,8 @@ class CPUAssistedTraining:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(cancel=error is not None)
+        """Close. After an error nobody will ask for results: what runs is waited for as at the interpreter's exit."""
+        self.close(cancel=error is not None, timeout=None if error is None else EXIT_SECONDS)
 
 
 def _release(pool: Pool, processes: Processes) -> None:

@@ -28,7 +28,7 @@ from fulltilt.errors import InputError, TaskError
 log = logging.getLogger("fulltilt.assist")
 
 EXIT_SECONDS = 10.0
-"""How long the interpreter's exit waits for tasks that nobody has waited for."""
+"""How long the interpreter's exit, or a `with` block left by an error, waits for tasks that nobody has waited for."""
 _POLL_SECONDS = 0.002
 
 

@@ -115,7 +115,7 @@ class AsyncDataProcessor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(cancel=error is not None)
+        self._assist.__exit__(kind, error, trace)
 
     def _make_room(self) -> None:
         """Forget what was collected from the futures themselves; if that is not enough, the oldest that are done."""

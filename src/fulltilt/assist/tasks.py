@@ -290,10 +290,12 @@ class Task:
 
     def failed(self, error: BaseException) -> TaskError:
         """The error as the caller will see it."""
-        tries = "" if self.failures <= 1 else f" {self.failures} times"
-        told = TaskError(
-            f"task {self.future.name!r} failed{tries}: {type(error).__name__}: {error}", task=self.future.name
-        )
+        name, tries = self.future.name, "" if self.failures <= 1 else f" {self.failures} times"
+        try:
+            text = str(error)
+        except Exception as broken:  # it is the user's own
+            text = f"(its text could not be made: {broken!r})"
+        told = TaskError(f"task {name!r} failed{tries}: {type(error).__name__}: {text}", task=name)
         told.__cause__ = error
         return told
 
