@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -103,6 +105,15 @@ def test_results_that_nobody_collects_are_let_go_of(caplog):
         left = processor.get_completed_results()
         assert left == list(range(50))[-len(left) :]
     assert caplog.text.count("more than 5 results were not collected") == 1
+
+
+def test_a_result_taken_from_its_future_is_let_go_of_with_the_next_batch():
+    with AsyncDataProcessor(1, preprocess=torch.empty) as processor:
+        first = weakref.ref(processor.submit_preprocessing(1000).result(10))
+        assert first() is not None
+        processor.submit_preprocessing(1)
+        gc.collect()
+        assert first() is None
 
 
 def test_results_taken_from_futures_are_not_kept():

@@ -60,8 +60,7 @@ class AsyncDataProcessor:
         future = self._assist.submit(_TASK, batch)
         with self._lock:
             self._uncollected.append(future)
-            if len(self._uncollected) > self._keep:
-                self._make_room()
+            self._make_room()
         return future
 
     def get_completed_results(self) -> list[Any]:
