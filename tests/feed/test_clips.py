@@ -87,6 +87,14 @@ def test_frames_decoded_are_counted_whoever_decodes(folder):
             assert it.stats()["frames_decoded_per_frame"] > 1
 
 
+def test_worker_processes_give_way_to_the_trainer(folder):
+    with feed(clips(folder), batch_size=3, num_workers=2, worker_kind="processes") as it:
+        list(it)
+        workers = [psutil.Process(pid).nice() for pid in it._crew.legs.pids]
+    ours = psutil.Process().nice()
+    assert workers == [max(10, ours)] * 2
+
+
 def test_clips_in_order_go_on_from_where_the_decoder_stands(tmp_path):
     """A long group of pictures: only the second clip begins at its key frame again, then the order is known."""
     path = make(tmp_path / "v", count=60, gop=60)

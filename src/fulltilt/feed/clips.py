@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 __all__ = ["Entry", "Segment", "VideoClips"]
 _DRAWS = 0xC11B
 """Keeps these draws apart from all others of the same seed."""
+_NICE = 10
+"""Of worker processes, as of those that decode images: where cores are short, the trainer's threads come first."""
 _LINES = 128
 """Of the table of frames, for worker processes, by their numbers, and as many for threads. Nobody waits for anybody: a
 lock that a thread holds while a process is forked would stay locked there."""
@@ -261,6 +263,8 @@ class VideoClips:
         """This thread's own."""
         found: OpenVideos[Video] | None = getattr(self._here, "videos", None)
         if found is None:
+            if torch.utils.data.get_worker_info() is not None:
+                give_way()
             threads = 1 if self.threads == "auto" else self.threads
             found = self._here.videos = OpenVideos(
                 self._open_videos,
@@ -306,6 +310,15 @@ class VideoClips:
         self.__dict__.update(state)
         self._here, self._threads = threading.local(), itertools.count()
         self.knowledge = Knowledge()
+
+
+def give_way() -> None:
+    """This process, which only decodes, behind the trainer.
+
+    A thread of it that loses its core to a decoder while it holds the interpreter lock keeps all others waiting, and
+    with them the GPU's video engines.
+    """
+    os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
 
 
 def _cover(video: tuple[int, int], size: tuple[int, int]) -> tuple[tuple[int, int], int, int]:

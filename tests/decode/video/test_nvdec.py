@@ -8,7 +8,15 @@ import av
 import numpy as np
 import pytest
 import torch
-from tests.decode.video.fake_nvdec import LIMITS, STREAM, Decoder, Frame, Packet, without_streams
+from tests.decode.video.fake_nvdec import (
+    LIMITS,
+    STREAM,
+    Decoder,
+    Frame,
+    Packet,
+    engines_on_the_cpu,
+    without_streams,
+)
 from tests.decode.video.support import CODECS, make
 
 from fulltilt.decode.video import nvdec, open_video
@@ -28,7 +36,7 @@ def engine(monkeypatch):
     def get(path, **options):
         with open_video(path) as video:
             known = video.known
-        found = nvdec.Engine(path, known, device=torch.device("cpu"), stream=STREAM)
+        found = nvdec.Engine(Container(path, threads=1), known, device=torch.device("cpu"), stream=STREAM)
         codec = found._container.stream.codec_context.name
         found.decoder = Decoder(codec, **options)
         monkeypatch.setattr(found, "_make", lambda: found.decoder)
@@ -38,6 +46,7 @@ def engine(monkeypatch):
     yield get
     for one in made:
         one.close()
+        one._container.close()
 
 
 def planes(path):
@@ -199,6 +208,32 @@ def test_a_packet_whose_lengths_are_wrong_is_left_to_the_cpu(tmp_path, engine, n
         damaged.clear()
         assert there._engine is found, "the next ones are its own again"
         assert (np.abs(there.frames([21]).numpy().astype(int) - here.frames([21])) <= 3).all()
+
+
+def test_engine_and_cpu_take_turns_in_one_file(tmp_path, monkeypatch):
+    """Wherever one has left off, the other has to find its own place; and the file is opened once."""
+    path = make(tmp_path / "v", count=40, gop=12)
+    opened = []
+    inside = Container._open
+    monkeypatch.setattr(Container, "_open", lambda its: opened.append(its) or inside(its))
+    engines_on_the_cpu(monkeypatch)
+    with open_video(path) as here:
+        opened.clear()
+        with open_video(path, device="cpu", known=here.known) as there:
+            assert len(opened) == 1
+            run, failing = there._engine.run, []
+
+            def at_times(*given, **named):
+                if failing:
+                    raise DecodeError("not this one")
+                return run(*given, **named)
+
+            monkeypatch.setattr(there._engine, "run", at_times)
+            for number, wanted in enumerate([[0, 1], [2], [14, 15], [16], [17], [3], [4, 39], [5], [6], [0], [30]]):
+                failing[:] = [True] * (number % 3 != 0)
+                ours = there.frames(wanted).numpy().astype(int)
+                assert (np.abs(ours - here.frames(wanted)) <= 3).all(), (number, wanted)
+            assert there.decision.value == "nvdec"
 
 
 def test_without_the_library(monkeypatch):

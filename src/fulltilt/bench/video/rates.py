@@ -16,6 +16,7 @@ import numpy as np
 
 from fulltilt.decode.video import open_video
 from fulltilt.errors import UnavailableError, WorkerError
+from fulltilt.feed.clips import give_way
 
 CHUNK = 16
 """Frames that are asked for at once."""
@@ -172,6 +173,7 @@ def beside(paths: list[Path], crew: Crew, seconds: float, *, decoders: int | Non
 
 
 def _other(pipe: Any, paths: list[str], seconds: float) -> None:
+    give_way()
     crew = Crew([Path(path) for path in paths], device=None)
 
     def begin() -> float:

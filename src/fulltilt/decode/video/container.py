@@ -59,6 +59,8 @@ class Container:
         self.decoded = 0
         """Packets that have gone into the decoder."""
         self._av = pyav()
+        self._is_fresh = False
+        """Opened, and nothing has been read of it."""
         self._file: InputContainer | None
         self._stream: VideoStream | None
         self._file, self._stream = self._open()
@@ -103,6 +105,7 @@ class Container:
             options["strict"] = "strict"
         if options:
             stream.codec_context.options = options
+        self._is_fresh = True
         return file, stream
 
     def _kind(self) -> Any:
@@ -117,12 +120,13 @@ class Container:
         av = self._av
         if "mp4" not in self.file.format.name:  # others don't say when a packet is decoded: that follows from pictures
             self._looks = True
-            self.begin()
+            self._open_again()
             self._looks = False
         context = self.stream.codec_context
         extradata, h264, mpeg4 = context.extradata, context.name == "h264", context.name == "mpeg4"
         packets: list[PacketFacts] = []
         timed = True
+        self._is_fresh = False
         try:
             for packet in self.file.demux(self.stream):  # what was read before an error counts
                 if not packet.size:
@@ -141,11 +145,16 @@ class Container:
 
     def begin(self) -> None:
         """To the first frame. By opening it anew: not every format can be rewound."""
+        if not self._is_fresh:
+            self._open_again()
+
+    def _open_again(self) -> None:
         self.close()
         self._file, self._stream = self._open()
 
     def seek(self, time: int) -> bool:
         """To the last key frame at or before a time, going by the file's own index; False where it can't."""
+        self._is_fresh = False
         try:
             self.file.seek(time, stream=self.stream, backward=True)
         except (self._av.FFmpegError, OSError):
@@ -154,6 +163,7 @@ class Container:
 
     def packets(self) -> Iterator[Any]:
         """Undecoded, from here on, in the file's order."""
+        self._is_fresh = False
         yield from (packet for packet in self.file.demux(self.stream) if packet.size)
 
     def pictures(self, course: Course) -> Iterator[VideoFrame]:
@@ -162,6 +172,7 @@ class Container:
         A packet that can't be decoded is passed over: the frame is missing, and who wants it says so.
         """
         av = self._av
+        self._is_fresh = False
         packets = self.file.demux(self.stream)
         while True:
             try:
@@ -200,6 +211,7 @@ class Container:
         if self._file is not None:
             self._file.close()
         self._file = self._stream = None
+        self._is_fresh = False
 
 
 def _said(error: BaseException) -> str:

@@ -62,7 +62,11 @@ class DeviceVideo:
             return Decision(value="cpu", reason=f"{self.device} has no video engines")
         try:
             self._engine = Engine(
-                self.path, self.known, device=self.device, stream=new_stream(self.device), sessions=self._sessions
+                self._video.container,
+                self.known,
+                device=self.device,
+                stream=new_stream(self.device),
+                sessions=self._sessions,
             )
             self._stream = self._engine.stream
             if not self._engine.is_used_again:
@@ -106,7 +110,10 @@ class DeviceVideo:
                 self.decision = Decision(value="cpu", reason=str(error))
             except DecodeError:  # the CPU's path may still have the frame, and names it if not
                 self._position = None
-        return torch.from_numpy(self._video.frames(numbers, size=size, stay=stay)).to(self.device)
+        pixels = torch.from_numpy(self._video.frames(numbers, size=size, stay=stay)).to(self.device)
+        if self._engine is not None:
+            self._video.leave()  # the engine goes on in the same file
+        return pixels
 
     def _on_device(self, numbers: Sequence[int], size: tuple[int, int], *, stay: bool) -> Tensor:
         engine = self._engine

@@ -15,7 +15,6 @@ import ctypes
 import functools
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fulltilt.decode.video.annexb import behind_start_codes, hevc_sets, length_bytes
@@ -82,14 +81,18 @@ class Engine:
 
     def __init__(
         self,
-        path: Path,
+        container: Container,
         known: Known,
         *,
         device: torch.device,
         stream: torch.cuda.Stream,
         sessions: Sessions | None = None,
     ) -> None:
-        """UnavailableError, with the reason, where the library, the codec or the GPU's engines don't do it."""
+        """UnavailableError, with the reason, where the library, the codec or the GPU's engines don't do it.
+
+        Args:
+            container: the file, in which it reads from here on; it stays open.
+        """
         self._sessions, self._sound = sessions, True
         self._ended = True
         """The decoder is at a stream's end or has seen nothing yet."""
@@ -99,14 +102,14 @@ class Engine:
         """Packets that have gone into the decoder."""
         self._library = library()
         self._errors = _own_errors(self._library)
-        self._container = Container(path, threads=1)
+        self._container = container
         reason = reason_against(self._container, known) or self._beyond_limits(known, device)
         if reason is not None:
-            self.close()
-            raise UnavailableError(f"{path}: {reason}")
-        self.path, self._index = path, known.index
+            raise UnavailableError(f"{container.path}: {reason}")
+        self.path, self._index = container.path, known.index
         self._keys = frozenset(known.index.keys)
         self.stream, self._device = stream, device
+        self._key = self._kind_of_session()
         left = None if sessions is None else sessions.take(self._key)
         if left is not None:
             self.stream, self._decoder = left
@@ -118,8 +121,7 @@ class Engine:
         limits = limits_of(device.index or 0, codec)
         return None if limits is None else limits.reason_against(codec, known.width, known.height)
 
-    @property
-    def _key(self) -> Key:
+    def _kind_of_session(self) -> Key:
         context = self._container.stream.codec_context
         return Key(
             codec=context.name,
@@ -242,7 +244,6 @@ class Engine:
         if self._decoder is not None and self._sessions is not None and self._sound:
             self._hand_back(self._sessions)
         self._decoder = None
-        self._container.close()
 
     def _hand_back(self, sessions: Sessions) -> None:
         """For the next video, at the end of this one's stream; an engine that fails there is let go."""

@@ -186,9 +186,18 @@ class Video:
                     out[other] = out[first]
         return out
 
+    @property
+    def container(self) -> Container:
+        """Its file. Whoever reads in it says so by `leave`."""
+        return self._container
+
+    def leave(self) -> None:
+        """The decoder does not go on from where it is: somebody else reads in the file."""
+        self._pictures, self._position = iter(()), None
+
     def close(self) -> None:
         """What it says of itself can still be asked."""
-        self._pictures, self._position = iter(()), None
+        self.leave()
         self._convert.forget()
         self._container.close()
 
