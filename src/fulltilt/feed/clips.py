@@ -26,6 +26,7 @@ from fulltilt.cache import Cache
 from fulltilt.cache.video import cached_frames
 from fulltilt.decode.video import Video, open_video
 from fulltilt.decode.video.device import DeviceVideo
+from fulltilt.decode.video.priority import give_way
 from fulltilt.errors import DecodeError, InputError
 from fulltilt.feed.clip_entries import SUFFIXES, Entry, Segment, entries_of
 from fulltilt.feed.open_videos import Knowledge, OpenVideos
@@ -36,8 +37,6 @@ log = logging.getLogger(__name__)
 __all__ = ["Entry", "Segment", "VideoClips"]
 _DRAWS = 0xC11B
 """Keeps these draws apart from all others of the same seed."""
-_NICE = 10
-"""Of worker processes, as of those that decode images: where cores are short, the trainer's threads come first."""
 _LINES = 128
 """Of the table of frames, for worker processes, by their numbers, and as many for threads. Nobody waits for anybody: a
 lock that a thread holds while a process is forked would stay locked there."""
@@ -310,15 +309,6 @@ class VideoClips:
         self.__dict__.update(state)
         self._here, self._threads = threading.local(), itertools.count()
         self.knowledge = Knowledge()
-
-
-def give_way() -> None:
-    """This process, which only decodes, behind the trainer.
-
-    A thread of it that loses its core to a decoder while it holds the interpreter lock keeps all others waiting, and
-    with them the GPU's video engines.
-    """
-    os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
 
 
 def _cover(video: tuple[int, int], size: tuple[int, int]) -> tuple[tuple[int, int], int, int]:

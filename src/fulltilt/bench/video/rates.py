@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from fulltilt.decode.video import open_video
+from fulltilt.decode.video.priority import give_way
 from fulltilt.errors import UnavailableError, WorkerError
-from fulltilt.feed.clips import give_way
 
 CHUNK = 16
 """Frames that are asked for at once."""

@@ -13,6 +13,7 @@ planes    their pictures, copied together
 limits    what they decode, as the driver says
 colour    NV12 to RGB of any size, as the CPU's path gives it
 waiting   threads that wait for the GPU without a core
+priority  processes that leave the trainer its cores
 """
 
 from __future__ import annotations
