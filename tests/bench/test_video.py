@@ -245,8 +245,8 @@ class CannedCrew:
 def test_the_best_number_of_sessions_is_the_one_for_both(paths, monkeypatch):
     asked = []
 
-    def beside(cpu, crew, seconds):
-        asked.append((len(cpu), crew.decoders))
+    def beside(cpu, crew, seconds, *, threads):
+        asked.append((len(cpu), threads, crew.decoders))
         return Counted(frames=len(cpu) * 200, seconds=1.0, cores=9.0), crew.count(1.0)
 
     monkeypatch.setattr(run, "Crew", CannedCrew)
@@ -262,9 +262,30 @@ def test_the_best_number_of_sessions_is_the_one_for_both(paths, monkeypatch):
     assert nvdec.notes["tried"]["7, waiting asleep"] == {"frames_per_second": 2000, "cores": 1.5}
     assert nvdec.notes["tried"].keys() == {"7, waiting as CUDA does", "7, waiting asleep", "14, waiting asleep"}
     *_, both = run._both(run._wiser(chosen, nvdec), paths, lambda _: None)
-    assert asked == [(14, 14), (16, 14)]
+    assert asked == [(14, 1, 14), (16, 1, 14)]
     assert both.per_second == 16 * 200 + 2700
     assert (both.notes["cpu_decoders"], both.notes["cpu_frames_per_second"]) == (16, 3200)
+
+
+def test_the_best_split_of_the_cores_counts(paths, monkeypatch):
+    rates = {1: 2300.0, 2: 3100.0, 4: 2900.0}
+
+    class Split(CannedCrew):
+        def __init__(self, paths, *, device, quality, threads):
+            assert len(paths) * threads == 16
+            self.threads = threads
+
+        def count(self, seconds):
+            return Counted(frames=int(rates[self.threads] * seconds), seconds=seconds, cores=15.2)
+
+    monkeypatch.setattr(run, "Crew", Split)
+    chosen = setting(gpu=True, cores=16, quick=True)
+    exact, fast = run._cpu(chosen, paths, lambda _: None)
+    assert exact.met
+    assert (exact.per_second, exact.notes["decoders"], exact.notes["threads"]) == (3100.0, 8, 2)
+    assert exact.notes["tried"] == {"16×1": 2300, "8×2": 3100, "4×4": 2900}
+    assert fast.at_least is None
+    assert run._wiser(run._wiser(chosen, exact), fast).threads == 2
 
 
 def test_what_was_measured_is_kept_at_once(monkeypatch):

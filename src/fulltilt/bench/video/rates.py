@@ -44,9 +44,18 @@ class Crew:
     """Decoders in threads of this process; all open before any is timed."""
 
     def __init__(
-        self, paths: Iterable[Path], *, device: str | None, quality: Literal["exact", "fast"] = "exact"
+        self,
+        paths: Iterable[Path],
+        *,
+        device: str | None,
+        quality: Literal["exact", "fast"] = "exact",
+        threads: int = 1,
     ) -> None:
-        """UnavailableError where `device` is given and its engines don't decode these files."""
+        """UnavailableError where `device` is given and its engines don't decode these files.
+
+        Args:
+            threads: of each decoder, on the CPU.
+        """
         paths = list(paths)
         with open_video(paths[0]) as first:
             known = first.known
@@ -55,7 +64,7 @@ class Crew:
             video = (
                 open_video(path, known=known, device=device, quality=quality)
                 if device
-                else open_video(path, known=known, quality=quality)
+                else open_video(path, known=known, quality=quality, threads=threads)
             )
             self._videos.append(video)
             decision = getattr(video, "decision", None)
@@ -138,14 +147,21 @@ class Crew:
             video.close()
 
 
-def beside(paths: list[Path], crew: Crew, seconds: float, *, decoders: int | None = None) -> tuple[Counted, Counted]:
+def beside(
+    paths: list[Path], crew: Crew, seconds: float, *, decoders: int | None = None, threads: int = 1
+) -> tuple[Counted, Counted]:
     """The CPU's decoders in a process of their own, as a feed's workers are, and a crew here, at the same time.
 
     Both are at work before they are counted, and what is counted is one and the same time.
+
+    Args:
+        decoders: of the crew; None is all.
+        threads: of each decoder of the CPU.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_other, args=(theirs, [str(path) for path in paths], seconds), daemon=True)
+    given = (theirs, [str(path) for path in paths], seconds, threads)
+    process = context.Process(target=_other, args=given, daemon=True)
     process.start()
     theirs.close()
 
@@ -172,9 +188,9 @@ def beside(paths: list[Path], crew: Crew, seconds: float, *, decoders: int | Non
     return there, here
 
 
-def _other(pipe: Any, paths: list[str], seconds: float) -> None:
+def _other(pipe: Any, paths: list[str], seconds: float, threads: int) -> None:
     give_way()
-    crew = Crew([Path(path) for path in paths], device=None)
+    crew = Crew([Path(path) for path in paths], device=None, threads=threads)
 
     def begin() -> float:
         pipe.send("ready")

@@ -35,6 +35,8 @@ from fulltilt.machine.cores import read_cores
 
 Say = Callable[[str], None]
 NO_GPU = "The targets need an NVIDIA GPU and a machine like it: small videos were decoded on the CPU."
+_THREADS_TRIED = (1, 2, 4)
+"""Of each of the CPU's decoders."""
 _SETTLE, _SETTLE_TRAINING = 12.0, 6.0
 """A feed may look for its balance for so many times as long as it is measured; in training it begins near to it."""
 
@@ -54,6 +56,8 @@ class Setting:
     seconds: float
     """Of each measurement."""
     targets: bool
+    threads: int = 1
+    """Of each of the CPU's decoders, once it was found."""
     share: float | None = None
     """The GPU's, of clips, once it was found."""
 
@@ -137,6 +141,8 @@ def _spread(paths: Sequence[Path], count: int) -> list[Path]:
 
 def _wiser(chosen: Setting, case: Case) -> Setting:
     """With what a case has found, for those that come after it."""
+    if case.key == "cpu":
+        return replace(chosen, threads=case.notes.get("threads", chosen.threads))
     if case.key == "nvdec":
         return replace(chosen, engines=case.notes.get("decoders", chosen.engines))
     return replace(chosen, share=case.notes.get("gpu_share")) if case.key == SHARED else chosen
@@ -145,24 +151,35 @@ def _wiser(chosen: Setting, case: Case) -> Setting:
 def _cpu(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
     qualities: tuple[Literal["exact", "fast"], ...] = ("exact", "fast")
     for quality in qualities:
-        exact = quality == "exact"
-        say(f"cpu: {chosen.decoders} decoders, quality {quality}")
-        crew = Crew(_spread(paths, chosen.decoders), device=None, quality=quality)
+        yield from _by_us(chosen, paths, say, quality)
+    cv2 = opencv()
+    if cv2 is not None:
+        yield from (_by_opencv(cv2, chosen, paths, say, alone=alone) for alone in (False, True))
+
+
+def _by_us(chosen: Setting, paths: list[Path], say: Say, quality: Literal["exact", "fast"]) -> Iterator[Case]:
+    """The best of several numbers of decoders: with more threads each, fewer hold their pictures in the caches."""
+    exact = quality == "exact"
+    case = Case(
+        part="cpu",
+        key="cpu" if exact else "cpu_fast",
+        title=f"CPU, {chosen.decoders} threads" + ("" if exact else ", quality fast"),
+        at_least=CPU_AT_LEAST if chosen.targets and exact else None,
+    )
+    tried: dict[str, int] = {}
+    for threads in (threads for threads in _THREADS_TRIED if threads <= chosen.decoders):
+        decoders = chosen.decoders // threads
+        say(f"cpu: decoders × threads {decoders}×{threads}, quality {quality}")
+        crew = Crew(_spread(paths, decoders), device=None, quality=quality, threads=threads)
         try:
             found = crew.count(chosen.seconds)
         finally:
             crew.close()
-        yield Case(
-            part="cpu",
-            key="cpu" if exact else "cpu_fast",
-            title=f"CPU, {chosen.decoders} decoders" + ("" if exact else ", quality fast"),
-            per_second=found.per_second,
-            at_least=CPU_AT_LEAST if chosen.targets and exact else None,
-            notes={"cores": round(found.cores, 1)},
-        )
-    cv2 = opencv()
-    if cv2 is not None:
-        yield from (_by_opencv(cv2, chosen, paths, say, alone=alone) for alone in (False, True))
+        tried[f"{decoders}×{threads}"] = round(found.per_second)
+        if found.per_second > (case.per_second or 0.0):
+            notes = {"decoders": decoders, "threads": threads, "cores": round(found.cores, 1)}
+            case = replace(case, per_second=found.per_second, notes=notes)
+    yield replace(case, notes={**case.notes, "tried": tried})
 
 
 def _by_opencv(cv2: Any, chosen: Setting, paths: list[Path], say: Say, *, alone: bool) -> Case:
@@ -226,14 +243,17 @@ def _both(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
         crew = Crew(_spread(paths, chosen.engines), device=chosen.device)
         try:
             refused = wait_asleep(0)
-            for decoders in (max(1, chosen.decoders - 2), chosen.decoders):
-                say(f"both: {decoders} decoders of the CPU, {chosen.engines} of the GPU")
-                there, here = beside(_spread(paths, decoders), crew, chosen.seconds)
+            threads = chosen.threads
+            for decoders in (max(1, (chosen.decoders - 2) // threads), chosen.decoders // threads):
+                how = f"{decoders}×{threads} of the CPU, {chosen.engines} of the GPU"
+                say(f"both: decoders {how}")
+                there, here = beside(_spread(paths, decoders), crew, chosen.seconds, threads=threads)
                 rate = there.per_second + here.per_second
-                tried[f"{decoders} of the CPU, {chosen.engines} of the GPU"] = round(rate)
+                tried[how] = round(rate)
                 if rate > (case.per_second or 0.0):
                     notes = {
                         "cpu_decoders": decoders,
+                        "cpu_threads": threads,
                         "nvdec_decoders": chosen.engines,
                         "waiting": "asleep" if refused is None else f"as CUDA does ({refused})",
                         "cpu_frames_per_second": round(there.per_second),
