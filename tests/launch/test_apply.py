@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
+import functools
 import io
 import multiprocessing
 import random
@@ -113,7 +115,7 @@ AS_IS = {"num_workers": 0}
 @pytest.mark.parametrize(
     "settings",
     [
-        {"loader.num_workers": 2, "loader.keep_memory": True},
+        {"loader.num_workers": 2, "loader.keep_memory": True, "loader.sharing": "file_system"},
         {"loader.num_workers": 3, "loader.prefetch_factor": 4, "loader.persistent_workers": True},
         {"loader.num_workers": 1, "loader.ahead": True},
         {"loader.pin_memory": True, "copy.non_blocking": True, "tf32": True, "cudnn_benchmark": True},
@@ -233,6 +235,49 @@ def test_a_loop_that_is_broken_off_lets_the_next_one_begin() -> None:
         return counts
 
     assert elsewhere(work) == [3, 8, 2]
+
+
+class Shared(Dataset[Any]):
+    """Each sample: whether its worker shares memory by name."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> bool:
+        return torch.multiprocessing.get_sharing_strategy() == "file_system"
+
+
+def test_only_the_loaders_workers_share_by_name() -> None:
+    def work() -> Any:
+        install({"loader.sharing": "file_system"}, [])
+        before = torch.multiprocessing.get_sharing_strategy()
+        found = [bool(sample) for sample in DataLoader(Shared(), batch_size=None, num_workers=1)]
+        return before, found, torch.multiprocessing.get_sharing_strategy()
+
+    assert elsewhere(work) == ("file_descriptor", [True] * 8, "file_descriptor")
+
+
+def test_workers_that_live_on_are_told_to_end_at_exit() -> None:
+    """A loader that lives to the interpreter's end: torch may wait 5 s for each of its workers."""
+
+    def work() -> Any:
+        at_exit: list[Callable[[], None]] = []
+        atexit.register = lambda function, *given: at_exit.append(functools.partial(function, *given))  # type: ignore[assignment]
+        install({"loader.num_workers": 2, "loader.persistent_workers": True, "loader.ahead": True}, [])
+        loader = DataLoader(Noisy(64), batch_size=8)
+        for _ in range(2):
+            for inputs, _ in loader:
+                inputs.to("meta")
+                if inputs.device.type == "meta":
+                    break
+        workers = list(loader._iterator._workers)  # type: ignore[union-attr]
+        ours = [one for one in at_exit if one.func.__module__.startswith("fulltilt")]
+        lived = [worker.is_alive() for worker in workers]
+        for one in ours:
+            one()
+        return len(ours), lived, [worker.exitcode for worker in workers]
+
+    assert elsewhere(work) == (1, [True, True], [0, 0])
 
 
 class Stream(IterableDataset[Any]):
