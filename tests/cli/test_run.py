@@ -177,6 +177,32 @@ def test_ctrl_c_leaves_nothing(home: Path, tuning: bool) -> None:
     assert sorted(os.listdir(home)) == ["train.py"]
 
 
+DEAF = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.stdout.write("deaf\\n")
+sys.stdout.flush()
+time.sleep(100)
+"""
+
+
+def test_the_third_ctrl_c_no_longer_asks(home: Path) -> None:
+    (home / "train.py").write_text(DEAF)
+    with subprocess.Popen(
+        [*FULLTILT, "--no-tune", "train.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "deaf\n"
+            for _ in range(3):
+                assert process.poll() is None
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.5)
+            assert process.wait(20) == 128 + signal.SIGKILL
+        finally:
+            process.kill()
+
+
 def _line(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()

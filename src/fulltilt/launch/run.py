@@ -16,6 +16,7 @@ import psutil
 
 from fulltilt.launch import job as jobs
 from fulltilt.launch.command import Command
+from fulltilt.launch.ending import LEFT_TO_THEMSELVES
 from fulltilt.launch.observe import environment
 from fulltilt.measure.observation import Observation, read
 
@@ -59,7 +60,7 @@ def _signals_for(process: subprocess.Popen[bytes]) -> Iterator[None]:
         nonlocal asked
         asked += 1
         if asked >= _PATIENCE:
-            _end_tree(process)
+            _kill_tree(process)  # and no waiting: the loop below this handler does that, with Popen's lock in its hand
         elif number != signal.SIGINT or not _at_terminal():  # a terminal has told the script itself
             with suppress(ProcessLookupError):
                 process.send_signal(number)
@@ -81,12 +82,17 @@ def _at_terminal() -> bool:
 
 
 def _end_tree(process: subprocess.Popen[bytes]) -> None:
+    _kill_tree(process)
+    process.wait()
+
+
+def _kill_tree(process: subprocess.Popen[bytes]) -> None:
     with suppress(psutil.Error):
         tree = psutil.Process(process.pid)
         for one in [*tree.children(recursive=True), tree]:
             with suppress(psutil.Error):
-                one.kill()
-    process.wait()
+                if one.name() not in LEFT_TO_THEMSELVES:
+                    one.kill()
 
 
 def _seen(out: Path) -> Observation | None:
