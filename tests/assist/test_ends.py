@@ -6,7 +6,9 @@ import sys
 import threading
 import time
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from itertools import pairwise
+from random import Random
 from unittest.mock import Mock
 
 import pytest
@@ -162,6 +164,15 @@ def test_a_callback_of_a_timeout_never_waits_for_room(stuck):
     assist.close()
 
 
+def test_a_callback_of_a_timeout_that_hangs_holds_up_no_other(stuck):
+    assist = CPUAssistedTraining(2)
+    first = assist.submit(stuck, timeout=0.05)
+    first.add_done_callback(lambda _: stuck())
+    assert isinstance(first.exception(10), TaskTimeoutError)
+    assert isinstance(assist.submit(stuck, timeout=0.05).exception(10), TaskTimeoutError)
+    assert seconds_of(assist.close) < 10
+
+
 @pytest.mark.parametrize("seconds", [float("inf"), 1e10])
 def test_times_that_never_come(seconds, stuck):
     with CPUAssistedTraining(1) as assist:
@@ -199,6 +210,71 @@ def test_an_error_that_can_not_be_told():
         ):
             assist.submit(fail_mutely).result(10)
         assert assist.stats().replaced_workers == 0
+
+
+def test_a_newcomer_that_is_dropped_is_told_why(stuck):
+    assist = CPUAssistedTraining(1, queue_size=1, when_full="drop")
+    until(assist.submit(stuck).running)
+    assist.submit(int, priority="high")
+    with pytest.raises(TaskError, match="nothing less urgent could make room"):
+        assist.submit(int, priority="low").result(0)
+    assist.close(cancel=True, timeout=0.01)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_every_future_is_done_after_close(seed, monkeypatch):
+    """Tasks that fail, nap, wait for others, give up; submitters that cancel; close() in the middle of it."""
+    monkeypatch.setattr(pool, "retry_seconds", lambda failures: 0.002)
+    draw, futures = Random(seed), []
+    assist = CPUAssistedTraining(
+        draw.randint(1, 3),
+        queue_size=draw.choice([1, 2, 100]),
+        when_full=draw.choice(["wait", "drop", "refuse"]),
+        keep_seconds=draw.choice([None, 1e-4]),
+    )
+
+    def submit(own, depth):
+        future = assist.submit(
+            task, own.random(), depth, retries=own.choice([0, 2]), timeout=own.choice([None, 0.003, 5])
+        )
+        futures.append(future)
+        if own.random() < 0.2:
+            future.cancel()
+        elif own.random() < 0.3:
+            future.add_done_callback(lambda _: task(own.random(), depth))
+        elif own.random() < 0.5:
+            future.exception(own.choice([None, 0.002]))
+
+    def task(seed, depth):
+        own = Random(seed)
+        if own.random() < 0.3:
+            raise OSError("not now")
+        if own.random() < 0.3:
+            time.sleep(0.003)
+        if depth:
+            submit(own, depth - 1)
+
+    def submitter(seed):
+        own = Random(seed)
+        for _ in range(20):
+            with suppress(InputError, TaskError):  # full, closed, or no result in time
+                submit(own, 2)
+
+    submitters = [threading.Thread(target=submitter, args=(draw.random(),)) for _ in range(3)]
+    for thread in submitters:
+        thread.start()
+    if draw.random() < 0.5:
+        time.sleep(0.02)
+    else:
+        for thread in submitters:
+            thread.join(30)
+    assist.close(cancel=draw.random() < 0.5, timeout=draw.choice([None, 0.01]))
+    for thread in submitters:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert [future for future in futures if not future.done()] == []
+    stats = assist.stats()
+    assert (sum(stats.waiting.values()), stats.postponed) == (0, 0)
 
 
 def test_tries_are_not_counted_as_tasks(monkeypatch):

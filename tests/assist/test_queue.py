@@ -111,6 +111,24 @@ def test_memory_of_those_who_never_entered_is_not_given_back():
         assert queue.held_bytes == 0
 
 
+def test_as_many_are_dropped_as_hold_the_memory():
+    queue = TaskQueue(100, when_full="drop", max_bytes=10)
+    small = [task(f"small-{n}", Priority.LOW, size=2) for n in range(5)]
+    for each in small:
+        queue.put(each)
+    assert queue.put(task("urgent", Priority.HIGH, size=5)) == small[:3]
+    assert queue.held_bytes == 9
+    running = queue.take()
+    assert running.future.name == "urgent"
+    large = task("large", size=6)
+    assert queue.put(large) == [large], "what runs holds too much: nobody else is dropped in vain"
+    assert (queue.held_bytes, queue.waiting) == (9, (0, 0, 2))
+    queue.released(large)
+    queue.released(running)
+    assert queue.put(task("again", size=9)) == small[3:]
+    assert queue.held_bytes == 9
+
+
 def test_a_task_that_was_cancelled_before_its_next_try_leaves_its_place():
     queue = TaskQueue(1, when_full="refuse")
     queue.put(task())

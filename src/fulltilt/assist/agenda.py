@@ -86,9 +86,10 @@ class Agenda:
 
 
 class Clock:
-    """A thread that does what the agenda says, in time. Actions are short."""
+    """A thread that does what the agenda says, in time."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._agenda = Agenda()
         self._change = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
@@ -106,7 +107,7 @@ class Clock:
         with self._change:
             entry = self._agenda.add(when, action)
             if self._thread is None and not self._stopped:
-                thread = threading.Thread(target=self._run, name="fulltilt-assist-clock", daemon=True)
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 thread.start()
                 self._thread = thread
             elif self._agenda.next_time() == when:
@@ -118,7 +119,7 @@ class Clock:
             self._agenda.cross_out(entry)
 
     def stop(self) -> None:
-        """Do nothing more. What is being done may be a callback that never ends: it is not waited for much longer."""
+        """Do what is due, and nothing more. It may never end: it is waited for, but not long."""
         with self._change:
             self._stopped = True
             self._change.notify()
@@ -129,9 +130,9 @@ class Clock:
     def _run(self) -> None:
         while True:
             with self._change:
-                if self._stopped:
-                    return
                 actions = self._agenda.due(time.perf_counter())
+                if not actions and self._stopped:
+                    return
                 if not actions:
                     next_time = self._agenda.next_time()
                     left = None if next_time is None else max(0.0, next_time - time.perf_counter())

@@ -55,7 +55,7 @@ def admit(waiting: Sequence[int], priority: Priority, *, full: bool, when_full: 
         waiting: how many tasks wait at each priority.
 
     Returns:
-        "enter", "wait", "refuse", or the priority whose oldest task has to go first. Where that priority has nobody
+        "enter", "wait", "refuse", or the priority whose oldest task has to go first; where that priority has nobody
         waiting, it is the newcomer itself that goes.
     """
     if not full:

@@ -2,7 +2,8 @@
 
 submit ─► TaskQueue ─► Crew ─► future ─► Expiry
               ▲          │
-              └─ Clock ◄─┘  retries; and deadlines, which end futures whatever the worker does
+              └─ Clock ◄─┘  retries; and deadlines, which end futures whatever the worker does, and have their callbacks
+                            called by a thread of their own
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ class Pool:
         name: str = "assist",
     ) -> None:
         self._queue = TaskQueue(queue_size, when_full=when_full, max_bytes=max_bytes)
-        self._clock = Clock()
+        self._clock = Clock(f"fulltilt-{name}-clock")
+        self._callbacks = Clock(f"fulltilt-{name}-callbacks")
+        """For those of tasks that timed out: they may wait for anything, and the clock must not."""
         self._expiry = Expiry(keep_seconds)
         self._events: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -98,14 +101,14 @@ class Pool:
         if task.timeout is not None:
             task.deadline = self._clock.at(time.perf_counter() + task.timeout, partial(self._too_late, task))
         try:
-            # Workers make room, and the clock replaces those that are stuck: neither can wait for it.
-            may_wait = self._crew.worker() is None and not self._clock.is_here()
+            # Callbacks run on either, and what they may do should not depend on where.
+            may_wait = self._crew.worker() is None and not self._callbacks.is_here()
             dropped = self._queue.put(task, may_wait=may_wait)
         except TaskError:
             self._over(task)
             raise
-        if dropped is not None:
-            self._drop(dropped)
+        for each in dropped:
+            self._drop(each, newcomer=each is task)
         return future
 
     def stats(self) -> PoolStats:
@@ -151,6 +154,7 @@ class Pool:
         for task in (task for worker in left for task in worker.tasks):
             self._leave_behind(task)
         self._clock.stop()
+        self._callbacks.stop()
         self._closed = True
         atexit.unregister(self._at_exit)
         if left:
@@ -215,11 +219,10 @@ class Pool:
         self._queue.released(task)
         task.clear()
 
-    def _drop(self, task: Task) -> None:
+    def _drop(self, task: Task, *, newcomer: bool) -> None:
         name = task.future.name
-        told = TaskError(
-            f"task {name!r} was dropped: the queue was full, and it was the oldest of the lowest priority", task=name
-        )
+        why = "nothing less urgent could make room for it" if newcomer else "it was the oldest of the lowest priority"
+        told = TaskError(f"task {name!r} was dropped: the queue was full, and {why}", task=name)
         if task.future.finish(error=told):
             self._count("dropped")
         self._over(task)
@@ -239,7 +242,9 @@ class Pool:
             else:
                 self._queue.left_over(task)
         finally:
-            task.future.announce()
+            task.future.wake()
+            if task.future.has_callbacks:
+                self._callbacks.at(time.perf_counter(), task.future.announce)
 
     def _count(self, event: str) -> None:
         with self._lock:

@@ -55,8 +55,8 @@ class TaskQueue:
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
-    def put(self, task: Task, *, may_wait: bool = True) -> Task | None:
-        """Let a task in, or say who was dropped: another, or the task itself.
+    def put(self, task: Task, *, may_wait: bool = True) -> list[Task]:
+        """Let a task in; who was dropped for it, or the task itself if that is the one to go.
 
         A task whose time is up before there is room does not enter: its deadline tells its caller.
 
@@ -68,15 +68,11 @@ class TaskQueue:
                 if self._closed:
                     raise TaskError(f"task {task.future.name!r} was submitted after close()", task=task.future.name)
                 if task.deadline is not None and (task.future.done() or _seconds_left(task) <= 0):
-                    return None
+                    return []
                 verdict = self._admit(task)
-                dropped = None
-                if isinstance(verdict, Priority):
-                    try:
-                        dropped = self._levels[verdict].popleft()
-                    except IndexError:
-                        if self._full(task):  # nobody less urgent is there: the newcomer goes
-                            return task
+                dropped = self._make_room(task) if isinstance(verdict, Priority) else []
+                if task in dropped:
+                    return dropped
                 if isinstance(verdict, Priority) or verdict == "enter":
                     self._bytes += task.bytes
                     task.entered = True
@@ -108,9 +104,7 @@ class TaskQueue:
         """A task is over: its memory is free."""
         if task.bytes:
             with self._lock:
-                if task.entered:
-                    self._bytes -= task.bytes
-                task.bytes = 0
+                self._forget_bytes(task)
             _wake(self._blocked)
 
     def left_over(self, task: Task) -> None:
@@ -178,8 +172,36 @@ class TaskQueue:
         high, normal, low = self._levels
         if len(high) + len(normal) + len(low) + len(self._postponed) >= self.capacity:
             return True
+        return self._lacks_memory(task)
+
+    def _lacks_memory(self, task: Task, *, freed: int = 0) -> bool:
         # One task that is larger than all of the memory may still enter, alone.
-        return task.bytes > 0 and self.max_bytes is not None and 0 < self._bytes > self.max_bytes - task.bytes
+        return task.bytes > 0 and self.max_bytes is not None and 0 < self._bytes - freed > self.max_bytes - task.bytes
+
+    def _forget_bytes(self, task: Task) -> None:
+        if task.entered:
+            self._bytes -= task.bytes
+        task.bytes = 0
+
+    def _make_room(self, task: Task) -> list[Task]:
+        """Drop the oldest of the lowest priority until a task fits; only itself where that would not be enough."""
+        less_urgent = self._levels[task.priority :]
+        if self._lacks_memory(task):  # of which tasks that run hold some, too
+            waiting = [each for level in less_urgent for each in tuple(level)]
+            if self._lacks_memory(task, freed=sum(each.bytes for each in waiting)):
+                return [task]
+        dropped: list[Task] = []
+        while self._full(task):
+            level = admit(self.waiting, task.priority, full=True, when_full="drop")
+            try:
+                oldest = self._levels[int(level)].popleft()
+            except IndexError:  # a worker was quicker, or there is nobody
+                if not any(less_urgent) and self._full(task):
+                    return [*dropped, task]
+                continue
+            self._forget_bytes(oldest)
+            dropped.append(oldest)
+        return dropped
 
     def _sweep(self) -> None:
         """Take out tasks that are over. Once around each deque, so that workers can go on taking meanwhile."""

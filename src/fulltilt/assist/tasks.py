@@ -165,10 +165,8 @@ class TaskFuture(Generic[Result]):
             if self._state != _POSTPONED:
                 return False
             self._state = _WAITING
-            sleepers, self._sleepers = self._sleepers, None
-        for sleeper in sleepers or ():
-            sleeper.release()
-        return True
+            self.wake()
+            return True
 
     def finish(self, value: Any = None, error: BaseException | None = None) -> bool:
         """Set the outcome; False if there is one already."""
@@ -181,7 +179,10 @@ class TaskFuture(Generic[Result]):
         return True
 
     def overrule(self, error: BaseException) -> Literal["waiting", "running"] | None:
-        """Set an error from outside; where the task was, or None if there is an outcome already. `announce` it then."""
+        """Set an error from outside; where the task was, or None if there is an outcome already.
+
+        It is not announced yet: who sets it may have more urgent things to do than callbacks.
+        """
         with self._lock:
             was = self._state
             if was == _DONE:
@@ -206,13 +207,21 @@ class TaskFuture(Generic[Result]):
         self._value, self._error, self._state, self._task = value, error, _DONE, None
 
     def announce(self) -> None:
-        """Tell those who wait, then the callbacks, which may take their time."""
-        sleepers, self._sleepers = self._sleepers, None
+        """Tell those who wait, and then the callbacks, which may take their time."""
+        self.wake()
         callbacks, self._callbacks = self._callbacks, None
-        for sleeper in sleepers or ():
-            sleeper.release()
         for callback in callbacks or ():
             self._call(callback)
+
+    def wake(self) -> None:
+        """Tell those who wait."""
+        sleepers, self._sleepers = self._sleepers, None
+        for sleeper in sleepers or ():
+            sleeper.release()
+
+    @property
+    def has_callbacks(self) -> bool:
+        return self._callbacks is not None
 
     def _call(self, callback: Callable[[TaskFuture[Result]], object]) -> None:
         try:
