@@ -83,6 +83,8 @@ class OpenVideos(Generic[Opened]):
             self._frames -= len(self._before.pop(path)[1])
         self._before[path] = (stamp, video)
         self._frames += len(video)
+        if self._frames <= KNOWN_FRAMES:
+            return
         for other in [other for other in self._before if other not in self._open]:
             if self._frames <= KNOWN_FRAMES:
                 return

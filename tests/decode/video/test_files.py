@@ -226,3 +226,37 @@ def test_an_hour_opens_at_once(tmp_path):
         assert video.duration_seconds == pytest.approx(3600)
         assert opened < 10, "about half a second on an idle machine"
         assert video.frames([60_000]).shape == (1, 32, 32, 3)
+
+
+def in_pieces(path):
+    """The same packets in an mp4 whose header was written before any of them."""
+    other = path.with_name("pieces.mp4")
+    flags = {"movflags": "frag_keyframe+empty_moov+default_base_moof"}
+    with av.open(str(path)) as file, av.open(str(other), "w", options=flags) as out:
+        stream = out.add_stream_from_template(file.streams.video[0])
+        for packet in file.demux(video=0):
+            if packet.size:
+                packet.stream = stream
+                out.mux(packet)
+    return other
+
+
+def renamed(path):
+    return path.rename(path.with_name("other.mp4"))
+
+
+@pytest.mark.parametrize(
+    ("codec", "change"),
+    [("h264", lambda path: path), ("h264", in_pieces), ("mpeg-ts", renamed), ("h264 open gop", renamed)],
+    ids=["usual", "in pieces", "a transport stream by name", "mkv by name"],
+)
+def test_what_a_brief_look_at_an_mp4_does_not_tell(tmp_path, codec, change):
+    """Names may be wrong, and headers may have gaps: then it is looked at as any other file."""
+    path = change(make(tmp_path / "v", codec, count=30))
+    with av.open(str(path)) as file:
+        rate = float(file.streams.video[0].average_rate)
+    with open_video(path) as video, open_video(path, known=video.known) as again:
+        assert video.rate == again.rate == pytest.approx(rate)
+        expected = sequential(path)
+        for one in (video, again):
+            assert np.array_equal(one.frames([25, 3, 14]), expected[[25, 3, 14]])

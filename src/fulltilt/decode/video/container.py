@@ -31,6 +31,7 @@ def pyav() -> Any:
     return av
 
 
+_MP4 = (".mp4", ".mov", ".m4v")
 _PICTURE_ONLY = 0x400
 """A stream that is one attached picture, as music files have them (AV_DISPOSITION_ATTACHED_PIC)."""
 
@@ -56,6 +57,8 @@ class Container:
         self.path, self._threads, self._fast = path, threads, fast
         self._looks = False
         """FFmpeg may decode pictures when it opens the file, to see what they are like; it takes as long as a clip."""
+        self._is_brief = path.suffix.lower() in _MP4
+        """The header has all that is needed: packets need not be read in search of it."""
         self.decoded = 0
         """Packets that have gone into the decoder."""
         self._av = pyav()
@@ -79,8 +82,13 @@ class Container:
 
     def _open(self) -> tuple[InputContainer, VideoStream]:
         av = self._av
+        options = {} if self._looks else {"skip_frame": "all"}
         try:
-            file = av.open(str(self.path), options={} if self._looks else {"skip_frame": "all"})
+            file = av.open(str(self.path), options={**options, "analyzeduration": "1"} if self._is_brief else options)
+            if self._is_brief and not _is_told(file):
+                self._is_brief = False
+                file.close()
+                file = av.open(str(self.path), options=options)
         except FileNotFoundError:
             raise InputError(f"{self.path}: no such file") from None
         except (OSError, av.FFmpegError) as error:
@@ -212,6 +220,12 @@ class Container:
             self._file.close()
         self._file = self._stream = None
         self._is_fresh = False
+
+
+def _is_told(file: InputContainer) -> bool:
+    """Its header says what the video is like; one that is written piece by piece may not have its rate there."""
+    videos = file.streams.video
+    return "mp4" in file.format.name and all(stream.average_rate and stream.codec_context for stream in videos)
 
 
 def _said(error: BaseException) -> str:
