@@ -22,6 +22,8 @@ class Expiry:
         self._keep = keep_seconds
         self._kept: deque[tuple[float, ref[TaskFuture[object]]]] = deque()
         self._tidy_at = _TIDY_FROM
+        self._due = 0.0
+        """When the oldest has been kept long enough."""
         self._tidying = Lock()
 
     def __len__(self) -> int:
@@ -31,16 +33,22 @@ class Expiry:
         if self._keep is None:
             return
         self._kept.append((now, ref(future)))
+        if now < self._due and len(self._kept) <= self._tidy_at:
+            return
         if not self._tidying.acquire(blocking=False):
             return  # another worker is at it; others only append meanwhile
         try:
-            while self._kept and self._kept[0][0] < now - self._keep:
-                if (old := self._kept.popleft()[1]()) is not None:
-                    old.expire()
-            if len(self._kept) > self._tidy_at:
-                self._forget_the_gone()
+            self._tidy(now, self._keep)
         finally:
             self._tidying.release()
+
+    def _tidy(self, now: float, keep: float) -> None:
+        while self._kept and self._kept[0][0] < now - keep:
+            if (old := self._kept.popleft()[1]()) is not None:
+                old.expire()
+        if len(self._kept) > self._tidy_at:
+            self._forget_the_gone()
+        self._due = keep + (self._kept[0][0] if self._kept else now)
 
     def _forget_the_gone(self) -> None:
         # Once around: what others append meanwhile comes a little too early, which is of no consequence.

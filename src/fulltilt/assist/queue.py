@@ -69,11 +69,12 @@ class TaskQueue:
                     raise TaskError(f"task {task.future.name!r} was submitted after close()", task=task.future.name)
                 if task.deadline is not None and (task.future.done() or _seconds_left(task) <= 0):
                     return []
-                verdict = self._admit(task)
-                dropped = self._make_room(task) if isinstance(verdict, Priority) else []
-                if task in dropped:
-                    return dropped
-                if isinstance(verdict, Priority) or verdict == "enter":
+                verdict, dropped = self._admit(task), []
+                if isinstance(verdict, Priority):
+                    dropped, verdict = self._make_room(task), "enter"
+                    if task in dropped:
+                        return dropped
+                if verdict == "enter":
                     self._bytes += task.bytes
                     task.entered = True
                     self._levels[task.priority].append(task)

@@ -93,14 +93,13 @@ class TaskFuture(Generic[Result]):
         """
         if self._state != _DONE:
             self._wait(timeout)
-        with self._lock:  # it may be about to expire
-            value, error = self._value, self._error
-            self.collected = error is None
-        if error is not None:
+        value = self._value  # before the error is looked at: where a value expires, its error is set first
+        if self._error is not None:
             try:
-                raise error
+                raise self._error
             finally:
-                del self, error  # the traceback would hold the future that holds the error
+                del self  # the traceback would hold the future that holds the error
+        self.collected = True
         return value  # type: ignore[return-value]
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -196,12 +195,12 @@ class TaskFuture(Generic[Result]):
             if self._error is not None:
                 _forget_frames(self._error.__cause__)
             elif not self.collected:
-                self._value = None
                 self._error = TaskError(
                     f"the result of task {self.name!r} was not collected in time and has expired; collect results "
                     "sooner, or keep them longer with keep_seconds",
                     task=self.name,
                 )
+                self._value = None
 
     def _settle(self, value: Any, error: BaseException | None) -> None:
         self._value, self._error, self._state, self._task = value, error, _DONE, None
