@@ -12,8 +12,9 @@ import torch
 
 from fulltilt.launch.job import Job
 from fulltilt.launch.places import place
+from fulltilt.launch.traced import compiles
 from fulltilt.launch.transfers import _waiting
-from fulltilt.launch.waits import Waits, compiles
+from fulltilt.launch.waits import Waits
 from fulltilt.launch.watch import Watch
 
 LIKE_TORCHS = """

@@ -174,3 +174,17 @@ def test_steps_after_the_end_are_no_part_of_a_window_before_it(clock: GpuClock, 
         step(clock, gpu, wait=0, work=400)
     clock.finish()
     assert [record.gpu_seconds for record in records if record.gpu_seconds is not None] == clocked
+
+
+def test_steps_that_are_passed_by_are_in_no_window(clock: GpuClock, gpu: Gpu) -> None:
+    for _ in range(100):
+        step(clock, gpu, wait=0, work=0.5)
+    clock.pause()
+    gpu.now += 700
+    clock.resume()
+    records = [step(clock, gpu, wait=0, work=0.5) for _ in range(8)]
+    clock.pause()  # ends the last one's window at the last one's end
+    gpu.now += 700
+    clock.resume()
+    clock.finish()
+    assert [record.gpu_seconds for record in records] == pytest.approx([0.0005] * 8)

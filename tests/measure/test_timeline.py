@@ -154,6 +154,21 @@ def test_an_optimizer_that_failed_does_not_keep_the_time(timeline: Timeline, clo
     assert record.phases_ns[OTHER] == 9
 
 
+def test_what_nobody_watched_is_no_part_of_a_step(timeline: Timeline, clock: Clock) -> None:
+    timeline.step()
+    timeline.evaluated = True
+    within(timeline, clock, EVAL, 40)
+    timeline.cut()
+    clock.pass_(60)
+    timeline.resume()
+    within(timeline, clock, FORWARD, 5)
+    record = timeline.step()
+    assert record.step_ns == 5
+    assert sum(record.outside_ns) == 0
+    assert not record.beside
+    assert record.began_ns == 100
+
+
 events = st.lists(
     st.one_of(
         st.tuples(st.just("enter"), st.integers(0, len(PHASES) - 1)),

@@ -133,6 +133,8 @@ def main(device: str, pairs: int) -> None:
 
         def watching(wanted: bool) -> None:
             nonlocal on
+            if watch.sleeper:
+                watch.dozing.wake(watch)
             watch.records.clear()
             watch.look_at = 0
             if wanted != on:

@@ -180,6 +180,9 @@ def _optimizers(watch: Watch, ended: Callable[[], None]) -> None:
                 watch.timeline.leave_for(OTHER)
             if optimizer is watch.optimizer:
                 ended()
+                watch.dozing.step_ended(watch)
+        elif watch.sleeper and get_ident() == watch.sleeper:
+            watch.dozing.passes_by(watch, optimizer)
 
     register(lambda: register_optimizer_step_pre_hook(before))
     register(lambda: register_optimizer_step_post_hook(after))

@@ -110,7 +110,8 @@ class Process:
             found = counter.end()
         if not watch.records[-1].beside and found.count:
             watch.launched = found
-        from fulltilt.launch.waits import Waits, compiles, listening
+        from fulltilt.launch.traced import compiles
+        from fulltilt.launch.waits import Waits, listening
 
         if watch.compiled or compiles():
             self.enough(watch.ended or "steps")

@@ -34,7 +34,7 @@ def install(watch: Watch, stages: Stages) -> None:
 
     @functools.wraps(began)
     def __iter__(self: Any) -> Any:  # noqa: N807
-        if get_ident() != watch.thread:
+        if get_ident() not in (watch.thread, watch.sleeper):
             return began(self)
         seen = loader_seen(watch, self)
         seen.begin = functools.partial(began, self)
@@ -65,6 +65,8 @@ def install(watch: Watch, stages: Stages) -> None:
     def __next__(self: Any) -> Any:  # noqa: N807
         mark = self.__dict__.get("_fulltilt_seen")
         if mark is None or get_ident() != watch.thread:
+            if mark is not None:
+                mark[1] = None  # the epoch's first batch goes by
             return following(self)
         return timed_next(watch, mark, functools.partial(following, self))
 
@@ -137,6 +139,7 @@ class Watched:
 
     def __next__(self) -> Any:
         if get_ident() != self._watch.thread:
+            self._mark[1] = None
             return next(self._iterator)
         return timed_next(self._watch, self._mark, self._iterator.__next__)
 

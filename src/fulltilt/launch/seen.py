@@ -28,6 +28,8 @@ LEAST_KEPT = 20
 def observation(watch: Watch) -> Observation:
     job, timeline = watch.job, watch.timeline
     rank, world = rank_and_world()
+    if watch.sleeper:
+        watch.dozing.wake(watch)
     rest = timeline.rest()
     now_ns = timeline.clock()
     if watch.gpu is not None:
@@ -46,6 +48,9 @@ def observation(watch: Watch) -> Observation:
     notes = list(watch.notes)
     if watch.left_out:
         notes.append(f"{watch.left_out} later steps were counted, but not kept one by one")
+    if watch.dozing.passed_by:
+        passed = watch.dozing.passed_by
+        notes.append(f"steps are short: {watch.steps} were watched, in bursts, and {passed} passed by")
     return Observation(
         command=tuple(job.command),
         mode=job.mode,  # type: ignore[arg-type]
@@ -53,7 +58,7 @@ def observation(watch: Watch) -> Observation:
         ended=watch.ended or "script",  # type: ignore[arg-type]
         seconds=(now_ns - began_ns) / 1e9,
         steps=steps,
-        first_losses=_first_losses(records),
+        first_losses=_first_losses(records[: watch.dozing.first_burst]),
         first_inputs=tuple((float(mean), float(spread)) for mean, spread in watch.inputs or ()),
         warm_up_seconds=(kept[0].began_ns - began_ns) / 1e9 if kept else None,
         outside={PHASES[phase]: spent / 1e9 for phase, spent in enumerate(outside) if spent},

@@ -120,9 +120,3 @@ def listening(on: bool) -> None:
     import torch
 
     torch.cuda.set_sync_debug_mode("warn" if on else "default")
-
-
-def compiles() -> bool:
-    """Whether anything was compiled in this process: with a mode on, it would be compiled anew."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo is not None and bool(dynamo.counters["frames"].get("total"))

@@ -12,6 +12,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from fulltilt.launch.agreement import agreement
+from fulltilt.launch.dozing import Dozing
 from fulltilt.launch.job import Job
 from fulltilt.launch.places import Spot
 from fulltilt.measure.stable import LEAST_SECONDS, is_stable
@@ -72,16 +73,20 @@ class Watch:
         self.timeline = Timeline()
         self.thread = threading.get_ident()
         """The thread whose time is counted; 0 watches nothing, as in a loader's worker."""
+        self.sleeper = 0
+        """That thread, while its steps are passed by: `thread` is 0 then, and every hook passes through."""
+        self.dozing = Dozing()
         self.inside = False
         """Within an outermost module's call, or within a loader: modules called here are no forward."""
         self.records: list[Record] = []
         self.left_out = 0
+        self._clear_model()
+        self._clear_end()
         self.loaders: dict[int, LoaderSeen] = {}
         self.last_loader: LoaderSeen | None = None
         self.syncs: dict[tuple[Spot | None, str], list[int]] = {}
         self.copies: dict[tuple[Spot | None, bool], list[int]] = {}
         """By place and whether they were asked not to block: count, time, bytes, whether from pinned memory."""
-        self._clear_model()
         self.optimizer: Any = None
         self.counts: Counter[int] = Counter()
         """Steps of each optimizer since the last one that counted."""
@@ -106,6 +111,8 @@ class Watch:
         """Steps before this one don't count: batches were still being kept."""
         self.group: tuple[int, int] | None = None
         """Rank and world, asked for at the first step's end: by then a group is there, if there is one."""
+
+    def _clear_end(self) -> None:
         self.closed: int | None = None
         """Steps from this one on don't count: kernels are counted in them."""
         self.launched: Any = None

@@ -40,7 +40,7 @@ def install(watch: Watch, stages: Stages, *, tie_draws: int | None) -> None:
 
     _fetchers(fetch, stages, tie_draws)
     _worker_loop(watch, stages)
-    _pinning(watch, stages)
+    _pinning(stages)
     _failing()
     put(builtins, "open", _opening(stages, builtins.open))
     put(Path, "read_bytes", _plain(stages, "read", Path.read_bytes))
@@ -121,7 +121,7 @@ def _handing_over(stages: Stages) -> None:
     put(ForkingPickler, "dumps", dumps)
 
 
-def _pinning(watch: Watch, stages: Stages) -> None:
+def _pinning(stages: Stages) -> None:
     """In the training process, on a thread of each loader's; without workers, `next` pins as a part of itself."""
     from torch.utils.data._utils import pin_memory
 
@@ -131,7 +131,7 @@ def _pinning(watch: Watch, stages: Stages) -> None:
 
     @functools.wraps(pinned)
     def pin(data: Any, *args: Any, **kwargs: Any) -> Any:
-        if get_ident() == watch.thread or getattr(here, "busy", False):
+        if here.__dict__.get("queue") is None or here.busy:
             return pinned(data, *args, **kwargs)
         here.busy = True
         wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
@@ -139,13 +139,13 @@ def _pinning(watch: Watch, stages: Stages) -> None:
             return pinned(data, *args, **kwargs)
         finally:
             here.busy = False
-            loader = stages.queues.get(getattr(here, "queue", 0))
+            loader = stages.queues.get(here.queue)
             if loader is not None:
                 stages.tally(loader).add("pin", time.perf_counter_ns() - wall, time.thread_time_ns() - cpu)
 
     @functools.wraps(looped)
     def loop(in_queue: Any, *args: Any, **kwargs: Any) -> Any:
-        here.queue = id(in_queue)
+        here.queue, here.busy = id(in_queue), False
         return looped(in_queue, *args, **kwargs)
 
     put(pin_memory, "pin_memory", pin)

@@ -99,6 +99,17 @@ class GpuClock:
         if record.beside or self._last is None or len(self._records) >= self._length:
             self._close(whole=not record.beside and self._last is not None)
 
+    def pause(self) -> None:
+        """The steps that follow, from the end of this one on, are passed by."""
+        if self._records and self._last is not None:
+            self._close(whole=True)
+        self._last, self._records = None, []
+        self.drop_waits()
+
+    def resume(self) -> None:
+        """At the end of a step that was passed by."""
+        self._close(whole=False)
+
     def finish(self) -> None:
         """Watching is over, for now at least: it may be waited for. A window that is not whole has no figures."""
         self._last, self._records = None, []

@@ -180,6 +180,15 @@ class Timeline:
         self._beside = False
         return record
 
+    def resume(self) -> None:
+        """Nobody watched for a while: the step that begins now is the next to be seen."""
+        self._since = self._step_began_ns = self.clock()
+        self.base = OTHER
+        if not self._stack:
+            self.current = OTHER
+        self.trained = self.evaluated = self.ended = self.evaluating = self._beside = False
+        self._span, self._spans = _NOTHING.copy(), []
+
     def _close_span(self) -> None:
         """Only what must be known now is worked out now: the rest is left to whoever reads the record."""
         now = self.clock()
