@@ -27,6 +27,7 @@ from torchmetrics.classification import (
     MulticlassJaccardIndex,
 )
 from torchmetrics.segmentation import DiceScore
+from torchmetrics.wrappers import ClasswiseWrapper, MinMaxMetric
 
 from fulltilt.assist import lanes
 from fulltilt.assist.balance import FULL, ROOMY, metrics_on_device
@@ -213,6 +214,23 @@ def test_what_has_seen_nothing_has_no_value():
     beside.add(torch.ones(4), torch.ones(4).long())
     assert beside.compute()["accuracy"] == 1.0
     assert beside.compute() == {}
+
+
+def test_metrics_in_metrics_count_too_and_are_saved():
+    metrics = {"range": MinMaxMetric(BinaryAccuracy()), "each": ClasswiseWrapper(MulticlassAccuracy(2, average=None))}
+    draw = torch.Generator().manual_seed(0)
+    batches = [tuple(torch.randint(0, 2, (2, 8), generator=draw)) for _ in range(6)]
+    whole, first, second = (MetricsBeside(metrics, CPU, prefix="") for _ in range(3))
+    for number, batch in enumerate(batches):
+        if number == 3:
+            second.load_state_dict(first.state_dict())
+        for counting in (whole, first if number < 3 else second):
+            counting.add(*batch)
+        for metric in metrics.values():
+            metric.update(*batch)
+    expected = [float(value) for metric in metrics.values() for value in metric.compute().values()]
+    assert list(whole.compute().values()) == expected
+    assert list(second.compute().values()) == expected
 
 
 def test_metrics_that_were_closed_say_so():

@@ -62,7 +62,8 @@ class MetricsBeside:
         self._prefix, self._device = prefix, torch.device(device)
         own = {name: metric.clone().to(_CPU) for name, metric in named(metrics).items()}
         for metric in own.values():
-            metric.persistent(True)  # so that a checkpoint in mid-epoch holds the counts so far
+            for part in _parts(metric):
+                part.persistent(True)  # so that a checkpoint in mid-epoch holds the counts so far
             metric.reset()
         self._names = tuple(own)
         self._workers = workers_for("assist", workers)
@@ -87,7 +88,7 @@ class MetricsBeside:
 
     def _begin(self) -> None:
         self._looked = time.perf_counter()
-        self._batches, self._waited, self._waited_before = 0, 0.0, 0.0
+        self._empty, self._batches, self._waited, self._waited_before = True, 0, 0.0, 0.0
         self._marks.clear()
 
     def add(self, outputs: Any, target: Any) -> None:
@@ -109,7 +110,7 @@ class MetricsBeside:
         self._check()
         if not gathered:
             return
-        self._batches += len(gathered)
+        self._empty, self._batches = False, self._batches + len(gathered)
         together = in_one_piece(gathered)
         lanes = [lane for lane in (self._counting, self._others) if any(n not in self._there for n in lane.metrics)]
         if lanes:
@@ -136,11 +137,12 @@ class MetricsBeside:
         self._check()
 
     def compute(self) -> dict[str, float]:
-        """The values so far, over all ranks; counting starts anew. What has seen no batch has no value."""
+        """The values so far, over all ranks; counting starts anew. Where there was no batch, there are none."""
         found: dict[str, float] = {}
-        for name, metric in self._whole().items():
-            if not metric._update_count and not _ranks_meet():
-                continue
+        metrics = self._whole()
+        if self._empty and not _ranks_meet():
+            return found
+        for name, metric in metrics.items():
             metric.to(_where_ranks_meet(self._device))
             try:
                 found |= _numbers(f"{self._prefix}{name}", metric.compute())
@@ -163,8 +165,10 @@ class MetricsBeside:
 
     def state_dict(self) -> dict[str, Any]:
         """The counts so far."""
-        items = self._whole().items()
-        return {name: {"state": metric.state_dict(), "updates": metric._update_count} for name, metric in items}
+        return {
+            name: {"state": metric.state_dict(), "updates": [part._update_count for part in _parts(metric)]}
+            for name, metric in self._whole().items()
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on counting from there."""
@@ -172,7 +176,10 @@ class MetricsBeside:
         for name, metric in self._whole().items():
             if name in state:
                 metric.load_state_dict(state[name]["state"])
-                metric._update_count = int(state[name]["updates"])
+                saved = state[name]["updates"]  # a number in older checkpoints, which knew nothing of parts
+                for part, updates in zip(_parts(metric), saved if isinstance(saved, list) else [saved], strict=False):
+                    part._update_count = updates
+                    self._empty = self._empty and not updates
                 metric.to(self._device if self._is_only_there(name) else _CPU)
 
     def close(self) -> None:
@@ -279,6 +286,11 @@ def named(metrics: Metrics) -> dict[str, Metric]:
         if not isinstance(metric, Metric):
             raise InputError(f"metrics: {name} is {_said(metric)}; expected a torchmetrics Metric")
     return dict(metrics)
+
+
+def _parts(metric: Metric) -> list[Metric]:
+    """The metric itself, and those in it: some only wrap others."""
+    return [part for part in metric.modules() if isinstance(part, Metric)]
 
 
 def _said(found: Any) -> str:
