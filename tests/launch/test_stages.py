@@ -10,7 +10,7 @@ import pytest
 
 from fulltilt.launch.command import parse
 from fulltilt.launch.observe import observe
-from fulltilt.launch.stages import Stages, Timed, read
+from fulltilt.launch.stages import LEAST_APART, MOST_APART, Stages, Timed, apart, read
 from fulltilt.launch.transforms import names
 
 IMAGES = str(Path(__file__).parent / "scripts" / "images.py")
@@ -99,3 +99,26 @@ def test_transforms_are_found_in_wrapped_datasets() -> None:
             self.dataset = dataset
 
     assert names(Subset(Data())) == ("Flip", "crop")
+
+
+@pytest.mark.parametrize(("switches", "batch_ms", "expected"), [
+    (3, 0.01, MOST_APART),  # tensors that lie in memory
+    (3, 0.3, 9),
+    (320, 160.0, LEAST_APART),  # images that are read, decoded and changed
+])  # fmt: skip
+def test_timing_batches_costs_the_loop_half_a_percent(switches: int, batch_ms: float, expected: int) -> None:
+    assert apart(switches, round(batch_ms * 1e6)) == expected
+
+
+def test_in_a_worker_every_batch_is_timed_and_elsewhere_the_first_of_several(tmp_path: Path) -> None:
+    stages = Stages(tmp_path)
+    timed = []
+    for _ in range(3 * MOST_APART):
+        timed.append(not stages.skips())
+        if timed[-1]:
+            stages.begin("0", 4)
+            stages.end()
+    assert timed[0]
+    assert sum(timed) == 3
+    stages.in_worker = True
+    assert not any(stages.skips() for _ in range(10))

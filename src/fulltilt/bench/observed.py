@@ -15,10 +15,13 @@ from fulltilt.launch.inside import Process
 from fulltilt.launch.job import Job
 
 STEPS_MS = (1.0, 10.0, 100.0)
-BATCH = 32
+BATCH = 16
 WIDTH = 64
 BLOCK_SECONDS = 0.5
 """A block has as many steps as fit, and at least four."""
+SHORT_BLOCK_SECONDS = 1.5
+"""Of short steps: nearly a run by default, from its first steps, all of which are watched, to the 200th of these."""
+SHORT_SECONDS = 3e-3
 WARM_UP_SECONDS = 0.2
 """Before each block: the interpreter adapts its code to functions that were put in or taken out."""
 MOST_STEPS = 2000
@@ -58,9 +61,10 @@ class Loop:
         self._size(step_ms)
 
     def _size(self, step_ms: float) -> None:
-        """As many layers as a step of one millisecond needs, then as much work beside them as is asked for."""
-        self._take(2)
-        for layers in range(2, 40):
+        """As many layers as a step of one millisecond needs, then as much work beside them as is asked for. A host that
+        launches slowly takes longer with none."""
+        self._take(0)
+        for layers in range(40):
             self._take(layers)
             if self.run(20) >= 0.9e-3:
                 break
@@ -100,13 +104,15 @@ class Loop:
 def compare(loop: Loop, watching: Callable[[bool], None], pairs: int) -> dict[str, list[float]]:
     """Seconds per step of blocks without and with watching, each pair in the other order than the one before."""
     step_seconds = loop.run(3)
-    steps = max(4, min(MOST_STEPS - 2, int(BLOCK_SECONDS / step_seconds)))
+    block_seconds = SHORT_BLOCK_SECONDS if step_seconds < SHORT_SECONDS else BLOCK_SECONDS
+    steps = max(4, min(MOST_STEPS - 2, int(block_seconds / step_seconds)))
     warm_up = max(2, min(MOST_STEPS - 2, int(WARM_UP_SECONDS / step_seconds)))
     found: dict[str, list[float]] = {"plain": [], "watched": []}
     for pair in range(pairs):
         for watched in (bool(pair % 2), not pair % 2):
             watching(watched)
             loop.run(warm_up)
+            watching(watched)  # a block begins as a run does
             found["watched" if watched else "plain"].append(loop.run(steps))
     watching(False)
     return found
@@ -137,6 +143,7 @@ def main(device: str, pairs: int) -> None:
                 watch.dozing.wake(watch)
             watch.records.clear()
             watch.look_at = 0
+            watch.dozing.begin_anew()
             if wanted != on:
                 (patching.put_all_in if wanted else patching.take_all_out)()
                 on = wanted
