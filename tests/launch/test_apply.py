@@ -115,7 +115,7 @@ AS_IS = {"num_workers": 0}
 @pytest.mark.parametrize(
     "settings",
     [
-        {"loader.num_workers": 2, "loader.keep_memory": True, "loader.sharing": "file_system"},
+        {"loader.num_workers": 2, "loader.keep_memory": True},
         {"loader.num_workers": 3, "loader.prefetch_factor": 4, "loader.persistent_workers": True},
         {"loader.num_workers": 1, "loader.ahead": True},
         {"loader.pin_memory": True, "copy.non_blocking": True, "tf32": True, "cudnn_benchmark": True},
@@ -235,26 +235,6 @@ def test_a_loop_that_is_broken_off_lets_the_next_one_begin() -> None:
         return counts
 
     assert elsewhere(work) == [3, 8, 2]
-
-
-class Shared(Dataset[Any]):
-    """Each sample: whether its worker shares memory by name."""
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> bool:
-        return torch.multiprocessing.get_sharing_strategy() == "file_system"
-
-
-def test_only_the_loaders_workers_share_by_name() -> None:
-    def work() -> Any:
-        install({"loader.sharing": "file_system"}, [])
-        before = torch.multiprocessing.get_sharing_strategy()
-        found = [bool(sample) for sample in DataLoader(Shared(), batch_size=None, num_workers=1)]
-        return before, found, torch.multiprocessing.get_sharing_strategy()
-
-    assert elsewhere(work) == ("file_descriptor", [True] * 8, "file_descriptor")
 
 
 def test_workers_that_live_on_are_told_to_end_at_exit() -> None:

@@ -40,11 +40,11 @@ FINDINGS = (
 def test_by_gain_and_within_the_level() -> None:
     found = candidates(FINDINGS, observed(), cores=8, level="numeric")
     assert [list(one.settings) for one in found] == [
-        ["autocast"], ["loader.num_workers", "loader.persistent_workers", "loader.keep_memory", "loader.sharing"], ["tf32"],
+        ["autocast"], ["loader.num_workers", "loader.persistent_workers", "loader.keep_memory"], ["tf32"],
     ]  # fmt: skip
     exact = candidates(FINDINGS, observed(), cores=8, level="exact")
     assert [one.settings for one in exact] == [
-        {"loader.num_workers": 4, "loader.persistent_workers": True, "loader.keep_memory": True, "loader.sharing": "file_system"},
+        {"loader.num_workers": 4, "loader.persistent_workers": True, "loader.keep_memory": True},
     ]  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def test_workers_that_are_enough_may_still_keep_their_memory() -> None:
     found = candidates((finding({"fused": True}, 0.1, "numeric"),), observed(workers=4), cores=4, level="numeric")
     assert [one.settings for one in found] == [
         {"fused": True},
-        {"loader.keep_memory": True, "loader.sharing": "file_system"},
+        {"loader.keep_memory": True},
     ]
 
 
@@ -95,12 +95,10 @@ def test_a_loop_that_waits_is_tried_with_workers_whatever_was_foretold() -> None
 
     found = candidates((), seen(0.6, 0), cores=4, level="exact")
     assert found[0].settings == {
-        "loader.num_workers": 4, "loader.persistent_workers": True, "loader.keep_memory": True, "loader.sharing": "file_system",
+        "loader.num_workers": 4, "loader.persistent_workers": True, "loader.keep_memory": True,
     }  # fmt: skip
     more = candidates((finding({"loader.num_workers": 1}, 0.1),), seen(0.6, 0), cores=4, level="exact")
-    assert more[0].settings == {"loader.num_workers": 3, "loader.keep_memory": True, "loader.sharing": "file_system"}, (
-        "the cores, while training waits"
-    )
+    assert more[0].settings == {"loader.num_workers": 3, "loader.keep_memory": True}, "the cores, while training waits"
     assert candidates((), seen(0.6, 4), cores=4, level="exact") == ()
     assert candidates((), seen(0.01, 0), cores=4, level="exact") == ()
 

@@ -147,26 +147,6 @@ def _making(original: Callable[..., None], wanted: Mapping[str, Any], ours: Any,
 
 
 @contextmanager
-def _sharing(strategy: str | None) -> Iterator[None]:
-    """How workers that are started within share the memory of their batches; everybody else does as before.
-
-    By torch's own choice a worker keeps a file handle for each tensor of a batch, and the training process asks it for
-    them, one after the other: some six messages each, which a worker that is busy answers between two samples. With
-    sixteen of them that is 40 ms for a batch of two tensors, whatever the number of workers. By name, nobody is asked.
-    """
-    from torch import multiprocessing as sharing
-
-    before = sharing.get_sharing_strategy()
-    if strategy is None or strategy not in sharing.get_all_sharing_strategies():
-        strategy = before
-    sharing.set_sharing_strategy(strategy)
-    try:
-        yield
-    finally:
-        sharing.set_sharing_strategy(before)
-
-
-@contextmanager
 def _many_workers_are_meant(ours: bool) -> Iterator[None]:
     """Where they wait more than they work, more of them than cores are no mistake; torch warns of them."""
     with warnings.catch_warnings():
@@ -202,8 +182,7 @@ def _iterating(original: Callable[..., Any], wanted: Mapping[str, Any], ours: An
             elif self._iterator is not None:
                 _draw_seed(self)
             made.state = now
-        quiet = _many_workers_are_meant(made.more)
-        with quiet, _sharing(wanted.get("sharing")), _seed_undrawn(self, made.kept and made.began):
+        with _many_workers_are_meant(made.more), _seed_undrawn(self, made.kept and made.began):
             made.began = True
             iterator = batches.iterator(self, original)
         if made.keeps:

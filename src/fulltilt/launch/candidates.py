@@ -21,7 +21,6 @@ _WAITS = 0.05
 """Share of the step in which the loop waits for a batch."""
 _LEAST_EPOCH_STEPS = 16
 """An epoch of fewer steps learns something else; a batch is not made that large."""
-_SHARED = {"loader.sharing": "file_system"}
 _LADDER = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 _WORDS: dict[str, Callable[[Any], str]] = {
@@ -29,7 +28,6 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "loader.prefetch_factor": lambda value: f"{value} batches ahead per worker",
     "loader.persistent_workers": lambda value: "workers live on" if value else "workers end with the epoch",
     "loader.keep_memory": lambda _: "workers keep memory",
-    "loader.sharing": lambda _: "batches shared by name",
     "loader.pin_memory": lambda value: "pinned batches" if value else "batches not pinned",
     "loader.ahead": lambda _: "batches on the device ahead",
     "loader.resident": lambda _: "tensors cut directly",
@@ -176,7 +174,7 @@ def _riders(observation: Observation, taken: Mapping[str, Any], level: Level, co
     workers = int(taken.get("loader.num_workers", 0 if loader is None else loader.num_workers))
     found: list[dict[str, Any]] = []
     if loader is not None and not loader.in_memory and 0 < workers <= loader.num_workers:
-        found.append({"loader.keep_memory": True, **_SHARED})
+        found.append({"loader.keep_memory": True})
     if training.device == "cpu":
         # A team of threads waits for its slowest: one whose core a worker needs holds up all.
         threads = max(1, cores - workers)
@@ -214,5 +212,4 @@ def _with_workers_for_all(
         waits, total = waited(observation)
         wanted = math.ceil(cores * waits / total) if total > 0 else 0
     settings = {**candidate.settings, "loader.num_workers": max(int(workers), wanted), "loader.keep_memory": True}
-    settings |= _SHARED
     return Candidate(title=describe(settings), settings=settings, gain=candidate.gain)

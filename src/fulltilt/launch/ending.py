@@ -13,8 +13,6 @@ from contextlib import contextmanager, suppress
 import psutil
 
 TERM_SECONDS = 3.0
-LEFT_TO_THEMSELVES = frozenset({"torch_shm_manager"})
-"""Removes shared memory that killed processes leave, and then ends: killed before, it would stay."""
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
@@ -58,13 +56,7 @@ def _members(session: int) -> list[psutil.Process]:
     with suppress(psutil.Error):
         for process in psutil.Process(session).children(recursive=True):
             found[process.pid] = process
-    return [process for process in found.values() if _name(process) not in LEFT_TO_THEMSELVES]
-
-
-def _name(process: psutil.Process) -> str:
-    with suppress(psutil.Error):
-        return process.name()
-    return ""
+    return list(found.values())
 
 
 def _lives(process: psutil.Process) -> bool:

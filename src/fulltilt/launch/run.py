@@ -16,7 +16,6 @@ import psutil
 
 from fulltilt.launch import job as jobs
 from fulltilt.launch.command import Command
-from fulltilt.launch.ending import LEFT_TO_THEMSELVES
 from fulltilt.launch.observe import environment
 from fulltilt.measure.observation import Observation, read
 
@@ -91,8 +90,7 @@ def _kill_tree(process: subprocess.Popen[bytes]) -> None:
         tree = psutil.Process(process.pid)
         for one in [*tree.children(recursive=True), tree]:
             with suppress(psutil.Error):
-                if one.name() not in LEFT_TO_THEMSELVES:
-                    one.kill()
+                one.kill()
 
 
 def _seen(out: Path) -> Observation | None:

@@ -34,11 +34,6 @@ SETTINGS: dict[str, Kind] = {
         says="memory that samples were made in is kept for the next ones, not given back to the system",
         by_hand="MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=268435456 python train.py",
     ),
-    "loader.sharing": Kind(
-        level="exact",
-        says="how workers share their batches: by name, nobody has to ask a busy worker for a file handle",
-        by_hand='torch.multiprocessing.set_sharing_strategy("{value}")',
-    ),
     "loader.pin_memory": Kind(
         level="exact", says="batches in pinned memory", by_hand="DataLoader(…, pin_memory={value})"
     ),
