@@ -39,6 +39,18 @@ def test_the_loader_alone(workers: int, least: float, most: float) -> None:
     assert seen.exit_status == 0
 
 
+def test_the_loader_alone_behind_the_steps_of_the_same_run() -> None:
+    seen = observe(
+        parse([PLAIN, "--seconds", "0.02", "--workers", "2", "--epochs", "9"]), loader_too=True, max_steps=12
+    )
+    (train,) = (loader for loader in seen.loaders if loader.role == "train")
+    assert 8 <= len(seen.steps) <= 12
+    assert seen.alone_seconds > 2
+    assert train.samples_per_second is not None
+    assert 40 < train.samples_per_second < 110, "two workers, 20 ms for each sample"
+    assert seen.seconds > seen.alone_seconds
+
+
 def test_a_script_without_a_loader_has_none_to_measure() -> None:
     script = str(Path(PLAIN).with_name("small.py"))
     seen = observe(parse([script, "trains", "20"]), mode="loader")

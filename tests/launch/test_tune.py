@@ -100,6 +100,20 @@ def test_workers_are_found_verified_and_planned() -> None:
     assert len({one["seed"] for one in compared}) == 1
 
 
+def test_a_loader_that_was_measured_with_the_script_as_it_is_is_not_measured_again() -> None:
+    class Both(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            (seen,) = super().observe(command, **options)
+            rate = 400.0 if options.get("loader_too") else None
+            return (replace(seen, loaders=tuple(replace(one, samples_per_second=rate) for one in seen.loaders)),)
+
+    script = Both()
+    found = tuned(script, "exact")
+    assert isinstance(found, Tuned)
+    assert found.diagnosis.limits.loader == 400.0
+    assert not [one for one in script.asked if one.get("mode") == "loader"]
+
+
 def test_a_limit_below_what_was_reached_is_taken_again() -> None:
     """The machine was busy with something else until the trials began."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -133,6 +134,8 @@ class Process:
     def enough(self, why: str) -> NoReturn:
         """Write, and leave the script."""
         self.watch.ended = why
+        if self.job.loader_too and not self.watch.written:
+            self.measure_loader()
         self.write()
         self.told += 1
         if self.told > INSISTENCE:
@@ -141,15 +144,22 @@ class Process:
 
     def loader_alone(self) -> NoReturn:
         """The first step has shown which loader trains; what follows is that loader's alone."""
+        self.measure_loader()
+        if self.watch.alone_seconds is None:
+            self.watch.notes.append("the script trains without a DataLoader: there is no loader to measure alone")
+        self.enough("steps")
+
+    def measure_loader(self) -> None:
         from fulltilt.launch.alone import samples_per_second
 
-        seen = next((seen for seen in self.watch.loaders.values() if seen.role == "train"), None)
+        watch = self.watch
+        seen = next((seen for seen in watch.loaders.values() if seen.role == "train"), None)
         if seen is None:
-            self.watch.notes.append("the script trains without a DataLoader: there is no loader to measure alone")
-        else:
-            with self.watch.unseen():
-                seen.samples_per_second = samples_per_second(seen, seen.following, seen.begin)
-        self.enough("steps")
+            return
+        began = time.monotonic()
+        with watch.unseen():
+            seen.samples_per_second = samples_per_second(seen, seen.following, seen.begin)
+        watch.alone_seconds = time.monotonic() - began
 
     def write(self) -> None:
         """Once, and only where there is something to say."""

@@ -24,6 +24,8 @@ class Job:
     max_seconds: float = 120.0
     full: bool = False
     """Watch until the script ends."""
+    loader_too: bool = False
+    """Behind the last step, measure the loader alone, which mode "loader" starts the script once more for."""
     seed: int | None = None
     tie_draws: bool = False
     """Random draws of a sample depend on the sample alone, not on the worker that loads it."""

@@ -55,6 +55,7 @@ def observe_all(
     max_steps: int = 200,
     max_seconds: float = 120.0,
     full: bool = False,
+    loader_too: bool = False,
     seed: int | None = None,
     tie_draws: bool = False,
     shield: bool = True,
@@ -65,8 +66,8 @@ def observe_all(
     """Run the command until enough was seen of it; an observation for each rank, rank 0's first.
 
     `max_seconds` counts from the first step; `deadline_seconds`, where given, from the command's start, and ends one
-    that never trains. With `echo` the script's output is the terminal's; else its last lines are in the notes where
-    it failed.
+    that never trains. With `loader_too` the training loader is measured alone, behind the last step. With `echo` the
+    script's output is the terminal's; else its last lines are in the notes where it failed.
     """
     if mode not in get_args(Mode):
         raise InputError(f"a script is observed in one of the modes {', '.join(get_args(Mode))}, found {mode!r}")
@@ -81,6 +82,7 @@ def observe_all(
             max_steps=max_steps,
             max_seconds=max_seconds,
             full=full,
+            loader_too=loader_too,
             seed=seed,
             tie_draws=tie_draws,
             shield=str(Path(scratch) / "shield") if shield else None,

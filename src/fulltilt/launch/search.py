@@ -96,9 +96,9 @@ class _Search:
     def against(self, settings: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[float, float]:
         return self.history.gain(_key(settings), _key(other))
 
-    def has_time(self, *, beyond: float = 0.0) -> bool:
-        """For one more trial, which takes so many seconds more than others, and for the last question after it."""
-        enough = self.has_time_for(1 + (_KEPT_BACK if self.trials else 0), beyond=beyond)
+    def has_time(self) -> bool:
+        """For one more trial, and for the last question after it."""
+        enough = self.has_time_for(1 + (_KEPT_BACK if self.trials else 0))
         self.complete = self.complete and enough
         return enough
 
@@ -280,8 +280,12 @@ def _halves(group: Sequence[Candidate]) -> list[list[Candidate]]:
 def _grown(state: _Search, candidates: Sequence[Candidate], best: Settings, compile_seconds: float) -> Settings:
     """One by one, on top of what was kept."""
     for candidate in sorted(candidates, key=lambda one: one.gain, reverse=True):
-        first = candidate.compiles and state.compiling is None
-        if not state.has_time(beyond=compile_seconds if first else 0.0):
+        if candidate.compiles and state.compiling is None:
+            # What is slow to try, but was foretold, rather than a last look at what is known by then.
+            if not state.has_time_for(1, beyond=compile_seconds):
+                state.complete = False
+                continue
+        elif not state.has_time():
             continue
         tried = {**best, **candidate.settings}
         if state.beats(tried, best, title=candidate.title):

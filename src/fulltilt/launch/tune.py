@@ -41,8 +41,8 @@ _TRIAL_SECONDS = 6.0
 _TRIAL_STEPS = (45, 1500)
 _COMPILE_SECONDS = 20.0
 """Steps after the first may compile, too: the first one is not counted."""
-_FIRST_COMPILE_SECONDS = 45.0
-"""That first one, of a model that was never compiled before; less than that again later."""
+_FIRST_COMPILE_SECONDS = 30.0
+"""That first one at the least, of a model that was never compiled before; less than that again later."""
 _VERIFY_STEPS = (12, 40)
 _VERIFY_SECONDS = 6.0
 _VERIFY_SHARE = 0.45
@@ -128,7 +128,7 @@ class Tuner:
         began = self.clock()
         least, most = _AS_IS_SECONDS
         span = min(max(self.seconds * _AS_IS_SHARE, least), most)
-        ranks = self.observe(self.command, max_seconds=span, deadline_seconds=self.seconds / 2)
+        ranks = self.observe(self.command, max_seconds=span, deadline_seconds=self.seconds / 2, loader_too=True)
         seen = ranks[0]
         if seen.ended in ("failed", "killed"):
             return NotTuned(reason="it ends with an error")
@@ -136,6 +136,7 @@ class Tuner:
             return NotTuned(reason=f"{len(seen.steps) or 'no'} training steps could be watched")
         self.step_seconds = median(step.seconds for step in seen.steps)
         watched = math.fsum(step.seconds for step in seen.steps) + math.fsum(seen.outside.values())
+        watched += seen.alone_seconds
         self.start_seconds = max(0.5, self.clock() - began - watched)
         return ranks
 
@@ -144,7 +145,8 @@ class Tuner:
         replay = loader = None
         if any(one.role != "eval" for one in seen.loaders):
             replay = self._limit({})
-            loader = self._run(mode="loader", max_seconds=_LIMIT_SECONDS)
+            alone = any(one.samples_per_second is not None for one in seen.loaders)
+            loader = seen if alone else self._run(mode="loader", max_seconds=_LIMIT_SECONDS)
         return diagnose(seen, replay=replay, loader=loader, ranks=ranks if len(ranks) > 1 else ())
 
     def _limit(self, settings: Mapping[str, Any]) -> Observation:

@@ -122,6 +122,8 @@ class Watch:
         """Whether the model is on a GPU is not known yet."""
         self.look_at = 0
         """The step whose end is the next to be asked whether watching is over."""
+        self.alone_seconds: float | None = None
+        """How long the loader was measured alone."""
         self.stop_at: int | None = None
         self.ended: str | None = None
         self.written = False

@@ -197,6 +197,8 @@ class Observation:
     steps: tuple[Step, ...] = ()
     """After those that warm up."""
     warm_up_seconds: float | None = None
+    alone_seconds: float = 0.0
+    """How long the loader was measured alone, behind the last step."""
     first_losses: tuple[float, ...] = ()
     """Of all steps from the very first on, those that warm up too: what is compared between two runs."""
     first_inputs: tuple[tuple[float, float], ...] = ()
