@@ -19,7 +19,7 @@ from tests.decode.video.support import make, sequential
 from fulltilt.augment import GPUAugmentation
 from fulltilt.decode.video import Video, open_video
 from fulltilt.errors import DecodeError, InputError
-from fulltilt.feed import VideoClips, feed, open_videos
+from fulltilt.feed import VideoClips, clip_knowledge, feed, open_videos
 
 
 @pytest.fixture(scope="module")
@@ -294,6 +294,8 @@ def test_what_one_thread_knows_of_a_file_others_need_not_read(folder, monkeypatc
 
 def test_what_is_known_of_files_is_kept_within_limits(tmp_path, monkeypatch):
     monkeypatch.setattr(open_videos, "KNOWN_FRAMES", 50)
+    monkeypatch.setattr(clip_knowledge, "KNOWN_FRAMES", 50)
+    monkeypatch.setattr(clip_knowledge, "LOG_BYTES", -1)  # what others have found would be known, too
     paths = [str(make(tmp_path / f"v{number}", count=20)) for number in range(4)]
     opened = []
 

@@ -26,6 +26,7 @@ dataset_feed.py  the feed of a map-style data set      loader_feed.py  the feed 
 clips.py      clips of videos as a source              clip_feed.py    the feed of them, where a GPU decodes, too
   clip_entries.py  which videos and segments, labels     clip_side.py  its share of them
   open_videos.py   videos kept open                      clip_batch.py batches made in two places
+  clip_knowledge.py what is known of them, for all workers
   splits.py   decoders, and threads of each              sharing.py    workers and GPU, by the loop's rate
 """
 

@@ -29,7 +29,8 @@ from fulltilt.decode.video.device import DeviceVideo
 from fulltilt.decode.video.priority import give_way
 from fulltilt.errors import DecodeError, InputError
 from fulltilt.feed.clip_entries import SUFFIXES, Entry, Segment, entries_of
-from fulltilt.feed.open_videos import Knowledge, OpenVideos
+from fulltilt.feed.clip_knowledge import Knowledge
+from fulltilt.feed.open_videos import OpenVideos
 from fulltilt.feed.order import random_words
 
 log = logging.getLogger(__name__)
@@ -165,6 +166,7 @@ class VideoClips:
     def of(self, entries: Sequence[int], *, jitter: bool | None = None) -> VideoClips:
         """The same clips of some of the videos; `jitter`, unless it is None, in place of this one's."""
         part = copy.copy(self)
+        part.knowledge = self.knowledge
         part.entries = [self.entries[number] for number in entries]
         part._told = torch.zeros(len(part.entries), dtype=torch.bool).share_memory_()  # type: ignore[no-untyped-call]
         part._frames = torch.zeros_like(self._frames).share_memory_()  # type: ignore[no-untyped-call]
@@ -176,7 +178,7 @@ class VideoClips:
         if threads == self.threads:
             return self
         like = copy.copy(self)
-        like.threads = threads
+        like.threads, like.knowledge = threads, self.knowledge
         return like
 
     @property

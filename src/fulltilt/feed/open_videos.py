@@ -9,35 +9,10 @@ from typing import Generic, TypeVar
 
 from fulltilt.decode.video.device import DeviceVideo
 from fulltilt.decode.video.reader import Known, Video
+from fulltilt.feed.clip_knowledge import KNOWN_FRAMES, Knowledge, Stamp
 from fulltilt.machine.decision import Decision
 
 Opened = TypeVar("Opened", Video, DeviceVideo)
-Stamp = tuple[int, int]
-KNOWN_FRAMES = 1_000_000
-"""Of all files of which is kept what is known of them: their times are what takes memory, about 40 bytes each."""
-
-
-class Knowledge:
-    """What is known of files, for all threads of a process: one of them reads a file's packets, the others need not.
-
-    Without a lock, which a process that is forked meanwhile might find locked for ever: single steps of a dict.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[str, tuple[Stamp, Known]] = {}
-        self._frames = 0
-
-    def of(self, path: str, stamp: Stamp) -> Known | None:
-        at, known = self._found.get(path, (None, None))
-        return known if at == stamp else None
-
-    def add(self, path: str, stamp: Stamp, known: Known) -> None:
-        if self._frames > KNOWN_FRAMES:  # who goes through so many files meets few of them again soon
-            self._found.clear()
-            self._frames = 0
-        if path not in self._found:
-            self._frames += known.index.count
-        self._found[path] = (stamp, known)
 
 
 class OpenVideos(Generic[Opened]):
