@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fulltilt.assist.agenda import Agenda
 from fulltilt.assist.expiry import Expiry
+from fulltilt.assist.future import TaskFuture
 from fulltilt.assist.policy import Priority, admit, may_replace, policy_of, priority_of, retry_seconds
-from fulltilt.assist.tasks import TaskFuture
 from fulltilt.errors import InputError, TaskError
 
 HIGH, NORMAL, LOW = Priority

@@ -3,10 +3,10 @@
 assisted.py   CPUAssistedTraining                       processor.py   AsyncDataProcessor
   registry.py   tasks by name: metrics.py, features.py    handover.py    tensors out of the GPU without a wait
 pool.py       all of it together                        policy.py      what is decided (pure)
-  tasks.py      a task and its future                     queue.py       bounded, with priorities
-  workers.py    threads, replaced when they die           agenda.py      deadlines and retries
-  expiry.py     results that nobody comes for             processes.py   for tasks that hold the interpreter lock
-                                                        placing.py     ... seen by a trial
+  tasks.py      a task                                    future.py      its result, some time
+  queue.py      bounded, with priorities                  workers.py     threads, replaced when they die
+  agenda.py     deadlines and retries                     expiry.py      results that nobody comes for
+processes.py  for tasks that hold the interpreter lock  placing.py     ... seen by a trial
 beside.py     torchmetrics beside the step              balance.py     on the CPU or on the GPU (pure)
   gather.py     batches before they are counted (pure)    lanes.py       threads that count them
                                                           tables.py      masks counted from a table of their scores
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fulltilt.assist.assisted import CPUAssistedTraining as CPUAssistedTraining
     from fulltilt.assist.features import extract_features as extract_features
+    from fulltilt.assist.future import TaskFuture as TaskFuture
     from fulltilt.assist.policy import Priority as Priority
     from fulltilt.assist.processor import AsyncDataProcessor as AsyncDataProcessor
-    from fulltilt.assist.tasks import TaskFuture as TaskFuture
 
 __all__ = ["AsyncDataProcessor", "CPUAssistedTraining", "Priority", "TaskFuture", "extract_features"]
 
@@ -29,7 +29,7 @@ _HOMES = {
     "AsyncDataProcessor": "processor",
     "CPUAssistedTraining": "assisted",
     "Priority": "policy",
-    "TaskFuture": "tasks",
+    "TaskFuture": "future",
     "extract_features": "features",
 }
 

@@ -11,13 +11,14 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal
 
+from fulltilt.assist.future import TaskFuture
 from fulltilt.assist.handover import Handover
 from fulltilt.assist.placing import Place, place, placed, probe
 from fulltilt.assist.policy import Priority, WhenFull, policy_of, priority_of
 from fulltilt.assist.pool import EXIT_SECONDS, Pool, PoolStats
 from fulltilt.assist.processes import Processes, packed
 from fulltilt.assist.registry import Registry, named_function
-from fulltilt.assist.tasks import Task, TaskFuture
+from fulltilt.assist.tasks import Task
 from fulltilt.errors import InputError
 from fulltilt.machine.budget import core_budget
 from fulltilt.machine.cores import read_cores

@@ -6,7 +6,7 @@ from collections import deque
 from threading import Lock
 from weakref import ref
 
-from fulltilt.assist.tasks import TaskFuture
+from fulltilt.assist.future import TaskFuture
 
 _TIDY_FROM = 4096
 """Futures below which those already gone are left on the list."""

@@ -19,9 +19,9 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from fulltilt.assist.assisted import CPUAssistedTraining
+from fulltilt.assist.future import TaskFuture
 from fulltilt.assist.gather import Pair
 from fulltilt.assist.tables import Counting, Rule
-from fulltilt.assist.tasks import TaskFuture
 from fulltilt.errors import InputError
 
 AHEAD = 4

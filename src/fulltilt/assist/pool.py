@@ -20,9 +20,10 @@ from functools import partial
 
 from fulltilt.assist.agenda import Clock
 from fulltilt.assist.expiry import Expiry
+from fulltilt.assist.future import TaskFuture
 from fulltilt.assist.policy import Priority, WhenFull, retry_seconds
 from fulltilt.assist.queue import TaskQueue
-from fulltilt.assist.tasks import Task, TaskFuture
+from fulltilt.assist.tasks import Task
 from fulltilt.assist.workers import Crew, Worker
 from fulltilt.errors import InputError, TaskError
 

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any
 
 from fulltilt.assist.assisted import Auto, CPUAssistedTraining, at_least_one, workers_for
+from fulltilt.assist.future import TaskFuture
 from fulltilt.assist.pool import PoolStats
-from fulltilt.assist.tasks import TaskFuture
 
 log = logging.getLogger("fulltilt.assist")
 
