@@ -272,7 +272,7 @@ def test_whatever_happens_every_future_is_done_after_close(seed, monkeypatch):
     for thread in submitters:
         thread.join(30)
         assert not thread.is_alive()
-    assert [future for future in futures if not future.done()] == []
+    until(lambda: all(future.done() for future in futures))  # a worker may just have taken one when it was closed
     stats = assist.stats()
     assert (sum(stats.waiting.values()), stats.postponed) == (0, 0)
 
