@@ -1,11 +1,13 @@
 """The package as a whole: its public surface, and how light it is to import."""
 
+import pickle
 import subprocess
 import sys
 
 import pytest
 
 import fulltilt
+from fulltilt import errors
 
 PUBLIC = {
     "AsyncDataProcessor",
@@ -62,3 +64,19 @@ def test_help_is_light_and_quick():
 def test_python_dash_m_is_the_command():
     done = subprocess.run([sys.executable, "-m", "fulltilt", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"fulltilt {fulltilt.__version__}"
+
+
+def test_every_error_goes_from_process_to_process_with_what_it_carries():
+    carried = [
+        errors.TaskError("failed", task="metrics"),
+        errors.TaskTimeoutError("late", task="metrics"),
+        errors.LossError("NaN", step=3, epoch=1, batch=2),
+        errors.DecodeError("cut off", problem="truncated"),
+        errors.RecordingError("no number", line=7),
+        errors.UnavailableError("no GPU"),
+    ]
+    for error in carried:
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+        assert vars(again) == vars(error)

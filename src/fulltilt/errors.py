@@ -20,7 +20,7 @@ A message names what happened, the value found, what is allowed, and what to do 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 DecodeProblem = Literal["empty", "truncated", "not-an-image", "unsupported", "corrupt"]
 
@@ -29,6 +29,17 @@ class FulltiltError(Exception):
     """Base of all errors raised on purpose."""
 
     exit_status = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """From process to process with what it carries: some are made with keywords, which pickle can't know of."""
+        return _same_error, (type(self), self.args, dict(vars(self)))
+
+
+def _same_error(kind: type[FulltiltError], args: tuple[Any, ...], carried: dict[str, Any]) -> FulltiltError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    vars(error).update(carried)
+    return error
 
 
 class InputError(FulltiltError, ValueError):

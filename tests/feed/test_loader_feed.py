@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections import defaultdict, namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 from itertools import islice
 from pathlib import Path
 
@@ -544,6 +544,16 @@ def test_structures_keep_their_kind():
     counted = map_tensors(lambda tensor: tensor + 1, defaultdict(list, a=torch.ones(1)))
     assert counted["a"].tolist() == [2.0]
     assert counted["new"] == []
+    output = map_tensors(lambda tensor: tensor + 1, Output(logits=torch.ones(1)))
+    assert isinstance(output, Output)
+    assert output["logits"].tolist() == [2.0]
+
+
+class Output(OrderedDict):
+    """As model libraries make them."""
+
+    def update(self, *args, **kwargs):
+        raise TypeError("you cannot use ``update`` on an Output")
 
 
 def test_another_s_state_is_not_taken():

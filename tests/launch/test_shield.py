@@ -87,6 +87,10 @@ def test_changes(folder: Path) -> None:
     assert "changed" in other
     assert "old.txt" in other
     assert changes(before, before) == ()
+    after = state([folder])
+    (folder / ".git").mkdir()
+    (folder / ".git" / "index").write_text("of who commits meanwhile")
+    assert changes(after, state([folder])) == ()
 
 
 def test_which_paths_are_covered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,8 @@ def map_parts(kind: type[Part], change: Callable[[Part], Any], batch: Any) -> An
         changed = {key: map_parts(kind, change, part) for key, part in batch.items()}
         if isinstance(batch, MutableMapping):  # a copy keeps what a constructor would have to be told: a default, say
             like = copy.copy(batch)
-            like.update(changed)
+            for key, part in changed.items():  # `update` is what output classes of model libraries refuse
+                like[key] = part
             return like
         return type(batch)(changed)  # type: ignore[call-arg]
     return batch

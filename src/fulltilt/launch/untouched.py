@@ -9,6 +9,8 @@ from pathlib import Path
 MOST_FILES = 20_000
 """A folder with more (a data set lies in it) is compared up to there."""
 SHOWN = 3
+NOT_THE_SCRIPTS = frozenset({".git", ".hg", ".svn"})
+"""Who commits while a script is tried has not been disturbed by it."""
 
 State = dict[str, tuple[int, int]]
 
@@ -17,7 +19,8 @@ def state(folders: Iterable[Path]) -> State:
     """Each file's size and time of writing."""
     found: State = {}
     for folder in folders:
-        for where, _, names in os.walk(folder):
+        for where, inner, names in os.walk(folder):
+            inner[:] = [name for name in inner if name not in NOT_THE_SCRIPTS]
             for name in names:
                 path = os.path.join(where, name)
                 try:
