@@ -212,3 +212,33 @@ def test_waits_that_no_method_says_have_their_line(tmp_path: Path) -> None:
     assert heard == {"mask", "unique", "nonzero", "select"}
     assert all(abs(sync.count / len(seen.steps) - 1) < 0.6 for sync in found.values())
     assert found["mask"].seconds > 0  # it comes first, and waits for the forward
+
+
+SHORT = """
+import torch
+from torch import nn
+
+model = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+features = torch.randn(32, 64, device="cuda")
+for _ in range(100_000):
+    loss = model(features).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    loss.item()  # the wait
+"""
+
+
+def test_short_steps_are_watched_in_bursts_on_both_clocks(tmp_path: Path) -> None:
+    script = tmp_path / "short.py"
+    script.write_text(SHORT)
+    seen = observe(command(script))
+    assert seen.exit_status == 0, seen.notes
+    assert any("were watched, in bursts" in note for note in seen.notes), seen.notes
+    clocked = [step for step in seen.steps if step.gpu_seconds is not None]
+    assert len(clocked) > 0.9 * len(seen.steps)
+    host = sum(step.seconds for step in clocked)
+    assert sum(step.gpu_seconds or 0.0 for step in clocked) == pytest.approx(host, rel=0.1)
+    (wait,) = [sync for sync in seen.syncs if sync.place is not None and sync.place.text.endswith("# the wait")]
+    assert wait.count == pytest.approx(len(seen.steps), rel=0.1)

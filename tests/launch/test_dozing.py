@@ -132,6 +132,13 @@ def test_an_optimizer_that_is_done_with_does_not_keep_it_asleep(loop: Loop) -> N
     assert any(loop.run(8 * FIRST, step_ms=1, optimizer=object()))
 
 
+def test_compiled_code_is_not_compiled_again_for_it(capfd: pytest.CaptureFixture[str]) -> None:
+    script = Path(__file__).parent / "scripts" / "compiled.py"
+    seen = observe(parse([str(script), "150"]), echo=True, max_steps=1000)
+    assert capfd.readouterr().out == "wrapped 1\nin place 1\nfunction 1\n"
+    assert any("were watched, in bursts" in note for note in seen.notes), seen.notes
+
+
 SCRIPT = """
 import torch
 from torch import nn

@@ -66,7 +66,7 @@ class Loop:
         self._take(0)
         for layers in range(40):
             self._take(layers)
-            if self.run(20) >= 0.9e-3:
+            if min(self.run(20) for _ in range(3)) >= 0.9e-3:  # a busy machine makes no step longer
                 break
         base = self.run(20) * 1e3
         wanted = step_ms - base

@@ -1,10 +1,13 @@
 """A compiled model, a compiled step, and one compiled in place: watched, none may break or be compiled again."""
 
+import sys
+
 import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 torch.set_num_threads(1)
+STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 6
 
 
 class Model(nn.Module):
@@ -27,7 +30,7 @@ for how in ("wrapped", "in place", "function"):
     else:
         called = torch.compile(lambda batch, model=model: model(batch).square().mean(), backend=counter, fullgraph=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for _ in range(6):
+    for _ in range(STEPS):
         optimizer.zero_grad()
         called(torch.randn(8, 4)).mean().backward()
         optimizer.step()
