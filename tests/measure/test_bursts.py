@@ -7,12 +7,12 @@ import pytest
 from fulltilt.measure.bursts import BURST, MOST_SHARE, ONE_OF, STEP_COST_NS, Bursts, one_of
 
 
-@pytest.mark.parametrize(("step_ms", "expected"), [(0.0, 16), (0.1, 16), (1.0, 8), (4.0, 2), (8.0, 1), (100.0, 1)])
+@pytest.mark.parametrize(("step_ms", "expected"), [(0.0, 16), (0.1, 16), (1.0, 15), (4.0, 4), (8.0, 2), (15.0, 1)])
 def test_the_shorter_the_steps_the_fewer_are_watched(step_ms: float, expected: int) -> None:
     assert one_of(step_ms * 1e6) == expected
 
 
-@pytest.mark.parametrize("step_ms", [0.6, 1.0, 1.7, 3.0, 7.9])
+@pytest.mark.parametrize("step_ms", [1.0, 1.7, 3.0, 7.9, 12.0])
 def test_watching_takes_its_share_of_the_time_and_no_more(step_ms: float) -> None:
     bursts = Bursts()
     passed = sum(bursts.away(step_ms * 1e6) for _ in range(2000))

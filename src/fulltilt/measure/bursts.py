@@ -13,8 +13,8 @@ FIRST = 64
 """Steps that are watched one after the other, however short: they tell what a step is."""
 BURST = 8
 """Steps that are watched before others are passed by again."""
-STEP_COST_NS = 80_000
-"""What watching a step costs on the host, at most: calls of Python between those of torch, which crowd its caches."""
+STEP_COST_NS = 150_000
+"""What watching a step costs a host that is busy launching, at most: calls of Python between those of torch."""
 MOST_SHARE = 0.01
 """Of the time, for watching."""
 ONE_OF = 16
