@@ -147,7 +147,7 @@ def test_where_there_are_no_engines(paths):
 
 def test_two_crews_at_once(paths):
     crew = Crew(paths, device=None)
-    there, here = beside(paths, crew, 0.2)
+    there, here = beside(paths, crew, 1.0)  # the others give way: on a busy machine little is left to them
     crew.close()
     assert there.frames > 0
     assert here.frames > 0

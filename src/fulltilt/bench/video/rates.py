@@ -43,6 +43,9 @@ class Counted:
 class Crew:
     """Decoders in threads of this process; all open before any is timed."""
 
+    gives_way = False
+    """They leave the cores to others that want them."""
+
     def __init__(
         self,
         paths: Iterable[Path],
@@ -90,6 +93,8 @@ class Crew:
         def work(video: Any) -> None:
             nonlocal total
             try:
+                if self.gives_way:
+                    give_way()
                 ask = self._asker(video)
                 ask(range(min(CHUNK, len(video))))
                 ready.wait()
@@ -189,8 +194,8 @@ def beside(
 
 
 def _other(pipe: Any, paths: list[str], seconds: float, threads: int) -> None:
-    give_way()
     crew = Crew([Path(path) for path in paths], device=None, threads=threads)
+    crew.gives_way = True
 
     def begin() -> float:
         pipe.send("ready")

@@ -9,7 +9,7 @@ _NICE = 10
 
 
 def give_way() -> None:
-    """This process, behind others where cores are short.
+    """This thread, and those that it starts later, behind others where cores are short.
 
     A thread of the trainer that loses its core while it holds the interpreter lock keeps all others of it waiting, and
     with them the engines that they feed.
