@@ -220,14 +220,14 @@ for step in range(12):
 
 def test_a_dataset_that_fails_when_it_is_looked_at_does_not_fail_the_script(tmp_path: Path) -> None:
     code = """
+import sys
 class Odd(torch.utils.data.Dataset):
     def __init__(self):
         self.kept = self
-        self.watched = False
     def __getattr__(self, name):
         raise AttributeError(name) if name.startswith("__") else KeyError(name)
     def __len__(self):
-        if self.watched:
+        if "fulltilt" in sys._getframe(1).f_code.co_filename:
             raise OSError("the file is closed")
         return 40
     def __getitem__(self, index):
@@ -235,9 +235,9 @@ class Odd(torch.utils.data.Dataset):
 odd = Odd()
 for batch in DataLoader(odd, batch_size=4):
     train(batch)
-odd.watched = True
 """
     seen = seen_of(code, tmp_path)
+    assert seen.steps
     assert any("OSError: the file is closed" in note for note in seen.notes)
 
 
@@ -279,3 +279,37 @@ for epoch in range(3):
     seen = seen_of(code, tmp_path)
     by_number = {step.number: step.samples for step in seen.steps}
     assert [by_number[number] for number in range(5, 15)] == 2 * [16, 8, 8, 8, 0]
+
+
+MADE_ANEW = """
+import gc, os, weakref, psutil
+from torch.utils.data import Dataset
+class Rows(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return torch.full((4,), float(index))
+alive = []
+children = psutil.Process().children
+for epoch in range(4):
+    loader = DataLoader(Rows(), batch_size=4, num_workers=1)
+    alive.append(weakref.ref(loader.dataset))
+    for place, batch in enumerate(loader):
+        train(batch)
+        if place == 5:
+            break
+gc.collect()
+del loader, batch
+print("data sets", sum(one() is not None for one in alive), "workers", len(children()))
+assert sum(one() is not None for one in alive) == 0, alive
+assert not children(), children()
+for batch in DataLoader(Rows(), batch_size=4):
+    train(batch)
+"""
+
+
+def test_a_loader_made_anew_each_epoch_is_one_and_is_let_go_of(tmp_path: Path) -> None:
+    seen = seen_of(MADE_ANEW, tmp_path)
+    anew, inline = seen.loaders
+    assert (anew.made, anew.starts, anew.role, anew.num_workers) == (4, 4, "train", 1)
+    assert (inline.made, inline.samples, inline.role) == (1, 64, "train")

@@ -17,8 +17,11 @@ class Loader:
         return 6
 
 
+LOADER = Loader()
+
+
 def shelf() -> tuple[Replay, LoaderSeen]:
-    replay, seen = Replay(), LoaderSeen(0, Loader(), None)
+    replay, seen = Replay(), LoaderSeen(0, LOADER, None)
     for place in range(4):
         batch = {"image": torch.full((2, 3), float(place)), "meta": [Pair(torch.tensor(place), "name")]}
         replay.following(seen, place, lambda batch=batch: batch)
@@ -88,5 +91,7 @@ def test_a_loader_with_one_iterator_for_all_epochs_goes_on() -> None:
             return iter(range(6))
 
     replay, seen = shelf()
-    seen.role, seen.loader = "train", Endless()
+    loader = Endless()
+    seen.made_anew(loader)
+    seen.role = "train"
     assert "image" in replay.following(seen, 600, Loader)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from fulltilt.launch.batches import samples
 from fulltilt.launch.replay import length
-from fulltilt.launch.watch import LoaderSeen
 
 SECONDS = 3.0
 MOST_SECONDS = 8.0
@@ -16,31 +15,35 @@ MOST_SECONDS = 8.0
 DRAIN_SECONDS = 2.0
 
 
-def samples_per_second(seen: LoaderSeen, following: Callable[[], Any], begin: Callable[[], Iterator[Any]]) -> float:
-    """Goes on where the script's loop stands, and begins new epochs with `begin`.
+def samples_per_second(loader: Any, iterator: Iterator[Any] | None) -> float | None:
+    """Goes on where the script's loop stands, with `iterator`, and begins new epochs. None where it gives nothing more.
 
     Batches that lay ready are drained first. Workers that begin an epoch give their first batches all at once, after
     their start: those are left out on both sides, unless an epoch has hardly any others.
     """
-    loader = seen.loader
     workers = int(loader.num_workers)
     ready = workers * int(loader.prefetch_factor or 0)
     short = length(loader) <= 2 * workers
-    iterator = _drained(following, begin, 0 if short else ready)
+    iterator = _drained(loader, iter(loader) if iterator is None else iterator, 0 if short else ready)
     count, spent, batches = 0, 0.0, 0
     skip = 0
+    fresh = False
     began = time.perf_counter()
     while True:
         at = time.perf_counter()
         try:
             batch = next(iterator)
         except StopIteration:
-            iterator = begin()
+            if fresh:  # an epoch without a batch: a generator that can be gone through once, say
+                return count / spent if spent > 0 else None
+            iterator = iter(loader)
+            fresh = True
             skip = 0 if short else workers
             if short:
                 spent += time.perf_counter() - at
             continue
         now = time.perf_counter()
+        fresh = False
         if skip:
             skip -= 1
         else:
@@ -52,8 +55,7 @@ def samples_per_second(seen: LoaderSeen, following: Callable[[], Any], begin: Ca
             return count / spent
 
 
-def _drained(following: Callable[[], Any], begin: Callable[[], Iterator[Any]], ready: int) -> Iterator[Any]:
-    iterator: Iterator[Any] = _Calls(following)
+def _drained(loader: Any, iterator: Iterator[Any], ready: int) -> Iterator[Any]:
     began = time.perf_counter()
     for _ in range(ready):
         if time.perf_counter() - began > DRAIN_SECONDS:
@@ -61,18 +63,5 @@ def _drained(following: Callable[[], Any], begin: Callable[[], Iterator[Any]], r
         try:
             next(iterator)
         except StopIteration:
-            iterator = begin()
+            iterator = iter(loader)
     return iterator
-
-
-class _Calls:
-    """An iterator of a function that raises StopIteration; unlike `iter`, it can be asked again."""
-
-    def __init__(self, following: Callable[[], Any]) -> None:
-        self._following = following
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        return self._following()

@@ -153,12 +153,12 @@ class Process:
         from fulltilt.launch.alone import samples_per_second
 
         watch = self.watch
-        seen = next((seen for seen in watch.loaders.values() if seen.role == "train"), None)
-        if seen is None:
+        seen = next((seen for seen in watch.loaders if seen.role == "train"), None)
+        if seen is None or seen.loader is None:
             return
         began = time.monotonic()
         with watch.unseen():
-            seen.samples_per_second = samples_per_second(seen, seen.following, seen.begin)
+            seen.samples_per_second = samples_per_second(seen.loader, seen.iterator)
         watch.alone_seconds = time.monotonic() - began
 
     def write(self) -> None:

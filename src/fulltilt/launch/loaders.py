@@ -13,6 +13,7 @@ from fulltilt.launch.patching import put
 from fulltilt.launch.places import spot
 from fulltilt.launch.stages import Stages
 from fulltilt.launch.watch import LoaderSeen, Watch
+from fulltilt.measure.observation import Loader
 from fulltilt.measure.timeline import DATA_WAIT, EPOCH_START
 
 NUMBER = "FULLTILT_LOADER"
@@ -37,7 +38,6 @@ def install(watch: Watch, stages: Stages) -> None:
         if get_ident() not in (watch.thread, watch.sleeper):
             return began(self)
         seen = loader_seen(watch, self)
-        seen.begin = functools.partial(began, self)
         watch.cut()
         if watch.replay is not None and watch.replay.ready(seen):
             return Watched(watch, seen, watch.replay.epoch(seen), 0)
@@ -58,6 +58,9 @@ def install(watch: Watch, stages: Stages) -> None:
         if isinstance(iterator, _BaseDataLoaderIter):
             stages.queues[id(getattr(iterator, "_worker_result_queue", None))] = str(seen.number)
             iterator.__dict__["_fulltilt_seen"] = [seen, spent_ns, 0]
+            if iterator is not self._iterator:
+                iterator.__dict__["_fulltilt_held"] = self  # for as long as the loop: `for batch in DataLoader(…)`
+            seen.begun(iterator)
             return iterator
         return Watched(watch, seen, iterator, spent_ns)
 
@@ -76,17 +79,35 @@ def install(watch: Watch, stages: Stages) -> None:
 
 
 def loader_seen(watch: Watch, loader: Any) -> LoaderSeen:
-    key = id(loader)
-    seen = watch.loaders.get(key)
+    seen = watch.by_loader.get(loader)
+    if seen is not None:
+        return seen
+    made = watch.made.get(loader)
+    facts = _facts(watch, loader, made)
+    gone = (one for one in watch.loaders if one.loader is None and made is not None)
+    seen = next((one for one in gone if one.made is made and one.facts == facts), None)
     if seen is None:
-        seen = watch.loaders[key] = LoaderSeen(len(watch.loaders), loader, watch.made.get(loader))
+        seen = LoaderSeen(len(watch.loaders), loader, made, facts)
+        watch.loaders.append(seen)
+    else:
+        seen.made_anew(loader)
+    watch.by_loader[loader] = seen
     return seen
+
+
+def _facts(watch: Watch, loader: Any, made: Any) -> Loader | None:
+    from fulltilt.launch.seen import described
+
+    try:
+        return described(loader, made)
+    except Exception as error:  # a data set's own code is asked, and the script must not fail for us
+        watch.notes.append(f"a loader could not be described: {type(error).__name__}: {error}")
+        return None
 
 
 def timed_next(watch: Watch, mark: list[Any], following: Any) -> Any:
     """One `next` of a loader; `mark`: whose it is, what its epoch's start took (None after it), batches given."""
     seen, start_ns, given = mark
-    seen.following = following
     timeline = watch.timeline
     timeline.cut_for(DATA_WAIT if start_ns is None else EPOCH_START)
     if timeline.evaluating or watch.span_samples:
@@ -131,6 +152,7 @@ class Watched:
 
     def __init__(self, watch: Watch, seen: LoaderSeen, iterator: Iterator[Any], start_ns: int) -> None:
         self._watch = watch
+        self._loader = seen.loader  # lives as long as the loop
         self._iterator = iterator
         self._mark = [seen, start_ns, 0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from statistics import median
@@ -11,7 +12,7 @@ from typing import Any
 
 from fulltilt.launch import stages
 from fulltilt.launch.apply_augment import moved_by
-from fulltilt.launch.places import place
+from fulltilt.launch.places import Spot, place
 from fulltilt.launch.transforms import datasets, names
 from fulltilt.launch.waits import STEPS
 from fulltilt.launch.watch import LoaderSeen, Watch, is_compiled, rank_and_world
@@ -64,7 +65,7 @@ def observation(watch: Watch) -> Observation:
         warm_up_seconds=(kept[0].began_ns - began_ns) / 1e9 if kept else None,
         outside={PHASES[phase]: spent / 1e9 for phase, spent in enumerate(outside) if spent},
         attributed=1 - (inside[OTHER] + outside[OTHER]) / total if total else None,
-        loaders=tuple(_loader(seen, Path(job.out)) for seen in watch.loaders.values()),
+        loaders=tuple(_loader(seen, seen.facts, Path(job.out)) for seen in watch.loaders if seen.facts is not None),
         syncs=tuple(
             Sync(place=place(at), kind=kind, count=count, seconds=spent / 1e9)
             for (at, kind), (count, spent) in watch.syncs.items()
@@ -125,10 +126,10 @@ def _step(number: int, record: Record, began_ns: int) -> Step:
     )
 
 
-def _loader(seen: LoaderSeen, out: Path) -> Loader:
+def described(loader: Any, made: Spot | None) -> Loader:
+    """What is known of a loader before it is watched."""
     from torch.utils.data import TensorDataset
 
-    loader = seen.loader
     dataset = loader.dataset
     try:
         length: int | None = len(dataset)
@@ -136,28 +137,36 @@ def _loader(seen: LoaderSeen, out: Path) -> Loader:
         length = None
     *_, inner = datasets(dataset)
     chain = moved_by(loader)
-    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
-    parts = stages.read(out, str(seen.number))
-    making = math.fsum(part.seconds for part in parts) * (size or 1)
     return Loader(
-        role=seen.role,  # type: ignore[arg-type]
-        place=place(seen.made),
+        role="unknown",
+        place=place(made),
         dataset=type(inner).__name__,
         samples=length,
-        batch_size=size,
+        batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
         num_workers=loader.num_workers,
         prefetch_factor=loader.prefetch_factor,
         persistent_workers=bool(loader.persistent_workers),
         pin_memory=bool(loader.pin_memory),
-        batch_bytes=seen.batch_bytes,
-        starts=seen.starts,
-        start_seconds=start_seconds(seen.waits_ns, live_on=bool(loader.persistent_workers), making=making),
-        samples_per_second=seen.samples_per_second,
+        batch_bytes=None,
         in_memory=isinstance(inner, TensorDataset),
-        stages=parts,
         transforms=names(dataset),
         movable=() if chain is None else chain.names,
         augmentation=None if chain is None else chain.by_hand(),
+    )
+
+
+def _loader(seen: LoaderSeen, facts: Loader, out: Path) -> Loader:
+    parts = stages.read(out, str(seen.number))
+    making = math.fsum(part.seconds for part in parts) * (facts.batch_size or 1)
+    return replace(
+        facts,
+        role=seen.role,  # type: ignore[arg-type]
+        made=seen.times_made,
+        batch_bytes=seen.batch_bytes,
+        starts=seen.starts,
+        start_seconds=start_seconds(seen.waits_ns, live_on=facts.persistent_workers, making=making),
+        samples_per_second=seen.samples_per_second,
+        stages=parts,
     )
 
 

@@ -6,15 +6,16 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from fulltilt.launch.agreement import agreement
 from fulltilt.launch.dozing import Dozing
 from fulltilt.launch.job import Job
 from fulltilt.launch.places import Spot
+from fulltilt.measure.observation import Loader
 from fulltilt.measure.stable import LEAST_SECONDS, is_stable
 from fulltilt.measure.timeline import Record, Timeline
 
@@ -39,22 +40,55 @@ class Enough(SystemExit):
 
 
 class LoaderSeen:
-    """A DataLoader of the script."""
+    """A DataLoader of the script, or several: one that is made anew, in the same line, takes the place of the last.
 
-    def __init__(self, number: int, loader: Any, made: Spot | None) -> None:
+    Neither it nor its iterator is held: with a loader lives its data set, with an iterator that was broken off live its
+    workers, and a script that makes them anew each epoch counts on their end.
+    """
+
+    def __init__(self, number: int, loader: Any, made: Spot | None, facts: Loader | None = None) -> None:
         self.number = number
-        self.loader = loader
+        self._loader = _weak(loader)
+        self._iterator: Callable[[], Any] = _nobody
         self.made = made
+        """Where."""
+        self.times_made = 1
+        self.facts = facts
+        """What is known of it from the first; None where it could not be found out."""
         self.role = "unknown"
         self.batch_bytes: int | None = None
-        self.following: Any = None
-        """Gives its next batch, unwatched; where the script's loop stands."""
-        self.begin: Any = None
-        """Begins an epoch, unwatched."""
         self.starts = 0
         self.waits_ns: list[int] = []
         """For the first batch of each epoch."""
         self.samples_per_second: float | None = None
+
+    @property
+    def loader(self) -> Any:
+        """None once the script has let go of it."""
+        return self._loader()
+
+    @property
+    def iterator(self) -> Any:
+        """The one that was begun last; None once the script has let go of it."""
+        return self._iterator()
+
+    def made_anew(self, loader: Any) -> None:
+        self._loader = _weak(loader)
+        self.times_made += 1
+
+    def begun(self, iterator: Any) -> None:
+        self._iterator = _weak(iterator)
+
+
+def _weak(value: Any) -> Callable[[], Any]:
+    try:
+        return ref(value)
+    except TypeError:  # a list, say, that is no loader of torch's
+        return lambda: value
+
+
+def _nobody() -> None:
+    return None
 
 
 class Watch:
@@ -82,7 +116,8 @@ class Watch:
         self.left_out = 0
         self._clear_model()
         self._clear_end()
-        self.loaders: dict[int, LoaderSeen] = {}
+        self.loaders: list[LoaderSeen] = []
+        self.by_loader: WeakKeyDictionary[Any, LoaderSeen] = WeakKeyDictionary()
         self.last_loader: LoaderSeen | None = None
         self.syncs: dict[tuple[Spot | None, str], list[int]] = {}
         self.copies: dict[tuple[Spot | None, bool], list[int]] = {}
@@ -234,8 +269,9 @@ class Watch:
     @property
     def buffered(self) -> int:
         """Batches that workers may have had ready before the first step: how fast those were had says little."""
-        seen = next((one for one in self.loaders.values() if one.role == "train"), None)
-        return 0 if seen is None else (seen.loader.num_workers or 0) * (seen.loader.prefetch_factor or 0)
+        seen = next((one for one in self.loaders if one.role == "train"), None)
+        facts = None if seen is None else seen.facts
+        return 0 if facts is None else facts.num_workers * (facts.prefetch_factor or 0)
 
     @property
     def steps(self) -> int:

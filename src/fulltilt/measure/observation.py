@@ -113,6 +113,8 @@ class Loader:
     pin_memory: bool
     batch_bytes: int | None
     stages: tuple[Stage, ...] = ()
+    made: int = 1
+    """How many were made there, one after the other: a loader that is made anew for each epoch counts as one."""
     starts: int = 0
     """How often its workers were started."""
     start_seconds: float | None = None

@@ -45,20 +45,25 @@ def _restarted(figures: Figures) -> list[Finding]:
     within = min(saved, figures.start)
     between = figures.whole - figures.step - min(saved - within, figures.outside.get("epoch start", 0.0))
     file, edit = edits.loader_edit(loader.place, {"persistent_workers": True})
+    anew = loader.made > 1  # then workers can't live on, whatever the loader is told
     return [
         Finding(
             cause="restarted-workers",
-            title="The loader's workers are started again for each epoch",
+            title="The loader is made anew for each epoch, and its workers with it"
+            if anew
+            else "The loader's workers are started again for each epoch",
             evidence=(
                 f"each epoch's first batch is waited for {words.seconds(loader.start_seconds)}; "
                 f"an epoch has {figures.epoch_steps:.0f} steps of {words.seconds(figures.step)}",
                 f"{loader.num_workers} workers were started {loader.starts} times while watching",
             ),
             gain=figures.gain(step=figures.step - within, outside=between),
-            fix="DataLoader(…, persistent_workers=True)",
+            fix="Make it once, before the loop over epochs: DataLoader(…, persistent_workers=True)"
+            if anew
+            else "DataLoader(…, persistent_workers=True)",
             place=loader.place,
-            diff=edits.edited(figures.read_source, file, edit),
-            settings={"loader.persistent_workers": True},
+            diff=None if anew else edits.edited(figures.read_source, file, edit),
+            settings={} if anew else {"loader.persistent_workers": True},
             seconds=saved,
         )
     ]
