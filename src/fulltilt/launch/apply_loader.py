@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fulltilt.launch import apply_batches
+from fulltilt.launch.changed import dataset_state
 
 Note = Callable[[str], None]
 
@@ -217,18 +218,3 @@ def _seed_undrawn(loader: Any, holds: bool) -> Iterator[None]:
     yield
     if state is not None:
         generator.set_state(state)
-
-
-def dataset_state(dataset: Any, depth: int = 3) -> tuple[Any, ...]:
-    """What a script can change on a data set between two epochs: attributes, those of its transforms included."""
-    values: list[Any] = []
-    for name, value in sorted(getattr(dataset, "__dict__", {}).items()):
-        if isinstance(value, str | int | float | bool | type(None)):
-            values.append((name, value))
-        elif isinstance(value, list | tuple) and len(value) <= 32:
-            values.append((name, id(value), tuple(dataset_state(part, depth - 1) for part in value if depth > 0)))
-        elif isinstance(value, Sized):
-            values.append((name, id(value), len(value)))
-        else:
-            values.append((name, id(value), dataset_state(value, depth - 1) if depth > 0 else ()))
-    return tuple(values)
