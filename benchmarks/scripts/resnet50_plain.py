@@ -39,7 +39,7 @@ def main():
     )
     model = torchvision.models.resnet50(num_classes=len(data.classes)).to(device)
     criterion = nn.CrossEntropyLoss()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9, weight_decay=1e-4)
 
     step, began = 0, time.time()
     model.train()

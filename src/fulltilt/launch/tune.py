@@ -8,6 +8,7 @@ out: what could not be verified is not applied.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +18,15 @@ from typing import Any
 
 from fulltilt.diagnose import diagnose
 from fulltilt.diagnose.finding import Diagnosis, Level, LossCurves, Outcome, Trial
-from fulltilt.launch import verify_semantic
 from fulltilt.launch.candidates import Candidate, candidates, level_of, neighbours
 from fulltilt.launch.command import Command
+from fulltilt.launch.judge import Judge, has_room
 from fulltilt.launch.pairs import compare
 from fulltilt.launch.plan import Key, Plan
 from fulltilt.launch.rate import Rate, rate_of, training_loader
 from fulltilt.launch.search import LEAST_GAIN, Found, Settings, search
 from fulltilt.launch.settings import SETTINGS
-from fulltilt.launch.verify import LEAST_STEPS, Verdict, fallbacks, is_same, roundings, verdict
-from fulltilt.launch.verify_semantic import Run
+from fulltilt.launch.verify import LEAST_STEPS, Verdict, fallbacks
 from fulltilt.measure.observation import Observation
 
 Observe = Callable[..., tuple[Observation, ...]]
@@ -47,7 +47,6 @@ _VERIFY_STEPS = (12, 40)
 _VERIFY_SECONDS = 6.0
 _VERIFY_SHARE = 0.45
 """Of what is left of the time, verification is given no more in advance: on a slow machine something is to be tried."""
-_SEED = 20_000_003
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +83,9 @@ class Tuner:
     step_seconds: float = 0.0
     start_seconds: float = 0.0
     """From the command's start to its first step."""
+    judge: Judge = field(init=False)
     verify_seconds: float = 0.0
-    """Kept back for the comparison of losses."""
-    known_runs: dict[str, Run] = field(default_factory=dict)
+    """Kept back for it."""
 
     def tune(self) -> Tuned | NotTuned:
         began = self.clock()
@@ -131,13 +130,23 @@ class Tuner:
         ranks = self.observe(self.command, max_seconds=span, deadline_seconds=self.seconds / 2, loader_too=True)
         seen = ranks[0]
         if seen.ended in ("failed", "killed"):
-            return NotTuned(reason="it ends with an error")
+            status = seen.exit_status or 0
+            return NotTuned(
+                reason=f"it ends by signal {-status}" if status < 0 else f"it ends with exit status {status}"
+            )
+        if seen.ended == "time" and not seen.steps:
+            return NotTuned(reason=f"it took no step within {self.seconds / 2:g} s, half of the time (--max-seconds)")
         if len(seen.steps) < LEAST_STEPS:
             return NotTuned(reason=f"{len(seen.steps) or 'no'} training steps could be watched")
         self.step_seconds = median(step.seconds for step in seen.steps)
         watched = math.fsum(step.seconds for step in seen.steps) + math.fsum(seen.outside.values())
         watched += seen.alone_seconds
         self.start_seconds = max(0.5, self.clock() - began - watched)
+        least, most = _VERIFY_STEPS
+        steps = min(max(round(_VERIFY_SECONDS / self.step_seconds), least), most)
+        room = len(ranks) == 1 and has_room(seen, self.cores)
+        run = functools.partial(self._run, max_steps=steps, max_seconds=3 * _VERIFY_SECONDS)
+        self.judge = Judge(run, steps=steps, side_by_side=room)
         return ranks
 
     def _diagnosed(self, ranks: tuple[Observation, ...]) -> Diagnosis:
@@ -178,39 +187,12 @@ class Tuner:
     # losses
 
     def _verify_seconds(self, chosen: Sequence[Candidate]) -> float:
-        """Before and after; for numeric settings a third run; after, the model may have to be compiled."""
-        numeric = any(level_of(one.settings) != "exact" for one in chosen)
+        """Of all its runs; in those after, the model may have to be compiled."""
+        exact = all(level_of(one.settings) == "exact" for one in chosen)
         steps = min(_VERIFY_SECONDS, _VERIFY_STEPS[1] * self.step_seconds)
-        needed = (3 if numeric else 2) * (self.start_seconds + steps)
+        needed = self.judge.runs(exact=exact) * (self.start_seconds + steps)
         needed += _COMPILE_SECONDS if any(one.compiles for one in chosen) else 0.0
         return min(needed, _VERIFY_SHARE * max(self.until - self.clock(), 0.0))
-
-    def _losses(self, settings: Mapping[str, Any], *, again: bool = False) -> tuple[float, ...]:
-        return self._compared(settings, again=again).losses
-
-    def _compared(self, settings: Mapping[str, Any], *, again: bool = False, seed: int = _SEED) -> Run:
-        key = repr((sorted(settings.items()), again, seed))
-        if key not in self.known_runs:
-            least, most = _VERIFY_STEPS
-            steps = min(max(round(_VERIFY_SECONDS / self.step_seconds), least), most)
-            seen = self._run(
-                settings=settings, max_steps=steps, max_seconds=3 * _VERIFY_SECONDS, seed=seed, tie_draws=True
-            )
-            self.known_runs[key] = Run(losses=seen.first_losses[:steps], inputs=seen.first_inputs)
-        return self.known_runs[key]
-
-    def judge(self, settings: Mapping[str, Any]) -> Verdict:
-        """By the rules of verify.py and verify_semantic.py; only the runs that they need."""
-        level = level_of(settings)
-        if level == "semantic":
-            runs = self._compared({}), self._compared(settings), self._compared({}, seed=_SEED + 1)
-            return verify_semantic.verdict(*runs, larger_batch="loader.batch_size" in settings)
-        before, after = self._losses({}), self._losses(settings)
-        if level == "exact":
-            again = () if is_same(before, after) else self._losses({}, again=True)
-            return verdict(level, before, after, again=again)
-        nudged = self._losses({"verify.nudge": roundings(settings)})
-        return verdict(level, before, after, nudged=nudged)
 
     def _verified(self, found: Found, diagnosis: Diagnosis, began: float) -> Tuned:
         trials, rate, settings = list(found.trials), found.rate, found.settings
