@@ -208,3 +208,50 @@ def _line(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.Error:
         return []
+
+
+def test_a_plan_that_can_not_be_kept_is_used_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from importlib import import_module
+
+    from fulltilt.launch import tune
+    from fulltilt.launch.command import parse
+    from fulltilt.launch.plan import Key, Plan
+
+    cli = import_module("fulltilt.cli.run")  # the package has a function of that name
+    key = Key(command=("train.py",), content="", hardware="", versions={})
+    plan = Plan(
+        key=key, level="exact", settings={"loader.num_workers": 2}, before=1.0, after=2.0, limit=None, verified=""
+    )
+    found = tune.Tuned(plan=plan, diagnosis=None, seconds=3.0)  # type: ignore[arg-type]
+    monkeypatch.setattr(tune.Tuner, "tune", lambda _: found)
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "cache").write_text("a file")
+    command, path = parse([str(tmp_path / "train.py")]), tmp_path / "cache" / "plan.toml"
+    assert cli._tuned(command, cli.LevelName.EXACT, path, max_seconds=10.0) == (plan, found)
+    assert "the plan is not kept: can't make the folder" in capsys.readouterr().err
+
+
+def test_ctrl_c_at_a_terminal_is_told_from_others_whatever_standard_input_is() -> None:
+    import fcntl
+    import pty
+    import termios
+
+    ours, theirs = pty.openpty()
+    code = "from fulltilt.launch.run import _at_terminal; print(_at_terminal())"
+
+    def asked(*, terminal: bool) -> str:
+        # The first terminal that a new session has to do with is its own.
+        take = (lambda: fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)) if terminal else None
+        return subprocess.run(
+            [sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
+            start_new_session=True, preexec_fn=take, pass_fds=(theirs,),
+        ).stdout.strip()  # fmt: skip
+
+    try:
+        assert asked(terminal=True) == "True"
+        assert asked(terminal=False) == "False"
+    finally:
+        os.close(ours)
+        os.close(theirs)

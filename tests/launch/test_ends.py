@@ -37,6 +37,19 @@ def echoed(command: Command, capfd: pytest.CaptureFixture[str]) -> tuple[Observa
     return seen, out, err
 
 
+@pytest.mark.parametrize("text", [b"def step(:\n", b"\x7fELF\x00\x01"])
+def test_a_script_that_is_no_python_is_told_as_python_tells_it(
+    text: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "odd.py").write_bytes(text)
+    command = parse([str(tmp_path / "odd.py")])
+    seen, out, err = echoed(command, capfd)
+    alone = plainly(command)
+    assert "SyntaxError" in alone.stderr
+    assert (out, err) == (alone.stdout, alone.stderr)
+    assert (seen.ended, seen.exit_status) == ("failed", 1)
+
+
 def test_a_script_that_fails_shows_its_own_traceback_and_status_and_nothing_else(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

@@ -305,6 +305,9 @@ assert sum(one() is not None for one in alive) == 0, alive
 assert not children(), children()
 for batch in DataLoader(Rows(), batch_size=4):
     train(batch)
+optimizer.zero_grad()
+torch.autograd.backward(model(batch).mean() for _ in range(1))  # torch goes through it once
+assert model[0].weight.grad is not None
 """
 
 

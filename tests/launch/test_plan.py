@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fulltilt.errors import InputError
+from fulltilt.errors import FulltiltError, InputError
 from fulltilt.launch import plan as plans
 from fulltilt.launch.command import parse
 from fulltilt.launch.plan import Key, Plan
@@ -32,6 +32,15 @@ def test_a_plan_comes_back_as_it_was(tmp_path: Path) -> None:
     bare = made(settings={}, before=None, after=None, limit=None, notes=("one", "two"))
     plans.write(bare, path)
     assert plans.read(path) == bare
+    other = made(level="semantic", settings={"loader.batch_size": 4096, "compile": "reduce-overhead", "threads": 1})
+    plans.write(other, path)
+    assert plans.read(path) == other
+
+
+def test_a_folder_that_can_not_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(FulltiltError, match=r"can't make the folder .*cache/plans .*--plan"):
+        plans.write(made(), tmp_path / "cache" / "plans" / "one.toml")
 
 
 @given(st.text(max_size=40), st.text(max_size=40))

@@ -202,3 +202,20 @@ def test_all_phases_add_up_to_the_wall_time(happening: list[tuple[str, int]]) ->
             setattr(timeline, what, True)
     records.append(timeline.rest())
     assert sum(record.step_ns + sum(record.outside_ns) for record in records) == clock()
+
+
+def test_spans_of_a_kind_are_summed_up_so_that_a_long_evaluation_takes_no_memory(
+    timeline: Timeline, clock: Clock
+) -> None:
+    for _ in range(1000):
+        timeline.cut_for(DATA_WAIT)
+        clock.now += 2
+        timeline.leave()
+        timeline.evaluated = True
+        clock.now += 3
+    timeline.cut()
+    clock.now += 4
+    record = timeline.step()
+    assert len(record.spans) <= 3
+    assert record.outside_ns[EVAL] + sum(record.phases_ns) == 5 * 1000 + 4
+    assert record.outside_ns[EVAL] == 5 * 1000

@@ -35,7 +35,8 @@ def compare(
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=100)
-    console.print(table(result, first.name, second.name))
+    names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
+    console.print(table(result, *names))
     for title, causes in (("gone", result.gone), ("new", result.new)):
         for cause in causes:
             console.print(f"  {title:<5} {cause}")

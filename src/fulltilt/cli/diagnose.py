@@ -29,6 +29,8 @@ _LIMIT_SECONDS = 20.0
 _START_SECONDS = 60.0
 """A run for a limit may take that much longer to its first step than the script as it is did."""
 _SIGNAL = 128
+_WORTH_A_WORD = 5
+"""Steps of a script that failed: one that has trained may mean its exit status, and its user waits for a diagnosis."""
 _TORCHRUN = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
     "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
@@ -112,6 +114,8 @@ def examine(
     with recording or nullcontext():
         ranks = observe_all(command, max_steps=max_steps, max_seconds=max_seconds, full=full, echo=True)
     seen = ranks[0]
+    if seen.ended == "failed" and len(seen.steps) >= _WORTH_A_WORD:
+        _say(f"{name} ended by itself with exit status {seen.exit_status}; what fails is not diagnosed")
     leave_with(seen)
     if not seen.steps:
         reason = "; ".join(seen.notes) or "no optimizer took a step"

@@ -64,6 +64,8 @@ def run(
             check_writable(path, option=option)
     if not 10 <= max_seconds <= 86_400:
         raise InputError(f"--max-seconds: expected 10 to 86400, found {max_seconds:g}")
+    if plan_file is not None and not (no_tune or plan_file.is_file()):
+        check_writable(plan_file, option="--plan")
     command = command_of(words or [], processes=nproc_per_node)
     if command is None:
         return
@@ -122,7 +124,7 @@ def _known(command: Command, level: LevelName, path: Path, *, named: bool) -> Pl
     try:
         plan = plans.read(path)
     except InputError as error:
-        _say(f"{error}: looking for a new one")
+        _say(str(error))
         return None
     stale = plan.key.why_not(plans.key_of(command))
     if stale is None and not allowed(level_of(plan.settings), level.value):
@@ -155,8 +157,11 @@ def _tuned(command: Command, level: LevelName, path: Path, *, max_seconds: float
     if isinstance(found, NotTuned):
         _say(f"{found.reason}: the script is run as it is")
         return None, None
-    plans.write(found.plan, path)
-    _say(f"the plan is kept in {path} ({found.seconds:.0f} s)")
+    try:
+        plans.write(found.plan, path)
+        _say(f"the plan is kept in {path} ({found.seconds:.0f} s)")
+    except FulltiltError as error:  # it is used all the same, this once
+        _say(f"the plan is not kept: {error} ({found.seconds:.0f} s)")
     return found.plan, found
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from fulltilt import __version__
 from fulltilt.diagnose.finding import Level
-from fulltilt.errors import InputError
+from fulltilt.errors import FulltiltError, InputError
 from fulltilt.launch.candidates import LEVELS
 from fulltilt.launch.command import Command
 from fulltilt.launch.settings import SETTINGS
@@ -91,7 +91,12 @@ def default_path(command: Command) -> Path:
 
 
 def write(plan: Plan, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FulltiltError(
+            f"can't make the folder {path.parent} ({error.strerror}); name a file with --plan"
+        ) from None
     write_whole(path, to_toml(plan))
 
 
@@ -165,6 +170,8 @@ def _fits(name: str, value: Any) -> bool:
     if name in ("loader.num_workers", "loader.prefetch_factor", "threads"):
         least = 0 if name == "loader.num_workers" else 1
         return isinstance(value, int) and not isinstance(value, bool) and least <= value <= 1024
+    if name == "loader.batch_size":
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 1
     if name == "autocast":
         return value in ("bfloat16", "float16")
     if name == "compile":

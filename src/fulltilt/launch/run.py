@@ -75,9 +75,15 @@ def _signals_for(process: subprocess.Popen[bytes]) -> Iterator[None]:
 def _at_terminal() -> bool:
     """Whether Ctrl-C comes from a terminal, which sends it to all processes in front."""
     try:
-        return os.tcgetpgrp(0) == os.getpgrp()
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)  # standard input may be a file
     except OSError:
         return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
 
 
 def _end_tree(process: subprocess.Popen[bytes]) -> None:

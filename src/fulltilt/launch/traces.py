@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 
 _OURS = str(Path(__file__).parent) + os.sep
@@ -20,9 +21,10 @@ def without_us(error: BaseException | None, known: set[int] | None = None) -> No
         if not at.tb_frame.f_code.co_filename.startswith(_OURS):
             frames.append(at)
         at = at.tb_next
-    for frame, following in zip(frames, [*frames[1:], None], strict=True):
+    for frame, following in pairwise(frames):
         frame.tb_next = following
-    if frames:
+    if frames:  # a syntax error of the script has none
+        frames[-1].tb_next = None
         error.__traceback__ = frames[0]
     without_us(error.__cause__, known)
     without_us(error.__context__, known)

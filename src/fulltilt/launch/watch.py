@@ -212,15 +212,15 @@ class Watch:
         self.timeline.trained = True
         if self.last_loader is not None:
             self.last_loader.role = "train"
+        unscaled, self.unscaled = self.unscaled, None
         if len(self.records) >= MOST_LOSSES:
             return
-        loss: Any = tensors if hasattr(tensors, "detach") else next(iter(tensors), None)
+        # Of a list the first; a generator is torch's to go through.
+        loss: Any = next(iter(tensors), None) if isinstance(tensors, list | tuple) else tensors
         if not hasattr(loss, "detach") or loss.numel() != 1 or (self.gpu is not None and self.gpu.capturing()):
             return
-        if self.unscaled is not None:
-            if self.unscaled[0] is loss:
-                loss = self.unscaled[1]
-            self.unscaled = None
+        if unscaled is not None and unscaled[0] is loss:
+            loss = unscaled[1]
         # It stays where it is, and is read when watching is over. A graph's output is overwritten by its next run;
         # ranks add up their losses in place.
         kept = loss.detach()

@@ -200,7 +200,13 @@ class Timeline:
             self.current = OTHER
         trained = self.trained
         self.evaluating = evaluation = not trained and (self.evaluated or (self.ended and self.evaluating))
-        self._spans.append((span, trained, evaluation))
+        spans = self._spans
+        if spans and spans[-1][1] is trained and spans[-1][2] is evaluation:
+            last = spans[-1][0]  # one sum for spans of a kind: an evaluation may have a million of them
+            for phase, spent in enumerate(span):
+                last[phase] += spent
+        else:
+            spans.append((span, trained, evaluation))
         if evaluation or span[CHECKPOINT] or span[EPOCH_START]:
             self._beside = True
         self.trained = self.evaluated = self.ended = False
