@@ -57,7 +57,7 @@ def measure(
     count: int = 2048,
     steps: int = 400,
     level: str = "numeric",
-    max_seconds: float = 150.0,
+    max_seconds: float = 180.0,
     extra: Sequence[str] = (),
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[ScriptFigures]:

@@ -150,7 +150,7 @@ def scripts(
     count: Annotated[int, typer.Option(help="Photographs to make for each.")] = 2048,
     steps: Annotated[int, typer.Option(help="Steps of the full run.")] = 400,
     level: Annotated[str, typer.Option(help="As fulltilt run's.")] = "numeric",
-    max_seconds: Annotated[float, typer.Option(help="As fulltilt run's.")] = 150.0,
+    max_seconds: Annotated[float, typer.Option(help="As fulltilt run's.")] = 180.0,
     extra: Annotated[str, typer.Option(help="Arguments for the scripts, such as '--batch-size 16'.")] = "",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
@@ -208,7 +208,7 @@ def video(
     *,
     only: Annotated[
         str, typer.Option(help="Parts to run; the others stay as they are in the --json file.")
-    ] = "cpu,nvdec,both,clips,train,long",
+    ] = "cpu,light,nvdec,both,clips,train,long",
     folder: Annotated[Path | None, typer.Option(help="Where videos are put meanwhile.")] = None,
     quick: Annotated[bool, typer.Option(help="A smoke run: a short time for each.")] = False,
     seconds: Annotated[

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-PARTS = ("cpu", "nvdec", "both", "clips", "train", "long")
+PARTS = ("cpu", "light", "nvdec", "both", "clips", "train", "long")
 CPU_AT_LEAST, NVDEC_AT_LEAST, BOTH_AT_LEAST = 3000.0, 2500.0, 5000.0
 """Frames of 720p a second as RGB: in host memory, on the device."""
 TIMES_LOADER = 3.0

@@ -24,7 +24,7 @@ from fulltilt.bench.video.figures import (
     Case,
     VideoBench,
 )
-from fulltilt.bench.video.material import LONG_GOP, Material, make_videos, megabits_per_second
+from fulltilt.bench.video.material import LITTLE_GRAIN, LONG_GOP, Material, make_videos, megabits_per_second
 from fulltilt.bench.video.opencv import Captures, opencv
 from fulltilt.bench.video.rates import Crew, beside
 from fulltilt.bench.video.training import Course, training
@@ -35,7 +35,7 @@ from fulltilt.machine.cores import read_cores
 
 Say = Callable[[str], None]
 NO_GPU = "The targets need an NVIDIA GPU and a machine like it: small videos were decoded on the CPU."
-_THREADS_TRIED = (1, 2, 4)
+_THREADS_TRIED = (1, 2)
 """Of each of the CPU's decoders."""
 _SETTLE, _SETTLE_TRAINING = 12.0, 6.0
 """A feed may look for its balance for so many times as long as it is measured; in training it begins near to it."""
@@ -106,7 +106,15 @@ def measure(
     gpu = torch.cuda.is_available()
     engines = sessions_of(0) if gpu else 1
     chosen = setting(gpu=gpu, cores=read_cores().usable, quick=quick, seconds=seconds, engines=engines)
-    run = {"cpu": _cpu, "nvdec": _nvdec, "both": _both, "clips": _clips, "train": _train, "long": _long}
+    run = {
+        "cpu": _cpu,
+        "light": _light,
+        "nvdec": _nvdec,
+        "both": _both,
+        "clips": _clips,
+        "train": _train,
+        "long": _long,
+    }
     machine = machine_facts({"av": "av", "PyNvVideoCodec": "PyNvVideoCodec"})
     cases: dict[tuple[str, str], Case] = {}
     title = chosen.material.title
@@ -155,6 +163,16 @@ def _cpu(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
     cv2 = opencv()
     if cv2 is not None:
         yield from (_by_opencv(cv2, chosen, paths, say, alone=alone) for alone in (False, True))
+
+
+def _light(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
+    """The CPU's once more, from videos with less in them: what a decoder takes depends on the bits."""
+    material = replace(chosen.material, grain=LITTLE_GRAIN)
+    with tempfile.TemporaryDirectory(prefix="light-", dir=paths[0].parent) as home:
+        lighter = make_videos(Path(home), material)
+        bits = f"{megabits_per_second(lighter[0], material):.1f} Mbit/s"
+        for case in _cpu(chosen, lighter, say):
+            yield replace(case, part="light", key=f"{case.key}_light", title=f"{case.title}, {bits}")
 
 
 def _by_us(chosen: Setting, paths: list[Path], say: Say, quality: Literal["exact", "fast"]) -> Iterator[Case]:
