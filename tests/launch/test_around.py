@@ -30,6 +30,18 @@ def test_memory_is_that_of_the_training_where_there_are_readings_enough(
         assert len(set(found.memory_bytes)) == 1, "what the imports took is not growth"
 
 
+def test_workers_that_start_for_an_epoch_are_no_growth() -> None:
+    around = Around(os.getpid())
+    counts = [3, 3, 1, 3, 3, 3, 1, 3, 2, 3]
+    around._samples = [
+        Sample(t=float(at), process=ProcessSample(pid=1, count=count, ram_used=count * 100 * 2**20))
+        for at, count in enumerate(counts)
+    ]
+    assert set(around.seen(None).memory_bytes) == {300 * 2**20}
+    around._samples = []
+    assert around.seen(None).memory_bytes == ()
+
+
 def test_cores_that_others_keep_busy() -> None:
     around = Around(os.getpid())
     cores = read_cores().usable

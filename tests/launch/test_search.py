@@ -285,3 +285,22 @@ def test_an_uncertain_gain_is_measured_by_turns() -> None:
     )
     assert asked[:3] == [True, False, True]
     assert found.settings == {"fused": True}
+
+
+def test_what_does_not_stand_a_last_look_is_said() -> None:
+    """Faster in its first trial, and never again: the user is told why it is not kept."""
+    rates = iter([120.0, *[100.0] * 20])
+    told: list[str] = []
+    found = search(
+        [Candidate(title="fused optimizer", settings={"fused": True}, gain=0.5)],
+        Rate(value=100.0, noise=0.01),
+        measure=lambda settings: Rate(value=next(rates) if settings else 100.0, noise=0.01),
+        clock=lambda: 0.0,
+        seconds=100.0,
+        trial_seconds=1.0,
+        say=lambda trial: told.append(f"{trial.title}: {trial.reason}"),
+    )
+    assert found.settings == {}
+    assert told[0].endswith("+20 %")
+    assert told[-1].startswith("once more, fused optimizer")
+    assert not found.trials[-1].kept

@@ -76,7 +76,7 @@ class Around:
         gpus = _gpu(late) if on_gpu else []
         trained = [sample for sample in self._samples if since <= sample.t + self._late <= until]
         of_memory = trained if on_gpu or len(trained) >= ENOUGH_READINGS else self._samples
-        memory = [one.process.ram_used for one in of_memory if one.process and one.process.ram_used is not None]
+        memory = _memory(of_memory)
         last = gpus[-1] if gpus else None
         # A hundred steps of a GPU are over in less than a second, and what lies around them leaves it idle.
         used = [gpu.util for gpu in (_gpu(trained) if on_gpu else []) or gpus if gpu.util is not None]
@@ -98,6 +98,17 @@ class Around:
     def _name_of(self, label: str) -> str | None:
         """A GPU's name is in its first reading only."""
         return next((gpu.name for one in self._samples for gpu in one.gpus if gpu.label == label and gpu.name), None)
+
+
+def _memory(samples: list[Sample]) -> list[int]:
+    """Of the command and what it has started, with as many processes as it mostly has.
+
+    Workers that start for an epoch bring the pages that they share with the others: that is no growth.
+    """
+    of_it = [one.process for one in samples if one.process is not None]
+    found = [(one.count, one.ram_used) for one in of_it if one.ram_used is not None]
+    usual = Counter(count for count, _ in found).most_common(1)
+    return [used for count, used in found if count == usual[0][0]]
 
 
 def _others_cores(samples: list[Sample], cores: int) -> float | None:

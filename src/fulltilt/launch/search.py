@@ -127,11 +127,11 @@ class _Search:
         """Try settings against others that were tried; a trial, with its reason."""
         got = self.measured(settings)
         if isinstance(got, str):
-            self._note(title, settings, None, kept=False, reason=got)
+            self.note(title, settings, None, kept=False, reason=got)
             return False
         gain, error = self.by_turns(settings, other, most=_MOST_REPEATS, keep_back=_KEPT_BACK)
         pays = gain >= LEAST_GAIN and gain >= error
-        self._note(title, settings, self.rate(settings), kept=pays, reason=_reason(gain, pays=pays))
+        self.note(title, settings, self.rate(settings), kept=pays, reason=_reason(gain, pays=pays))
         return pays
 
     def by_turns(
@@ -172,15 +172,15 @@ class _Search:
         """
         got = self.measured(part)
         if isinstance(got, str):
-            self._note(title, part, None, kept=False, reason=f"{got}; it stays")
+            self.note(title, part, None, kept=False, reason=f"{got}; it stays")
             return True
         loss, _ = self.by_turns(whole, part, most=1, keep_back=_KEPT_BACK, beside=False)
         missed = loss >= LEAST_GAIN
         reason = f"{_signed(1 / (1 + loss) - 1)}: " + ("it stays" if missed else "not missed, left out")
-        self._note(title, part, got, kept=not missed, reason=reason)
+        self.note(title, part, got, kept=not missed, reason=reason)
         return missed
 
-    def _note(self, title: str, settings: Settings, rate: Rate | None, *, kept: bool, reason: str) -> None:
+    def note(self, title: str, settings: Settings, rate: Rate | None, *, kept: bool, reason: str) -> None:
         trial = Trial(
             title=title,
             settings=settings,
@@ -321,7 +321,11 @@ def _confirmed(state: _Search, best: Settings) -> Settings:
         history.since = len(history.trials) - (history.last == _key(best))
         pairs = _LEAST_PAIRS if gain < _LARGE else 1
         gain, error = state.by_turns(best, {}, most=2 * _MOST_REPEATS, keep_back=0, pairs=pairs)
-    return best if gain >= LEAST_GAIN + error else {}
+    if gain >= LEAST_GAIN + error:
+        return best
+    rate, _ = state.history.beside(_key(best), _key({}))
+    state.note(f"once more, {describe(best)}", best, rate, kept=False, reason=_reason(gain, pays=False))
+    return {}
 
 
 def _title(candidates: Sequence[Candidate]) -> str:

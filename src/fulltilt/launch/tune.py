@@ -131,9 +131,8 @@ class Tuner:
         seen = ranks[0]
         if seen.ended in ("failed", "killed"):
             status = seen.exit_status or 0
-            return NotTuned(
-                reason=f"it ends by signal {-status}" if status < 0 else f"it ends with exit status {status}"
-            )
+            how = f"signal {-status}" if status < 0 else f"exit status {status}"
+            return NotTuned(reason=f"it ends with an error ({how})")
         if seen.ended == "time" and not seen.steps:
             return NotTuned(reason=f"it took no step within {self.seconds / 2:g} s, half of the time (--max-seconds)")
         if len(seen.steps) < LEAST_STEPS:
