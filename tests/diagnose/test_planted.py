@@ -272,6 +272,23 @@ def test_a_gpus_work_is_its_kernels_where_they_were_counted(planted):
     assert Figures(observation=seen, limits=Limits(step=None, loader=None)).gpu_busy == pytest.approx(figures.step)
 
 
+def test_what_launching_costs_is_seen_where_the_gpu_waits(planted):
+    """A slow host: 520 kernels in 19 ms, which the GPU does in 12; and the loader is slower than both."""
+    slow = {"autocast": None, "channels_last": False, "compiled": False, "launches": 520, "kernel_seconds": 0.012}
+    phases = {"data wait": 25, "forward": 8, "backward": 9, "optimizer": 2, "other": 0}
+    found = planted(phases=phases, training=slow, limit=20.0, loader_rate=700.0).diagnose()
+    by_cause = {finding.cause: finding for finding in found.findings}
+    assert "precision" not in by_cause, "half precision would not launch faster"
+    assert by_cause["small-batch"].limit_gain > 0.5
+    assert by_cause["small-batch"].settings == {"compile": True}
+    # The same host time, but the GPU is busy all the while: the queue is full, and launching may be cheap.
+    phases = {"data wait": 0, "forward": 8, "backward": 9, "optimizer": 2, "other": 0}
+    busy = planted(phases=phases, training={**slow, "kernel_seconds": 0.0185}, limit=18.9).diagnose()
+    causes = {finding.cause for finding in busy.findings}
+    assert "precision" in causes
+    assert "small-batch" not in causes
+
+
 def test_a_host_that_runs_ahead_of_its_gpu_makes_no_step_shorter(planted):
     """The last steps are launched long before the GPU has come to them."""
     seen = planted(phases={"forward": 2}).observation()

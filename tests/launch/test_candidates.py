@@ -59,6 +59,16 @@ def test_on_a_gpu_workers_follow_the_faster_step_up_to_the_cores() -> None:
     assert {"cudnn_benchmark", "loader.ahead", "loader.pin_memory"} <= names
 
 
+def test_what_pays_once_launches_no_longer_bind_is_tried_with_the_compiler() -> None:
+    launches = finding({"compile": True}, 1.0, "numeric")
+    for device, level, there in (("cuda:0", "numeric", True), ("cuda:0", "exact", False), ("cpu", "numeric", False)):
+        found = candidates((launches,), observed(device), cores=8, level=level)  # type: ignore[arg-type]
+        settings = [dict(one.settings) for one in found]
+        assert ({"autocast": "bfloat16"} in settings) is there
+    alone = candidates((finding({"fused": True}, 1.0, "numeric"),), observed("cuda:0"), cores=8, level="numeric")
+    assert all("autocast" not in one.settings for one in alone)
+
+
 def test_on_a_cpu_threads_leave_the_workers_their_cores() -> None:
     seen = observed()
     assert seen.training is not None

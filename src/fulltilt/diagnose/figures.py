@@ -30,6 +30,7 @@ PHASES: tuple[Phase, ...] = (
 )  # fmt: skip
 """In the order in which a bar shows them: feeding first, then the step, then what is in its way."""
 
+_LAUNCHING: tuple[Phase, ...] = ("forward", "backward", "optimizer")
 MAKERS = frozenset({"collate", "hand over", "pin", "read", "decode", "item"})
 """Stages of a loader that are no transform."""
 
@@ -193,6 +194,20 @@ class Figures:
         if training is not None and training.kernel_seconds is not None:
             return min(training.kernel_seconds, self.step)
         return None if found is None or found.gpu_share is None else found.gpu_share * self.step
+
+    @cached_property
+    def launching(self) -> float | None:
+        """Seconds that the host takes to launch a step's work, where the GPU is seen to wait for it or for data.
+
+        Elsewhere the host runs ahead until the queue is full, and its time is the GPU's: None.
+        """
+        busy = self.gpu_busy
+        idle = busy is not None and busy < LIMITS.idle_gpu * self.own
+        if not self.on_gpu or not self.steps or not (idle or self.wait >= LIMITS.data_wait * self.step):
+            return None
+        waits = fsum(sync.seconds for sync in self.observation.syncs if sync.implicit) / self.steps
+        each = sorted(fsum(step.phases.get(phase, 0.0) for phase in _LAUNCHING) for step in self.observation.steps)
+        return max(each[len(each) // 10] - waits, 0.0) or None
 
     @cached_property
     def headroom(self) -> float | None:

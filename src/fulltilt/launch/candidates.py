@@ -181,6 +181,10 @@ def _riders(observation: Observation, taken: Mapping[str, Any], level: Level, co
         found += [{"threads": threads}] if workers and threads < training.threads else []
     else:
         found += [{"cudnn_benchmark": True}] if training.images and not training.cudnn_benchmark else []
+        if "compile" in taken and training.autocast is None and "float32" in training.dtype:
+            # Once launches no longer bind the step, the GPU's own work does.
+            found.append({"autocast": "bfloat16"})
+            found += [{"channels_last": True}] if training.images and not training.channels_last else []
         if loader is not None and not loader.in_memory:
             found.append({"loader.ahead": True, **({} if loader.pin_memory else {"loader.pin_memory": True})})
     return [

@@ -33,10 +33,12 @@ def step(figures: Figures) -> list[Finding]:
 
 def launch_bound(figures: Figures) -> bool:
     """The host spends the step launching; the GPU has little to do."""
-    training = figures.observation.training
+    training, busy, launching = figures.observation.training, figures.gpu_busy, figures.launching
     if training is not None and training.launches is not None:
-        return training.launches * LIMITS.launch_seconds >= LIMITS.launch_bound * figures.own
-    busy = figures.gpu_busy
+        if training.launches * LIMITS.launch_seconds >= LIMITS.launch_bound * figures.own:
+            return True
+        # That is the price on a fast host; how slow this one is was seen if its GPU had nothing to do.
+        return launching is not None and launching >= max(LIMITS.launch_bound * figures.own, busy or 0.0)
     if not figures.on_gpu or busy is None:
         return False
     return busy < LIMITS.idle_gpu * figures.own and figures.host >= LIMITS.launch_bound * figures.own
@@ -46,24 +48,32 @@ def _launching(figures: Figures) -> float:
     """Seconds below which the host can't launch a step."""
     training = figures.observation.training
     if training is not None and training.launches is not None:
-        return min(training.launches * LIMITS.launch_seconds, figures.own)
+        return min(max(training.launches * LIMITS.launch_seconds, figures.launching or 0.0), figures.own)
     busy = figures.gpu_busy
     # A host that runs ahead is held up by the full queue: its time then says nothing about launching.
     return figures.own if busy is not None and busy < LIMITS.idle_gpu * figures.own else 0.3 * figures.own
 
 
-def _faster(figures: Figures, factor: float) -> tuple[float, float]:
-    """Gains when the GPU's work becomes `factor` times faster: as the script is fed now, and of the step's limit."""
+def _faster(figures: Figures, factor: float, launch_factor: float) -> tuple[float, float]:
+    """Gains when the GPU's work becomes `factor` times faster, and its launching `launch_factor` times: as the script
+    is fed now, and of the step's limit."""
     busy = min(figures.own if figures.gpu_busy is None else figures.gpu_busy, figures.own)
-    own = min(max(figures.own - busy * (1 - 1 / factor), _launching(figures)), figures.own)
+    own = min(max(figures.own - busy * (1 - 1 / factor), _launching(figures) / launch_factor), figures.own)
     raised = figures.own / own - 1 if own > 0 else 0.0
     return figures.gain(step=min(figures.stepping(own), figures.step)), raised
 
 
 def _finding(
-    figures: Figures, cause: str, title: str, evidence: tuple[str, ...], fix: str, factor: float, **rest: object
+    figures: Figures,
+    cause: str,
+    title: str,
+    evidence: tuple[str, ...],
+    fix: str,
+    factor: float,
+    launch_factor: float = 1.0,
+    **rest: object,
 ) -> list[Finding]:
-    gain, raised = _faster(figures, factor)
+    gain, raised = _faster(figures, factor, launch_factor)
     if raised < LIMITS.least_gain:
         return []
     return [
@@ -175,6 +185,7 @@ def _compile(figures: Figures, training: Training) -> list[Finding]:
         (f"{training.model} runs eagerly",),
         "model.compile()  (the first steps take a minute longer)",
         LIMITS.compile_factor,
+        LIMITS.compiled_launch_factor,
         settings={"compile": True},
     )
 
