@@ -60,13 +60,16 @@ def test_on_a_gpu_workers_follow_the_faster_step_up_to_the_cores() -> None:
 
 
 def test_what_pays_once_launches_no_longer_bind_is_tried_with_the_compiler() -> None:
-    launches = finding({"compile": True}, 1.0, "numeric")
-    for device, level, there in (("cuda:0", "numeric", True), ("cuda:0", "exact", False), ("cpu", "numeric", False)):
-        found = candidates((launches,), observed(device), cores=8, level=level)  # type: ignore[arg-type]
-        settings = [dict(one.settings) for one in found]
-        assert ({"autocast": "bfloat16"} in settings) is there
-    alone = candidates((finding({"fused": True}, 1.0, "numeric"),), observed("cuda:0"), cores=8, level="numeric")
-    assert all("autocast" not in one.settings for one in alone)
+    launches, half = finding({"compile": True}, 1.0, "numeric"), finding({"autocast": "bfloat16"}, 0.5, "numeric")
+
+    def compilers(*findings: Finding, device: str = "cuda:0", level: Level = "numeric") -> list[dict[str, Any]]:
+        found = candidates(findings, observed(device), cores=8, level=level)
+        return [dict(one.settings) for one in found if one.compiles]
+
+    assert compilers(launches) == [{"compile": True, "autocast": "bfloat16", "channels_last": True}]
+    assert compilers(launches, half) == [{"compile": True}], "half precision pays by itself, and is tried before"
+    assert compilers(launches, device="cpu") == [{"compile": True}]
+    assert compilers(launches, level="exact") == []
 
 
 def test_on_a_cpu_threads_leave_the_workers_their_cores() -> None:

@@ -91,6 +91,7 @@ def candidates(
     found += _semantic(findings, observation, taken) if level == "semantic" else []
     taken |= {name: value for one in found for name, value in one.settings.items()}
     found += _riders(observation, taken, level, cores) if found else []
+    found = [_with_precision(candidate, observation, taken) if candidate.compiles else candidate for candidate in found]
     return tuple(_with_workers_for_all(candidate, found, observation, cores) for candidate in found)
 
 
@@ -181,10 +182,6 @@ def _riders(observation: Observation, taken: Mapping[str, Any], level: Level, co
         found += [{"threads": threads}] if workers and threads < training.threads else []
     else:
         found += [{"cudnn_benchmark": True}] if training.images and not training.cudnn_benchmark else []
-        if "compile" in taken and training.autocast is None and "float32" in training.dtype:
-            # Once launches no longer bind the step, the GPU's own work does.
-            found.append({"autocast": "bfloat16"})
-            found += [{"channels_last": True}] if training.images and not training.channels_last else []
         if loader is not None and not loader.in_memory:
             found.append({"loader.ahead": True, **({} if loader.pin_memory else {"loader.pin_memory": True})})
     return [
@@ -192,6 +189,19 @@ def _riders(observation: Observation, taken: Mapping[str, Any], level: Level, co
         for settings in found
         if not settings.keys() & taken.keys() and allowed(level_of(settings), level)
     ]
+
+
+def _with_precision(candidate: Candidate, observation: Observation, taken: Mapping[str, Any]) -> Candidate:
+    """A compiler together with what pays once launches no longer bind the step: before, it would only add to them."""
+    training = observation.training
+    if training is None or not training.device.startswith("cuda"):
+        return candidate
+    settings = dict(candidate.settings)
+    if training.autocast is None and "float32" in training.dtype and "autocast" not in taken:
+        settings["autocast"] = "bfloat16"
+    if "autocast" in settings and training.images and not training.channels_last and "channels_last" not in taken:
+        settings["channels_last"] = True
+    return Candidate(title=describe(settings), settings=settings, gain=candidate.gain)
 
 
 def _with_workers_for_all(
