@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from fulltilt.launch.command import parse
+from fulltilt.launch.job import Job
 from fulltilt.launch.observe import observe
+from fulltilt.launch.watch import Watch
 from fulltilt.measure.observation import Observation
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -243,10 +246,12 @@ for batch in DataLoader(odd, batch_size=4):
 
 def test_a_loader_can_still_be_sent_to_another_process(tmp_path: Path) -> None:
     code = """
-import pickle
+import os, pickle
 loader = DataLoader(data, batch_size=8)
 for (batch,) in loader:
     train(batch)
+for function in (print, open, os.stat, torch.save, DataLoader.__init__, nn.Module.__call__):
+    assert pickle.loads(pickle.dumps(function)) is function
 for (batch,) in pickle.loads(pickle.dumps(loader)):
     train(batch)
 """
@@ -316,3 +321,23 @@ def test_a_loader_made_anew_each_epoch_is_one_and_is_let_go_of(tmp_path: Path) -
     anew, inline = seen.loaders
     assert (anew.made, anew.starts, anew.role, anew.num_workers) == (4, 4, "train", 1)
     assert (inline.made, inline.samples, inline.role) == (1, 64, "train")
+
+
+def test_who_trains_in_a_thread_of_its_own_is_told(tmp_path: Path) -> None:
+    code = """
+import threading
+thread = threading.Thread(target=lambda: train(torch.randn(8, 4)))
+thread.start()
+thread.join()
+"""
+    seen = seen_of(code, tmp_path)
+    assert not seen.steps
+    assert any("a thread of its own" in note for note in seen.notes)
+
+
+@pytest.mark.parametrize("lets_go", [True, False])
+def test_a_model_is_held_only_where_something_is_said_of_it(lets_go: bool, tmp_path: Path) -> None:
+    watch = Watch(Job(out=str(tmp_path), lets_go=lets_go))
+    assert watch.model is None
+    watch.model = torch.nn.Linear(1, 1)
+    assert (watch.model is None) == lets_go

@@ -183,6 +183,8 @@ def _optimizers(watch: Watch, ended: Callable[[], None]) -> None:
                 watch.dozing.step_ended(watch)
         elif watch.sleeper and get_ident() == watch.sleeper:
             watch.dozing.passes_by(watch, optimizer)
+        elif watch.thread:
+            watch.stepped_elsewhere = True
 
     register(lambda: register_optimizer_step_pre_hook(before))
     register(lambda: register_optimizer_step_post_hook(after))

@@ -35,6 +35,8 @@ class Job:
     """Folders that are covered by it wherever they lie."""
     agree_by_store: bool = False
     """Ranks have folders of their own (each was started by a watcher of its own): they agree through torch's store."""
+    lets_go: bool = False
+    """Nothing is held that the script lets go of, be it needed for what is said at the end: it may want the memory."""
     watch: bool = True
     """False only applies the settings, and sees nothing."""
     command: tuple[str, ...] = ()

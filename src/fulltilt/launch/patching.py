@@ -7,6 +7,7 @@ what it has seen.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType, ModuleType
 from typing import Any
 
 _done: list[tuple[Callable[[], Any], Callable[[], Any]]] = []
@@ -15,6 +16,11 @@ _done: list[tuple[Callable[[], Any], Callable[[], Any]]] = []
 
 def put(owner: Any, name: str, function: Any) -> None:
     """`owner.name` is `function` from now on."""
+    if isinstance(function, FunctionType) and isinstance(owner, ModuleType | type):
+        # Under this name pickle finds it again, here and where we are not.
+        within = isinstance(owner, ModuleType)
+        function.__module__ = owner.__name__ if within else owner.__module__
+        function.__qualname__ = name if within else f"{owner.__qualname__}.{name}"
     missing = object()
     before = vars(owner).get(name, missing) if isinstance(owner, type) else getattr(owner, name, missing)
 

@@ -33,7 +33,7 @@ def execute(command: Command, settings: Mapping[str, Any]) -> tuple[int, Observa
         out = Path(scratch) / "out"
         out.mkdir()
         file = Path(scratch) / "job.json"
-        jobs.Job(out=str(out), settings=dict(settings), full=True, command=command.words).write(file)
+        jobs.Job(out=str(out), settings=dict(settings), full=True, lets_go=True, command=command.words).write(file)
         process = subprocess.Popen(command.argv(), env=_environment(file) if settings else None)
         try:
             with _signals_for(process):

@@ -47,6 +47,8 @@ def observation(watch: Watch) -> Observation:
     inside = [sum(record.phases_ns[phase] for record in kept) for phase in range(len(PHASES))]
     total = sum(inside) + sum(outside)
     notes = list(watch.notes)
+    if watch.stepped_elsewhere and not watch.records:
+        notes.append("it trains in a thread of its own, and only the main thread is watched")
     if watch.left_out:
         notes.append(f"{watch.left_out} later steps were counted, but not kept one by one")
     if watch.dozing.passed_by:

@@ -91,8 +91,24 @@ def _nobody() -> None:
     return None
 
 
+class _Held:
+    """An attribute of a Watch that is held as the job says: a fold's model and its optimizer, while the next trains."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"_{name}"
+
+    def __get__(self, watch: Any, owner: type | None = None) -> Any:
+        return getattr(watch, self._name)()
+
+    def __set__(self, watch: Any, value: Any) -> None:
+        setattr(watch, self._name, _weak(value) if watch.job.lets_go else lambda: value)
+
+
 class Watch:
     """State of the process; one for its life."""
+
+    model = _Held()
+    optimizer = _Held()
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -122,11 +138,13 @@ class Watch:
         self.syncs: dict[tuple[Spot | None, str], list[int]] = {}
         self.copies: dict[tuple[Spot | None, bool], list[int]] = {}
         """By place and whether they were asked not to block: count, time, bytes, whether from pinned memory."""
-        self.optimizer: Any = None
+        self.optimizer = None
         self.counts: Counter[int] = Counter()
         """Steps of each optimizer since the last one that counted."""
         self.hooked = False
         """An optimizer's step was seen; one that is compiled never is."""
+        self.stepped_elsewhere = False
+        """An optimizer's step was seen in another thread than the one that is watched."""
         self.unstepped = False
         """There are gradients that no step was seen of."""
         self.backwards = 0
@@ -167,7 +185,7 @@ class Watch:
         self.input_samples: int | None = None
         self.trained: set[int] = set()
         """Outermost modules that were called with gradients."""
-        self.model: Any = None
+        self.model = None
         self.compiled = False
         self.input_shape: tuple[int, ...] = ()
         self.input_last = False
