@@ -308,6 +308,8 @@ del loader, batch
 print("data sets", sum(one() is not None for one in alive), "workers", len(children()))
 assert sum(one() is not None for one in alive) == 0, alive
 assert not children(), children()
+from multiprocessing.util import get_temp_dir
+assert os.path.basename(os.path.dirname(os.path.dirname(get_temp_dir()))).startswith("fulltilt-"), get_temp_dir()
 for batch in DataLoader(Rows(), batch_size=4):
     train(batch)
 optimizer.zero_grad()

@@ -29,6 +29,10 @@ GPU_STEPS = 20
 """A model that is on no GPU after so many is on none."""
 
 
+MOST_PATH = 80
+"""A socket's path may have 107 characters, its name included."""
+
+
 class Process:
     """This process: its job, what it has seen, and how it ends."""
 
@@ -206,12 +210,26 @@ def start() -> None:
         from fulltilt.launch.shield import raise_shield
 
         raise_shield(job.shield, guarded=job.guarded, free=(job.out,))
+        _meet_in(Path(job.out) / "mp")
     process = Process(job)
     atexit.register(process.write)  # the first to be registered is the last to run
     os.register_at_fork(after_in_child=process.forked)
     put(os, "_exit", _writing_exit(process))
     sys.excepthook = _quiet_hook(process, sys.excepthook)
     after_import("torch", process.hook)
+
+
+def _meet_in(folder: Path) -> None:
+    """Where the processes of a trial hand each other their files: a folder that ends with the trial, however they end.
+
+    Each worker would make one of its own among the temporary ones, and leave it there when it is told to go.
+    """
+    if len(str(folder)) > MOST_PATH:
+        return
+    from multiprocessing import process
+
+    folder.mkdir(exist_ok=True)
+    process.current_process()._config["tempdir"] = str(folder)  # type: ignore[attr-defined]
 
 
 def _writing_exit(process: Process) -> Any:
