@@ -48,6 +48,13 @@ def test_by_gain_and_within_the_level() -> None:
     ]  # fmt: skip
 
 
+def test_workers_are_not_tried_where_samples_depend_on_them() -> None:
+    seen = observed()
+    iterable = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], samples=None),))
+    found = candidates(FINDINGS, iterable, cores=8, level="numeric")
+    assert [list(one.settings) for one in found] == [["autocast"], ["tf32"]]
+
+
 def test_on_a_gpu_workers_follow_the_faster_step_up_to_the_cores() -> None:
     for cores, workers in ((6, 6), (16, 10), (4, 4)):
         found = candidates(FINDINGS, observed("cuda:0"), cores=cores, level="numeric")

@@ -115,7 +115,10 @@ def examine(
         ranks = observe_all(command, max_steps=max_steps, max_seconds=max_seconds, full=full, echo=True)
     seen = ranks[0]
     if seen.ended == "failed" and len(seen.steps) >= _WORTH_A_WORD:
-        _say(f"{name} ended by itself with exit status {seen.exit_status}; what fails is not diagnosed")
+        _say(
+            f"{name} ended by itself with exit status {seen.exit_status}; what fails is not diagnosed "
+            "(--max-steps stops it sooner)"
+        )
     leave_with(seen)
     if not seen.steps:
         reason = "; ".join(seen.notes) or "no optimizer took a step"

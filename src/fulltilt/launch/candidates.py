@@ -21,6 +21,7 @@ _WAITS = 0.05
 """Share of the step in which the loop waits for a batch."""
 _LEAST_EPOCH_STEPS = 16
 """An epoch of fewer steps learns something else; a batch is not made that large."""
+_WORKERS = ("loader.num_workers", "loader.persistent_workers")
 _LADDER = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 _WORDS: dict[str, Callable[[Any], str]] = {
@@ -76,13 +77,14 @@ def candidates(
     """What to try for these findings; nothing where none of them can be mended from outside."""
     taken: dict[str, Any] = {}
     found: list[Candidate] = []
+    refused = _WORKERS if _is_iterable(observation) else ()
     for finding in sorted(findings, key=_foretold, reverse=True):
         if not allowed(finding.level, level):
             continue
         settings = {
             name: value
             for name, value in finding.settings.items()
-            if name not in taken and allowed(SETTINGS[name].level, level)
+            if name not in taken and allowed(SETTINGS[name].level, level) and name not in refused
         }
         if settings:
             taken |= settings
@@ -124,6 +126,12 @@ def neighbours(
     return graphed + tuple({**settings, "loader.num_workers": count} for count in order if count is not None)
 
 
+def _is_iterable(observation: Observation) -> bool:
+    """Samples of an IterableDataset depend on the number of its workers, and its place on their life: both stay."""
+    loader = training_loader(observation)
+    return loader is not None and loader.samples is None
+
+
 def _foretold(finding: Finding) -> float:
     """Of the rate, or of the step's limit: what binds now may be mended by another one."""
     return max(finding.gain or 0.0, getattr(finding, "limit_gain", None) or 0.0)
@@ -135,6 +143,8 @@ def _workers(observation: Observation, taken: Mapping[str, Any], cores: int) -> 
     waits, total = waited(observation)
     feeding = "loader.num_workers" in taken or "loader.resident" in taken
     if loader is None or loader.in_memory or feeding or loader.num_workers >= cores or waits <= _WAITS * total:
+        return []
+    if _is_iterable(observation):
         return []
     settings = {"loader.num_workers": cores, "loader.persistent_workers": True}
     settings = {name: value for name, value in settings.items() if name not in taken}
