@@ -36,9 +36,8 @@ class Dozing:
         self._left = BURST
         if watch.group != (0, 1) or not watch.hooked or watch.closed is not None or len(watch.records) < BURST:
             return
-        if (
-            not watch.compiled and compiles()
-        ):  # functions, which were traced outside of all modules: `inside` is guarded
+        # Functions, which were traced outside of all modules: `inside` is guarded.
+        if not watch.compiled and compiles():
             return
         spent_ns = watch.timeline.clock() - watch.records[-BURST].began_ns
         self._away = self._bursts.away(spent_ns / BURST)
