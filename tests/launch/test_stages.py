@@ -10,7 +10,7 @@ import pytest
 
 from fulltilt.launch.command import parse
 from fulltilt.launch.observe import observe
-from fulltilt.launch.stages import LEAST_APART, MOST_APART, Stages, Timed, apart, read
+from fulltilt.launch.stages import LEAST_APART, MOST_APART, Stages, Tally, Timed, apart, read
 from fulltilt.launch.transforms import names
 
 IMAGES = str(Path(__file__).parent / "scripts" / "images.py")
@@ -42,6 +42,30 @@ def test_totals_of_several_processes_are_per_sample(tmp_path: Path) -> None:
     assert (first.name, second.name) == ("read", "Blur")
     assert (second.seconds, second.cpu_seconds) == (2.0, 0.5)
     assert read(tmp_path, "7") == ()
+
+
+@pytest.mark.parametrize(
+    ("items_ms", "samples", "item_ms"),
+    [
+        ([1, 1, 1, 1, 170], 64, 4),
+        ([1, 1, 170], 48, 172),
+        ([1, 1, 170, 1, 170], 80, 343),
+        ([1, 20, 30, 1, 60], 80, 112),
+    ],
+    ids=["once", "too few", "comes again", "uneven"],
+)
+def test_a_core_that_is_taken_away_once_is_no_part_of_a_loader(items_ms: list[int], samples: int, item_ms: int) -> None:
+    tally = Tally()
+    for item in items_ms:
+        before = {name: list(spent) for name, spent in tally.spent.items()}
+        tally.samples += 16
+        tally.add("item", item * 1_000_000, 1_000_000)
+        tally.add("Blur", 20_000_000, 20_000_000)
+        tally.batch(16, (item + 20) * 1_000_000, before)
+    kept, spent = tally.usual()
+    assert kept == samples
+    assert spent["item"][0] == item_ms * 1_000_000
+    assert spent["Blur"] == [20_000_000 * kept // 16] * 2
 
 
 def test_stages_within_stages_count_once(tmp_path: Path) -> None:

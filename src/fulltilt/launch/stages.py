@@ -28,6 +28,8 @@ SWITCH_COST_NS = 1_500
 """What timing costs: for a batch, and for each change of stage in it. Two clocks are read, one by the kernel."""
 MOST_SHARE = 0.005
 """Of the time in which batches are made, for timing them."""
+LEAST_BATCHES = 4
+"""Before one of them can be told from the others."""
 FIRST = ("read", "decode")
 LAST = ("item", "collate", "hand over", "pin")
 """Names that are ours; a transform keeps its own, and stands between them."""
@@ -46,6 +48,9 @@ class Tally:
         self.samples = 0
         self.spent: dict[str, list[int]] = {}
         """Name -> wall and CPU time, ns."""
+        self._batches = self._batches_ns = self._slowest_ns = 0
+        self._slowest: tuple[int, dict[str, list[int]]] = (0, {})
+        """Samples of the slowest batch, and what was spent on it."""
 
     def add(self, name: str, wall_ns: int, cpu_ns: int) -> None:
         known = self.spent.get(name)
@@ -54,6 +59,32 @@ class Tally:
         else:
             known[0] += wall_ns
             known[1] += cpu_ns
+
+    def batch(self, samples: int, wall_ns: int, before: dict[str, list[int]]) -> None:
+        """A batch was made, within the time that has come to `spent` since it was as `before`."""
+        self._batches += 1
+        self._batches_ns += wall_ns
+        if wall_ns > self._slowest_ns:
+            self._slowest_ns = wall_ns
+            self._slowest = samples, _less(self.spent, before)
+
+    def usual(self) -> tuple[int, dict[str, list[int]]]:
+        """Samples, and what they took; without a batch that took longer than all others together.
+
+        Where few are timed, a core that was taken away once would else be the loader's largest part.
+        """
+        if self._batches < LEAST_BATCHES or 2 * self._slowest_ns <= self._batches_ns:
+            return self.samples, dict(self.spent)
+        samples, spent = self._slowest
+        return self.samples - samples, _less(self.spent, spent)
+
+
+def _less(spent: dict[str, list[int]], other: dict[str, list[int]]) -> dict[str, list[int]]:
+    none = [0, 0]
+    return {
+        name: [wall - other.get(name, none)[0], cpu - other.get(name, none)[1]]
+        for name, (wall, cpu) in list(spent.items())
+    }
 
 
 class Stages:
@@ -75,6 +106,8 @@ class Stages:
         self._wall = self._cpu = 0
         self._written = 0.0
         self._began = self._switches = self._left = 0
+        self._samples = 0
+        self._before: dict[str, list[int]] = {}
 
     def tally(self, loader: str) -> Tally:
         return self.tallies.setdefault(loader, Tally())
@@ -91,6 +124,8 @@ class Stages:
         tally = self.tallies.get(loader)
         self._tally = self.tally(loader) if tally is None else tally
         self._tally.samples += count
+        self._samples = count
+        self._before = _less(self._tally.spent, {})  # a thread of the queue may add to it meanwhile
         self._stack = ["item"]
         self._wall, self._cpu = time.perf_counter_ns(), time.thread_time_ns()
         self._began, self._switches = self._wall, 0
@@ -99,6 +134,7 @@ class Stages:
     def end(self) -> None:
         self._count()
         self.thread = 0
+        self._tally.batch(self._samples, self._wall - self._began, self._before)
         self._left = apart(self._switches, self._wall - self._began)
 
     def enter(self, name: str) -> None:
@@ -133,7 +169,8 @@ class Stages:
         for loader, tally in list(self.tallies.items()):
             file = self._out / f"stages-{loader}-{os.getpid()}.json"
             aside = file.with_suffix(".part")
-            aside.write_text(json.dumps({"samples": tally.samples, "spent": dict(tally.spent)}))
+            samples, spent = tally.usual()
+            aside.write_text(json.dumps({"samples": samples, "spent": spent}))
             aside.replace(file)
 
 
