@@ -173,3 +173,15 @@ def test_the_augmentation_to_write_by_hand_has_the_transforms_own_figures() -> N
     assert "augment = GPUAugmentation(size=(224, 224))" in lines
     assert any("batch_size=64), with a learning rate to match" in line for line in lines)
     assert not any("GPUAugmentation(size" in line for line in by_hand({"tf32": True}, augmentation="GPUAugmentation()"))
+
+
+def test_a_loop_that_waits_long_is_tried_with_as_many_workers_as_would_do() -> None:
+    def tried(waits: float | None, workers: int = 2, cores: int = 4) -> list[int]:
+        found = neighbours({"loader.num_workers": workers}, cores=cores, waits=waits)
+        return [one["loader.num_workers"] for one in found]
+
+    assert tried(0.9) == [16, 3, 1], "20 would do"
+    assert tried(0.999) == [32, 3, 1], "not more than eight for each core"
+    assert tried(0.4) == [3, 1]
+    assert tried(0.02) == tried(None) == [1, 3]
+    assert tried(1.0) == [3, 1]

@@ -122,7 +122,10 @@ def neighbours(
     most = max(_MOST_WORKERS_PER_CORE * cores, now)
     above = next((count for count in _LADDER if now < count <= most), None)
     below = next((count for count in reversed(_LADDER) if 0 < count < now), None)
-    order = (above, below) if (waits or 0.0) > _WAITS else (below, above)
+    order = [above, below] if (waits or 0.0) > _WAITS else [below, above]
+    if waits is not None and _WAITS < waits < 1.0:  # as many as would do, if none of them held up another
+        enough = next((count for count in reversed(_LADDER) if now < count <= min(now / (1 - waits), most)), above)
+        order = [enough, *(count for count in order if count != enough)]
     return graphed + tuple({**settings, "loader.num_workers": count} for count in order if count is not None)
 
 
