@@ -272,7 +272,8 @@ def _lasts(loader: DataLoader[Any]) -> bool:
 def _length_of(dataset: Any) -> int | None:
     try:
         return len(dataset)
-    except (TypeError, NotImplementedError):  # a sampler of its own knows which samples there are
+    except (TypeError, NotImplementedError):
+        # It, or one that it wraps, has none: a sampler of its own knows which samples there are, and torch trains so.
         return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fulltilt.launch.batches import samples
-from fulltilt.launch.replay import length
+from fulltilt.launch.replay import epoch_length
 
 SECONDS = 3.0
 MOST_SECONDS = 8.0
@@ -23,7 +23,7 @@ def samples_per_second(loader: Any, iterator: Iterator[Any] | None) -> float | N
     """
     workers = int(loader.num_workers)
     ready = workers * int(loader.prefetch_factor or 0)
-    short = length(loader) <= 2 * workers
+    short = epoch_length(loader) <= 2 * workers
     iterator = _drained(loader, iter(loader) if iterator is None else iterator, 0 if short else ready)
     count, spent, batches = 0, 0.0, 0
     skip = 0

@@ -1,4 +1,4 @@
-"""Batches of any structure: how many samples, how many bytes, their tensors."""
+"""Batches of any structure: how many samples, how many bytes, their tensors; and how many there are."""
 
 from __future__ import annotations
 
@@ -37,3 +37,15 @@ def samples(batch: Any) -> int:
 
 def size_bytes(batch: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors(batch))
+
+
+def length(sized: Any) -> int | None:
+    """Of a data set or a loader; None where it can't say.
+
+    A missing length may lie deep within: a loader asks its sampler, a data set the one that it wraps. Both raise the
+    same TypeError, and torch trains with them all the same; a mistake in a `__len__` is not told from that.
+    """
+    try:
+        return len(sized)
+    except (TypeError, NotImplementedError):
+        return None

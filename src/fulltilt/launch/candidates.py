@@ -132,7 +132,7 @@ def neighbours(
 def _is_iterable(observation: Observation) -> bool:
     """Samples of an IterableDataset depend on the number of its workers, and its place on their life: both stay."""
     loader = training_loader(observation)
-    return loader is not None and loader.samples is None
+    return loader is not None and loader.iterable
 
 
 def _foretold(finding: Finding) -> float:

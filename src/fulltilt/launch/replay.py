@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fulltilt.launch.batches import length
 from fulltilt.launch.watch import LoaderSeen
 
 BATCHES = 4
@@ -31,7 +32,7 @@ class Replay:
 
     def epoch(self, seen: LoaderSeen) -> Any:
         """An epoch of kept batches, as long as the loader's own."""
-        batches = length(seen.loader)
+        batches = epoch_length(seen.loader)
         given = 0
         while given < batches:
             self.begun = True
@@ -134,15 +135,13 @@ def _epoch_batches(loader: Any) -> float:
     from torch.utils.data import DataLoader
 
     own = getattr(type(loader), "__iter__", DataLoader.__iter__)
-    return length(loader) if own is DataLoader.__iter__ else math.inf
+    return epoch_length(loader) if own is DataLoader.__iter__ else math.inf
 
 
-def length(loader: Any) -> float:
+def epoch_length(loader: Any) -> float:
     """Batches of an epoch; endless where a loader can't say, as over an iterable data set."""
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):
-        return math.inf
+    found = length(loader)
+    return math.inf if found is None else found
 
 
 def _refilled(batch: Any, values: dict[Any, Any]) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 from fulltilt.launch import stages
 from fulltilt.launch.apply_augment import moved_by
+from fulltilt.launch.batches import length
 from fulltilt.launch.places import Spot, place
 from fulltilt.launch.transforms import datasets, names
 from fulltilt.launch.waits import STEPS
@@ -130,26 +131,23 @@ def _step(number: int, record: Record, began_ns: int) -> Step:
 
 def described(loader: Any, made: Spot | None) -> Loader:
     """What is known of a loader before it is watched."""
-    from torch.utils.data import TensorDataset
+    from torch.utils.data import IterableDataset, TensorDataset
 
     dataset = loader.dataset
-    try:
-        length: int | None = len(dataset)
-    except (TypeError, NotImplementedError):  # an iterable one
-        length = None
     *_, inner = datasets(dataset)
     chain = moved_by(loader)
     return Loader(
         role="unknown",
         place=place(made),
         dataset=type(inner).__name__,
-        samples=length,
+        samples=length(dataset),
         batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
         num_workers=loader.num_workers,
         prefetch_factor=loader.prefetch_factor,
         persistent_workers=bool(loader.persistent_workers),
         pin_memory=bool(loader.pin_memory),
         batch_bytes=None,
+        iterable=isinstance(dataset, IterableDataset),
         in_memory=isinstance(inner, TensorDataset),
         transforms=names(dataset),
         movable=() if chain is None else chain.names,

@@ -121,6 +121,8 @@ class Loader:
     """The median wait for an epoch's first batch; not that for workers' start, where they live on."""
     samples_per_second: float | None = None
     """The loader alone: how many it gives when nobody trains."""
+    iterable: bool = False
+    """Over an IterableDataset, whose samples depend on the number of workers."""
     in_memory: bool = False
     """Its samples are tensors that lie in memory already (a TensorDataset)."""
     transforms: tuple[str, ...] = ()
