@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from fulltilt.launch.job import Job
 from fulltilt.launch.launches import Launched
+from fulltilt.launch.loaders import loader_seen
+from fulltilt.launch.replay import epoch_length
 from fulltilt.launch.seen import start_seconds, training
 from fulltilt.launch.watch import Watch
 
@@ -58,3 +62,35 @@ def test_workers_that_live_on_are_started_once() -> None:
     assert start_seconds(waits[:1], live_on=True, making=0.1) == 0.1, "what a worker needs for a batch"
     assert start_seconds(waits[:1], live_on=True, making=5.0) == 3.0
     assert start_seconds(waits[:1], live_on=True, making=0.0) == 3.0, "unknown"
+
+
+class Unsure(IterableDataset[torch.Tensor]):
+    """Trains well, as nobody asks how long it is."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(torch.zeros(4, 2))
+
+    def __len__(self) -> int:
+        raise ValueError("not counted yet")
+
+
+def test_a_loader_whose_length_fails_is_a_loader(watch: Watch) -> None:
+    loader = DataLoader(Unsure(), batch_size=2)
+    facts = loader_seen(watch, loader).facts
+    assert facts is not None
+    assert (facts.dataset, facts.samples, facts.batch_size, facts.iterable) == ("Unsure", None, 2, True)
+    assert watch.notes == ["the length of Unsure is not known: ValueError: not counted yet"]
+    assert epoch_length(loader) == math.inf, "a replay must not fail where the script does not"
+
+
+def test_a_loader_whose_data_set_answers_with_an_error_is_one_too(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def names(_: object) -> tuple[str, ...]:
+        raise ValueError("shut")
+
+    monkeypatch.setattr("fulltilt.launch.seen.names", names)
+    facts = loader_seen(watch, DataLoader(TensorDataset(torch.zeros(4)), num_workers=2)).facts
+    assert facts is not None
+    assert (facts.dataset, facts.num_workers) == ("TensorDataset", 2)
+    assert watch.notes == ["a loader could not be described in full: ValueError: shut"]

@@ -13,11 +13,12 @@ import inspect
 import multiprocessing
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from fulltilt.launch import apply_batches
+from fulltilt.launch.batches import length
 from fulltilt.launch.changed import dataset_state
 
 Note = Callable[[str], None]
@@ -111,11 +112,12 @@ def _workers(wanted: Mapping[str, Any], given: Mapping[str, Any], note: Note) ->
 
 def _batches(dataset: Any, given: Mapping[str, Any]) -> int | None:
     """In an epoch; more workers than that would never be given work."""
-    if isinstance(given["batch_sampler"], Sized):
-        return len(given["batch_sampler"])
-    if not isinstance(dataset, Sized) or given["batch_size"] is None:
+    if given["batch_sampler"] is not None:
+        return length(given["batch_sampler"])
+    samples = length(dataset)
+    if samples is None or given["batch_size"] is None:
         return None
-    return -(-len(dataset) // int(given["batch_size"]))
+    return -(-samples // int(given["batch_size"]))
 
 
 class _Made:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 _DEEPEST = 6
@@ -39,13 +39,18 @@ def size_bytes(batch: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors(batch))
 
 
-def length(sized: Any) -> int | None:
-    """Of a data set or a loader; None where it can't say.
+def length(sized: Any, *, tell: Callable[[str], None] | None = None) -> int | None:
+    """Of a data set or a loader; None where it can't say, and `tell` is told why where that is a mistake.
 
     A missing length may lie deep within: a loader asks its sampler, a data set the one that it wraps. Both raise the
-    same TypeError, and torch trains with them all the same; a mistake in a `__len__` is not told from that.
+    same TypeError, and torch trains with them all the same; a mistake in a `__len__` is not told from that. Whatever
+    else one raises: a script that never asks must not fail because we do.
     """
     try:
         return len(sized)
     except (TypeError, NotImplementedError):
+        return None
+    except Exception as error:
+        if tell is not None:
+            tell(f"the length of {type(sized).__name__} is not known: {type(error).__name__}: {error}")
         return None

@@ -96,13 +96,15 @@ def loader_seen(watch: Watch, loader: Any) -> LoaderSeen:
 
 
 def _facts(watch: Watch, loader: Any, made: Any) -> Loader | None:
-    from fulltilt.launch.seen import described
+    from fulltilt.launch.seen import described, with_data
 
+    facts = None
     try:
-        return described(loader, made)
+        facts = described(loader, made)
+        return with_data(facts, loader, tell=watch.notes.append)
     except Exception as error:  # a data set's own code is asked, and the script must not fail for us
-        watch.notes.append(f"a loader could not be described: {type(error).__name__}: {error}")
-        return None
+        watch.notes.append(f"a loader could not be described in full: {type(error).__name__}: {error}")
+        return facts
 
 
 def timed_next(watch: Watch, mark: list[Any], following: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -130,24 +130,35 @@ def _step(number: int, record: Record, began_ns: int) -> Step:
 
 
 def described(loader: Any, made: Spot | None) -> Loader:
-    """What is known of a loader before it is watched."""
-    from torch.utils.data import IterableDataset, TensorDataset
+    """What a loader itself says, before it is watched."""
+    from torch.utils.data import IterableDataset
 
-    dataset = loader.dataset
-    *_, inner = datasets(dataset)
-    chain = moved_by(loader)
     return Loader(
         role="unknown",
         place=place(made),
-        dataset=type(inner).__name__,
-        samples=length(dataset),
+        dataset=type(loader.dataset).__name__,
+        samples=None,
         batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
         num_workers=loader.num_workers,
         prefetch_factor=loader.prefetch_factor,
         persistent_workers=bool(loader.persistent_workers),
         pin_memory=bool(loader.pin_memory),
         batch_bytes=None,
-        iterable=isinstance(dataset, IterableDataset),
+        iterable=isinstance(loader.dataset, IterableDataset),
+    )
+
+
+def with_data(facts: Loader, loader: Any, *, tell: Callable[[str], None]) -> Loader:
+    """And what its data set does, whose own code is asked for it."""
+    from torch.utils.data import TensorDataset
+
+    dataset = loader.dataset
+    *_, inner = datasets(dataset)
+    chain = moved_by(loader)
+    return replace(
+        facts,
+        dataset=type(inner).__name__,
+        samples=length(dataset, tell=tell),
         in_memory=isinstance(inner, TensorDataset),
         transforms=names(dataset),
         movable=() if chain is None else chain.names,
