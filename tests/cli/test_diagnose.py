@@ -14,6 +14,16 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / "diagnose" / "scripts" / "slow_transform.py"
 
 
+LOOP = """import sys
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(20):
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
 def run(*args, cwd, env=None):
     command = [sys.executable, "-m", "fulltilt", *map(str, args)]
     return subprocess.run(
@@ -95,6 +105,25 @@ def test_a_script_that_fails_has_its_traceback_and_its_status(tmp_path):
     assert done.returncode == 1
     assert done.stderr.rstrip().endswith("KeyError: 'mine'")
     assert "fulltilt/" not in done.stderr.split("Traceback", 1)[1]
+
+
+@pytest.mark.timeout(100)
+def test_one_that_has_trained_and_leaves_with_a_status_is_diagnosed(tmp_path):
+    (tmp_path / "leaves.py").write_text(f"{LOOP}sys.exit(3)\n")
+    done = run("diagnose", "leaves.py", cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert "The step's limit could not be measured" in done.stdout
+    assert "leaves.py ended with exit status 3" in done.stderr
+
+
+@pytest.mark.timeout(100)
+def test_one_that_has_trained_and_fails_is_not_whoever_shows_its_traceback(tmp_path):
+    (tmp_path / "fails.py").write_text(f"{LOOP}sys.excepthook = print\nraise KeyError('mine')\n")
+    done = run("diagnose", "fails.py", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "KeyError" in done.stdout
+    assert "limit" not in done.stdout
+    assert "what fails is not diagnosed" in done.stderr
 
 
 @pytest.mark.timeout(100)

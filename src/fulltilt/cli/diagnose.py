@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -29,8 +29,6 @@ _LIMIT_SECONDS = 20.0
 _START_SECONDS = 60.0
 """A run for a limit may take that much longer to its first step than the script as it is did."""
 _SIGNAL = 128
-_WORTH_A_WORD = 5
-"""Steps of a script that failed: one that has trained may mean its exit status, and its user waits for a diagnosis."""
 _TORCHRUN = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
     "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
@@ -76,6 +74,10 @@ def diagnose(
     found = examine(command, full=full, max_steps=max_steps, max_seconds=max_seconds, recording=recording)
     _show(found)
     _write(found, html=html, as_json=as_json, recording=() if recording is None else recording.samples)
+    seen = found.observation
+    if seen.ended == "script" and seen.exit_status:
+        _say(f"{Path(command.target).name} ended with exit status {seen.exit_status}, which is ours too")
+        leave_with(seen)
 
 
 def command_of(words: Sequence[str], *, processes: int | None) -> Command | None:
@@ -106,7 +108,7 @@ def examine(
 ) -> Diagnosis:
     """Observe it as it is, measure its limits, diagnose. A script that fails ends us with its own exit status."""
     from fulltilt.diagnose import diagnose as made_of
-    from fulltilt.launch.observe import observe_all
+    from fulltilt.launch.observe import LEAST_STEPS, observe_all
 
     name = Path(command.target).name
     span = "to its end" if full else f"for at most {max_steps} steps or {max_seconds:g} s"
@@ -114,12 +116,10 @@ def examine(
     with recording or nullcontext():
         ranks = observe_all(command, max_steps=max_steps, max_seconds=max_seconds, full=full, echo=True)
     seen = ranks[0]
-    if seen.ended == "failed" and len(seen.steps) >= _WORTH_A_WORD:
-        _say(
-            f"{name} ended by itself with exit status {seen.exit_status}; what fails is not diagnosed "
-            "(--max-steps stops it sooner)"
-        )
-    leave_with(seen)
+    if seen.ended in ("failed", "killed"):
+        if len(seen.steps) >= LEAST_STEPS:
+            _say(f"{name} failed; what fails is not diagnosed (--max-steps stops it sooner)")
+        leave_with(seen)
     if not seen.steps:
         reason = "; ".join(seen.notes) or "no optimizer took a step"
         raise FulltiltError(
@@ -138,11 +138,10 @@ def examine(
     return made_of(seen, replay=replay, loader=loader, ranks=several)
 
 
-def leave_with(seen: Observation) -> None:
-    """Where the script itself failed, its traceback stands above, and its exit status is ours."""
-    if seen.ended in ("failed", "killed"):
-        status = seen.exit_status or 1
-        raise typer.Exit(status if status > 0 else _SIGNAL - status)
+def leave_with(seen: Observation) -> NoReturn:
+    """With the exit status of a script that failed, was killed, or came to its end."""
+    status = seen.exit_status or (0 if seen.ended == "script" else 1)
+    raise typer.Exit(status if status >= 0 else _SIGNAL - status)
 
 
 def _quietly(command: Command, what: str, **options: Any) -> Observation:

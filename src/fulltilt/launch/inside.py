@@ -171,6 +171,8 @@ class Process:
         if watch.written or not self.job.watch or not (watch.records or watch.loaders or self.is_command):
             return
         watch.written = True
+        if getattr(sys, "last_value", None) is not None:  # set by the interpreter, whoever's excepthook shows it
+            watch.ended = watch.ended or "failed"
         if "torch" not in sys.modules:
             return
         from fulltilt.launch.seen import nothing_seen, observation

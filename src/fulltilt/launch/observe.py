@@ -10,7 +10,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -26,6 +26,8 @@ from fulltilt.measure.observation import Ended, Mode, Observation, read
 GRACE_SECONDS = 10.0
 """How long processes may take to leave once rank 0 has said what it saw."""
 POLL_SECONDS = 0.05
+LEAST_STEPS = 10
+"""A script that leaves with an exit status sooner has failed: it can hardly have trained."""
 TAIL_LINES = 15
 
 QUIET = {
@@ -100,7 +102,9 @@ def observe_all(
         )
         seconds = time.monotonic() - began
         changed = changes(before, state(guarded)) if shield else ()
-        found = _reports(out)
+        reports = [read(path) for path in sorted(out.glob("rank-*.json"))]
+        raised = any(one.ended == "failed" for one in reports)
+        found = _best(reports)
         if not found:
             found = [
                 Observation(command=command.words, mode=mode, applied=job.settings, ended="script", seconds=seconds)
@@ -116,7 +120,7 @@ def observe_all(
                     until=_trained_until(one),
                 ),
             )
-            for one in (_ended(one, status=status, late=late, tail=tail) for one in found)
+            for one in (_ended(one, status=status, late=late, raised=raised, tail=tail) for one in found)
         )
 
 
@@ -192,11 +196,10 @@ def _run(
             sink.close()
 
 
-def _reports(out: Path) -> list[Observation]:
+def _best(reports: Sequence[Observation]) -> list[Observation]:
     """One per rank: of processes that share a rank, the one that trained most."""
     best: dict[int, Observation] = {}
-    for path in sorted(out.glob("rank-*.json")):
-        one = read(path)
+    for one in reports:
         known = best.get(one.rank)
         if known is None or len(one.steps) > len(known.steps):
             best[one.rank] = one
@@ -208,8 +211,12 @@ def _trained_until(one: Observation) -> float:
     return one.steps[-1].started + one.steps[-1].seconds if one.steps else one.seconds
 
 
-def _ended(one: Observation, *, status: int | None, late: bool, tail: tuple[str, ...]) -> Observation:
-    """The end as the parent saw it: it alone knows the exit status."""
+def _ended(one: Observation, *, status: int | None, late: bool, raised: bool, tail: tuple[str, ...]) -> Observation:
+    """The end as the parent saw it: it alone knows the exit status.
+
+    A script that has trained and ends with a status of its own has come to its end, unless an exception has `raised`
+    it there: what the status means is the script's. In a trial it may mean that a setting was more than it could bear.
+    """
     ended: Ended = one.ended
     notes = list(one.notes)
     if ended in ("script", "failed"):
@@ -219,7 +226,7 @@ def _ended(one: Observation, *, status: int | None, late: bool, tail: tuple[str,
         elif status is not None and status < 0:
             ended = "killed"
             notes.append(f"the script was killed by signal {-status}")
-        elif status:
+        elif status and (raised or one.applied or len(one.steps) < LEAST_STEPS):
             ended = "failed"
     if not one.steps and ended == "script":
         notes.append("the script ended without a step of an optimizer")
