@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 from fulltilt.bench.scripts import SCRIPTS, ScriptFigures, make_data, measure, to_json
+from fulltilt.cli.bench import bench
 from fulltilt.errors import InputError
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "scripts"
@@ -47,3 +51,28 @@ def test_figures_and_bad_input(tmp_path: Path) -> None:
         measure(tmp_path, scripts=FOLDER, only=["x"])
     with pytest.raises(InputError, match="benchmarks/scripts"):
         measure(tmp_path, scripts=tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_stays_of_an_interrupted_benchmark_unless_a_folder_was_named(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(folder: Path, **_: object) -> list[ScriptFigures]:
+        folder.mkdir(exist_ok=True)
+        (folder / "photo").write_text("x")
+        if folder.name != "kept":
+            os.kill(os.getpid(), number)
+        return []
+
+    monkeypatch.setattr("fulltilt.bench.scripts.measure", measure)
+    monkeypatch.setattr("fulltilt.bench.feed.material.choose_folder", lambda _: tmp_path)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        ended = CliRunner().invoke(bench, ["scripts"])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.exit_code == (130 if number == signal.SIGINT else 143)
+    assert not list(tmp_path.iterdir())
+    ended = CliRunner().invoke(bench, ["scripts", "--folder", str(tmp_path / "kept")])
+    assert (tmp_path / "kept" / "photo").exists()
+    assert f"stay in {tmp_path / 'kept'}" in ended.output

@@ -15,9 +15,19 @@ from fulltilt.errors import InputError
 if TYPE_CHECKING:
     from fulltilt.bench.monitor import MonitorBench
 
+_PHOTO_BYTES = 100_000
+"""A photograph and its mask, at most."""
+
 bench = typer.Typer(help="Measure what fulltilt itself costs and gives on this machine.", no_args_is_help=True)
 for command in (guides, scaling, simulate, predictions):
     bench.command()(command)
+
+
+@bench.callback()
+def _tidy(context: typer.Context) -> None:
+    from fulltilt.bench.ground import ending_at_sigterm
+
+    context.with_resource(ending_at_sigterm())
 
 
 @bench.command()
@@ -141,7 +151,7 @@ def assist(
 def scripts(
     *,
     folder: Annotated[
-        Path | None, typer.Option(help="Where photographs are kept.", show_default="shared memory")
+        Path | None, typer.Option(help="Where photographs are kept for a next time; else they are removed.")
     ] = None,
     script_folder: Annotated[Path, typer.Option("--scripts", help="Where the scripts are.")] = Path(
         "benchmarks/scripts"
@@ -156,29 +166,34 @@ def scripts(
 ) -> None:
     """Ordinary training scripts by themselves and under fulltilt run."""
     import shlex
-    import tempfile
+    from contextlib import nullcontext
 
     from rich.console import Console
     from rich.table import Table
 
+    from fulltilt.bench.feed.material import workplace
     from fulltilt.bench.scripts import measure, to_json
 
     outputs = Outputs(json_file)
-    shared = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
+    names = [name.strip() for name in only.split(",")]
     found = []
-    for one in measure(
-        folder or shared / "fulltilt-bench-scripts",
-        scripts=script_folder,
-        only=[name.strip() for name in only.split(",")],
-        count=count,
-        steps=steps,
-        level=level,
-        max_seconds=max_seconds,
-        extra=shlex.split(extra),
-        say=say,
-    ):
-        found.append(one)
-        outputs.write(to_json(found))
+    needed = len(names) * count * _PHOTO_BYTES
+    with workplace(None, needed_bytes=needed) if folder is None else nullcontext(folder) as place:
+        for one in measure(
+            place,
+            scripts=script_folder,
+            only=names,
+            count=count,
+            steps=steps,
+            level=level,
+            max_seconds=max_seconds,
+            extra=shlex.split(extra),
+            say=say,
+        ):
+            found.append(one)
+            outputs.write(to_json(found))
+    if folder is not None:
+        say(f"the photographs stay in {folder}")
     table = Table("script", "before", "after", "limit", "times", "wanted", title="Images per second")
     for one in found:
         limit = "–" if one.limit is None else f"{one.limit:,.0f}"
