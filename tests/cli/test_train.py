@@ -201,6 +201,31 @@ def test_what_can_not_be_made_is_said_before_training(inside, overrides, says):
     assert head in ([], [f"{inside / 'run.yaml'}: 1 problem"]), "one, whether it was looked up or met"
 
 
+def test_under_torchrun_the_first_rank_says_what_is_wrong(inside, monkeypatch):
+    waited = []
+
+    def leave(status):
+        raise SystemExit(status)
+
+    monkeypatch.setattr("os._exit", leave)
+    monkeypatch.setattr("time.sleep", waited.append)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        monkeypatch.setenv("LOCAL_RANK", "0")
+        with pytest.raises(FulltiltError, match=r"nothing\.yaml"):
+            train(Path("nothing.yaml"))
+        assert not waited
+        monkeypatch.setenv("LOCAL_RANK", "1")
+        with pytest.raises(FulltiltError, match=r"nothing\.yaml"):  # the first one has no such fault
+            train(Path("nothing.yaml"))
+        assert waited == [10.0]
+        monkeypatch.setattr("time.sleep", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit, match="2"):  # torchrun: the first has said it, and left
+            train(Path("nothing.yaml"))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_print_config_is_complete_and_reads_back_as_the_same(inside, capsys):
     def printed(*args):
         train(*args, print_config=True)

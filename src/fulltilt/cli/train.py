@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fulltilt.errors import InputError
+from fulltilt.errors import FulltiltError, InputError
 
 if TYPE_CHECKING:
     from fulltilt.train.config import Config
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
 
 _SIGNAL = 128
 """A run that a signal ended, after it was saved, exits with this plus the signal's number, as shells count."""
+_FIRST_SECONDS = 10.0
+"""How long a rank waits for the first one to say what is wrong; torchrun ends it as soon as that one has left."""
 
 
 def _shorthand(name: str, key: str) -> Any:
@@ -65,11 +71,12 @@ def train(
         "training.checkpoint_interval": checkpoint_interval,
     }
     given = [*(overrides or []), *(f"{key}={value}" for key, value in short.items() if value is not None)]
-    settings = _with_output(read_config(config, given, look_up=not print_config), config)
-    if print_config:
-        print(dump_config(settings), end="")
-        return
-    ended = _trained(settings, resume=resume)
+    with _said_once():
+        settings = _with_output(read_config(config, given, look_up=not print_config), config)
+        if print_config:
+            print(dump_config(settings), end="")
+            return
+        ended = _trained(settings, resume=resume)
     stopped = ended.trainer.history.stopped_by
     if ended.trainer.is_main:
         _print(ended, as_json=as_json)
@@ -77,6 +84,23 @@ def train(
             print(f"fulltilt: to go on: {_going_on(config, given)}", file=sys.stderr, flush=True)
     if stopped is not None:
         raise typer.Exit(_SIGNAL + stopped)
+
+
+@contextmanager
+def _said_once() -> Iterator[None]:
+    """Under torchrun what is wrong is mostly wrong for all ranks: the machine's first one says it.
+
+    The others must not leave before it has: torchrun would end it, and nobody would have said anything. One that is
+    still there after a while has a fault of its own, which it says.
+    """
+    try:
+        yield
+    except FulltiltError as error:
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            status = error.exit_status
+            signal.signal(signal.SIGTERM, lambda *_: os._exit(status))
+            time.sleep(_FIRST_SECONDS)
+        raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
