@@ -100,3 +100,18 @@ def test_a_bar_says_how_far_it_is(monkeypatch):
     assert "5/10" in text
     assert "loss 1.5" in text
     assert "ETA" in text
+
+
+def test_a_ctrl_c_behind_the_bar_stays_on_its_line(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    stream = Terminal()
+    bar = Bar("auto", stream=stream)
+    bar.open()
+    bar.begin("epoch 1/2", 10)
+    bar.update(5, 50, 0.0, loss=1.5, left=15)
+    drawn = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]", stream.getvalue())]
+    bar.close()
+    bars = [line for line in drawn if "5/10" in line]
+    assert bars
+    assert all(60 < len(line) + len("^C") < 80 for line in bars)

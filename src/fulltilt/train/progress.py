@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Literal
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 REFRESH_SECONDS = 0.25
+_KEPT_FREE = 3
 _RECENT_SECONDS = 5.0
 """Pace and wait are of about the last so many seconds."""
 
@@ -66,10 +67,10 @@ class Bar:
         if shown is False or (shown == "auto" and not stream.isatty()):
             return
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
         self.console = Console(file=stream, highlight=False)
-        self._progress = Progress(
+        self._progress = _short_of_the_edge()(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
@@ -135,6 +136,29 @@ class Bar:
         self._due = time.perf_counter() + REFRESH_SECONDS
         self._progress.update(self._task, completed=batches)
         self._progress.refresh()
+
+
+def _short_of_the_edge() -> type[Progress]:
+    """A progress whose line leaves room for the `^C` that a terminal writes behind it.
+
+    At the edge that would go onto a line of its own, and it would be this one that is wiped away for the bar.
+    """
+    from rich.console import ConsoleOptions, RenderableType
+    from rich.progress import Progress
+    from rich.segment import Segment
+
+    class Narrower:
+        def __init__(self, inner: RenderableType) -> None:
+            self._inner = inner
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+            yield from console.render(self._inner, options.update_width(max(options.max_width - _KEPT_FREE, 1)))
+
+    class Short(Progress):
+        def get_renderable(self) -> RenderableType:
+            return Narrower(super().get_renderable())
+
+    return Short
 
 
 def figures(
