@@ -108,7 +108,6 @@ class _Ended:
     """A run that is over."""
 
     trainer: Trainer
-    monitor: str
     output: str
     first_step: int
     """Steps that were made before it, by the run that it went on with."""
@@ -179,7 +178,6 @@ def _trained_together(settings: Config, *, resume: bool) -> _Ended:
     trainer.fit()
     return _Ended(
         trainer=trainer,
-        monitor=settings.training.monitor,
         output=str(output),
         first_step=first_step,
         first_epoch=first_epoch,
@@ -197,7 +195,7 @@ def _print(ended: _Ended, *, as_json: bool) -> None:
             "epochs": trainer.epoch,
             "steps_of_this_run": history.steps - ended.first_step,
             "epochs_of_this_run": trainer.epoch - ended.first_epoch,
-            "monitor": ended.monitor,
+            "monitor": history.monitored,
             "best": history.best,
             "stopped_by": None if stopped is None else stopped.name,
             "output": ended.output,
@@ -205,6 +203,6 @@ def _print(ended: _Ended, *, as_json: bool) -> None:
         }
         print(json_line(result))
         return
-    best = "" if history.best is None else f", best {ended.monitor} {history.best:.4g}"
+    best = "" if history.best is None else f", best {history.monitored} {history.best:.4g}"
     word = "finished" if stopped is None else "stopped"
     print(f"{word} after {history.steps} steps{best}; checkpoints and log in {ended.output}", flush=True)

@@ -20,6 +20,8 @@ class History:
     """Steps made in all, also before a resume."""
     best: float | None = None
     """The best value so far of the figure that is monitored."""
+    monitored: str = "val_loss"
+    """That figure's name: of data that validates nothing it is train_loss, where val_loss was asked for."""
     stopped_by: signal.Signals | None = None
     """The signal that ended the run early, after it was saved."""
 

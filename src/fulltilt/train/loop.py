@@ -191,7 +191,7 @@ class Trainer:
         if self._should_resume():
             self.resume()
         losses, self._stop_asked = self._training.losses, False
-        self.history = History(best=self._monitored.best)
+        self.history = History(best=self._monitored.best, monitored=self._monitored.name)
         arrived = len(losses.values)
         agreed = largest if several() else None
         with StopSignals(agreed) as signals, self._report as report, losses.guarded(), self._saving.at_rest_after():
