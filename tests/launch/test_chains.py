@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from fulltilt.augment import GPUAugmentation
 from fulltilt.launch import known_albumentations, known_torchvision
 from fulltilt.launch.chains import PLAIN, Chain, chain_of, places
 
+BILINEAR, BICUBIC = SimpleNamespace(value="bilinear"), SimpleNamespace(value="bicubic")
 MEAN_STD = ((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 RESIZED = tv("RandomResizedCrop", size=(224, 224), scale=(0.08, 1.0), ratio=(0.75, 4 / 3))
 JITTER = tv("ColorJitter", brightness=(0.6, 1.4), contrast=(0.7, 1.3), saturation=None, hue=(-0.1, 0.1))
@@ -86,6 +88,7 @@ BRIGHT = tv("ColorJitter", brightness=(0.6, 1.4), contrast=None, saturation=None
 CONTRAST = tv("ColorJitter", brightness=None, contrast=(0.6, 1.4), saturation=None, hue=None)
 HUE = tv("ColorJitter", brightness=None, contrast=None, saturation=None, hue=(-0.1, 0.1))
 ONE_WAY = tv("RandomRotation", degrees=[0.0, 30.0], expand=False, center=None, fill=0)
+ZOOM = tv("RandomAffine", degrees=[-9.0, 9.0], translate=None, scale=(0.5, 2.0), shear=None, fill=0, center=None)
 WHITE = tv("RandomRotation", degrees=[-9.0, 9.0], expand=False, center=None, fill=255)
 BLUR = tv("GaussianBlur", kernel_size=(9, 9), sigma=(0.1, 2.0))
 SOLARIZE = tv("RandomSolarize", p=0.2, threshold=128)
@@ -100,6 +103,8 @@ GRAY = tv("RandomGrayscale", p=0.5)
         ([RESIZED, ROTATION], [{"size"}, {"rotation_degrees"}]),
         ([CROP, flip(), ROTATION], [{"random_crop", "horizontal_flip_prob"}, {"rotation_degrees"}]),
         ([tv("Resize", size=(64, 64)), ROTATION], [{"size", "rotation_degrees"}]),
+        # It is resized smoothly, and zoomed not.
+        ([tv("Resize", size=(64, 64)), ZOOM], [{"size"}, {"rotation_degrees"}]),
         # What is filled in before colours change is changed with the picture.
         ([ROTATION, CONTRAST], [{"rotation_degrees"}, {"contrast"}]),
         ([CROP, INVERT], [{"random_crop"}, {"invert_prob"}]),
@@ -167,6 +172,14 @@ def test_nothing_to_move(members: tuple[Any, ...]) -> None:
         tv("RandomAffine", degrees=[0, 0], translate=None, scale=None, shear=[0.0, 9.0], fill=0, center=None),
         tv("GaussianBlur", kernel_size=(3, 3), sigma=(0.1, 2.0)),
         tv("RandomErasing", p=0.2, scale=(0.02, 0.3), ratio=(0.3, 3.3), value="random"),
+        tv("RandomRotation", degrees=[-10, 10], expand=False, center=None, fill=1),  # black or white?
+        tv("RandomSolarize", p=0.2, threshold=1),
+        tv("RandomRotation", degrees=[-10, 10], expand=False, center=None, fill=0, interpolation=BICUBIC),
+        tv("RandomPerspective", distortion_scale=0.5, p=0.5, fill=0, interpolation=BICUBIC),
+        tv("RandomResizedCrop", size=(24, 24), scale=(0.1, 1.0), ratio=(0.75, 1.33), interpolation=BICUBIC),
+        tv("RandomResizedCrop", size=(24, 24), scale=(0.1, 1.0), ratio=(0.75, 1.33), interpolation=3),
+        tv("Resize", size=(24, 24), interpolation=SimpleNamespace(value="nearest")),
+        tv("Resize", size=(24, 24), interpolation=BILINEAR, antialias=False),
         tv("ToDtype", dtype="torch.float32", scale=False),
         tv("ColorJitter", brightness=(0.5, 1.5)),  # of a version with other attributes
         tv("RandomSolarizeLater"),
@@ -175,6 +188,46 @@ def test_nothing_to_move(members: tuple[Any, ...]) -> None:
 )
 def test_settings_that_the_gpu_has_not(odd: Any) -> None:
     assert known_torchvision.known(odd) is None
+
+
+def test_filters_that_the_gpu_has() -> None:
+    """Turned images are interpolated, where the nearest pixel is torchvision's default."""
+    for interpolation in (BILINEAR, SimpleNamespace(value="nearest"), 2, 0):
+        turn = tv("RandomRotation", degrees=[-1, 1], expand=False, center=None, fill=0, interpolation=interpolation)
+        assert known_torchvision.known(turn) is not None
+    resize = known_torchvision.known(tv("Resize", size=(24, 24), interpolation=BILINEAR, antialias=True))
+    assert resize is not None
+    assert resize.options == {"size": (24, 24)}
+    zoom = known_torchvision.known(ZOOM)
+    assert zoom is not None
+    assert zoom.options["antialias"] is False
+    resize = known_albumentations.known(al("Resize", height=24, width=24, interpolation=1))
+    assert resize is not None
+    assert resize.options == {"size": (24, 24), "antialias": False}
+    assert not resize.random
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        al("Resize", height=24, width=24, interpolation=3),
+        al("Resize", height=24, width=24, interpolation=1, area_for_downscale="image"),
+        al("RandomResizedCrop", size=(24, 24), scale=(0.1, 1.0), ratio=(0.75, 1.33), interpolation=2),
+        al("Rotate", limit=(-9, 9), border_mode=0, fill=0, interpolation=2),
+        al("Rotate", limit=(-9, 9), border_mode=0, fill=255, interpolation=1),
+        al("ToGray", method="max", num_output_channels=3),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_settings_of_albumentations_that_the_gpu_has_not(odd: Any) -> None:
+    assert known_albumentations.known(odd) is None
+
+
+def test_always_means_always_whatever_p_is() -> None:
+    always = known_albumentations.known(al("HorizontalFlip", p=0.5, always_apply=True))
+    assert always is not None
+    assert always.options == {"horizontal_flip_prob": 1.0}
+    assert known_albumentations.known(al("RandomCrop", height=3, width=4, p=0.5, always_apply=True)) is not None
 
 
 def test_erased_before_it_is_normalised_is_another_value() -> None:
@@ -203,6 +256,7 @@ def test_albumentations() -> None:
     assert first.options["quarter_turn_prob"] == pytest.approx(0.3)
     assert second.options == {
         "translate": (0.1, 0.2), "scale": (0.9, 1.1), "rotation_degrees": (-15.0, 15.0), "fill": "reflect",
+        "antialias": False,
     }  # fmt: skip
     assert known_albumentations.known(al("RandomCrop", height=3, width=4, p=0.5)) is None
     rotate = al("Rotate", limit=(-15, 15), border_mode=4)

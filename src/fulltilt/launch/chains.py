@@ -60,7 +60,7 @@ class Move:
 
     @property
     def random(self) -> bool:
-        fixed = self.kind in ("convert", "normalize", "nothing") or self.options.keys() <= {"size"}
+        fixed = self.kind in ("convert", "normalize", "nothing") or self.options.keys() <= {"size", "antialias"}
         return not fixed
 
 
@@ -148,6 +148,8 @@ def _joins(move: Move, options: Mapping[str, Any], kinds: Set[Kind]) -> bool:
     if move.probability < 1.0 or move.options.keys() & options.keys() or not kinds <= _AFTER[move.kind]:
         return False
     if move.kind == "move":
+        if "size" in options and "antialias" in move.options:
+            return False  # it is resized smoothly, and then not
         return not options.keys() & {"random_crop", "random_resized_crop"}
     if move.kind == "flip":  # a pass flips before it turns, and turned the other way is what a flip makes of it
         low, high = options.get("rotation_degrees", (0.0, 0.0))

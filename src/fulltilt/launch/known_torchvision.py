@@ -1,6 +1,8 @@
 """torchvision's transforms, versions 1 and 2, by name and attributes: torchvision itself is not imported.
 
-A transform that is set in a way that GPUAugmentation can't follow (another fill, an expanded rotation) is not known.
+A transform that is set in a way that GPUAugmentation can't follow (another fill, an expanded rotation, a bicubic
+filter) is not known. It filters linearly, over a wider area where it shrinks, as torchvision resizes. torchvision turns
+and zooms without that (`antialias=False`), and takes the nearest pixel by default: that alone is not followed.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ def known(transform: Any) -> Move | None:
 
 
 def _resized_crop(one: Any) -> Move | None:
+    if not _resizes(one):
+        return None
     size = _size(one.size)
     return Move(
         kind="crop",
@@ -55,14 +59,14 @@ def _crop(one: Any) -> Move | None:
 
 def _resize(one: Any) -> Move | None:
     """To a fixed size. A single number is the short side's: sizes differ then, and workers do it."""
-    if isinstance(one.size, int) or len(one.size) != 2:
+    if isinstance(one.size, int) or len(one.size) != 2 or not _resizes(one):
         return None
     return Move(kind="crop", options={"size": _size(one.size)})
 
 
 def _rotation(one: Any) -> Move | None:
     fill = _fill(one)
-    if one.expand or one.center is not None or fill is None:
+    if one.expand or one.center is not None or fill is None or not _turns(one):
         return None
     low, high = _range(one.degrees)
     return Move(kind="move", options={"rotation_degrees": (-high, -low), "fill": fill})  # it turns counterclockwise
@@ -71,9 +75,11 @@ def _rotation(one: Any) -> Move | None:
 def _affine(one: Any) -> Move | None:
     fill = _fill(one)
     shear = one.shear
-    if one.center is not None or fill is None:
+    if one.center is not None or fill is None or not _turns(one):
         return None
     options: dict[str, Any] = {"rotation_degrees": _range(one.degrees), "fill": fill}
+    if one.scale is not None or shear is not None:
+        options["antialias"] = False
     if one.translate is not None:
         options["translate"] = _range(one.translate)
     if one.scale is not None:
@@ -88,10 +94,10 @@ def _affine(one: Any) -> Move | None:
 
 def _perspective(one: Any) -> Move | None:
     fill = _fill(one)
-    if fill is None:
+    if fill is None or not _turns(one):
         return None
     options = {"perspective": float(one.distortion_scale), "perspective_prob": float(one.p), "fill": fill}
-    return Move(kind="move", options=options)
+    return Move(kind="move", options={**options, "antialias": False})
 
 
 def _jitter(one: Any) -> Move | None:
@@ -104,6 +110,8 @@ def _jitter(one: Any) -> Move | None:
 
 def _solarize(one: Any) -> Move | None:
     threshold = float(one.threshold)
+    if threshold == 1:  # of bytes it is nearly black, of floats white
+        return None
     options = {"solarize_prob": float(one.p), "solarize_threshold": threshold / 255 if threshold > 1 else threshold}
     return Move(kind="colour", options=options)
 
@@ -208,4 +216,22 @@ def _fill(one: Any) -> float | None:
     if not same(channels) or isinstance(channels[0], str):
         return None
     value = float(channels[0])
+    if value == 1:  # of bytes it is nearly black, of floats white
+        return None
     return value / 255 if value > 1 else value
+
+
+def _resizes(one: Any) -> bool:
+    """As we do; Pillow's images are smoothed whatever is said, but what comes in is not known here."""
+    return _filter(one) == "bilinear" and getattr(one, "antialias", True) is not False
+
+
+def _turns(one: Any) -> bool:
+    return _filter(one) in ("bilinear", "nearest", "nearest-exact")
+
+
+def _filter(one: Any) -> str:
+    """The name of its interpolation; numbers are Pillow's, of older versions."""
+    value = getattr(one, "interpolation", "bilinear")
+    value = getattr(value, "value", value)
+    return {0: "nearest", 2: "bilinear"}.get(value, "another") if isinstance(value, int) else str(value)
