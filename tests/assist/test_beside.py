@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 
@@ -37,6 +39,27 @@ from fulltilt.assist.tables import Confusion, Counting, Rule, confusion, counter
 from fulltilt.errors import InputError
 
 CPU = torch.device("cpu")
+RANK = """
+import sys
+import torch
+import torch.distributed as dist
+from torchmetrics import MeanAbsoluteError
+from fulltilt.assist.beside import MetricsBeside
+from fulltilt.errors import FulltiltError
+
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+metrics = MetricsBeside(MeanAbsoluteError(), "cpu", prefix="")
+metrics.add(torch.zeros(4), torch.full((4,), float(rank)))
+assert metrics.compute() == {"meanabsoluteerror": 0.5}
+metrics.add(torch.zeros(4), torch.zeros(4))
+metrics.add(torch.zeros(4), torch.zeros(4 + rank))  # gathered, so that it shows when all is counted
+try:
+    metrics.compute()
+except FulltiltError as error:
+    sys.stdout.write(f"{error}\\n")
+dist.destroy_process_group()
+"""
 
 
 def classes(draw, count=40):
@@ -476,3 +499,19 @@ def test_a_place_saved_with_metrics_on_the_device_is_gone_on_from():
     for pair in data[20:]:
         second.add(*pair)
     assert second.compute() == whole.compute()
+
+
+def test_what_fails_on_one_rank_fails_on_all(tmp_path):
+    command = [sys.executable, "-c", RANK]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    try:
+        said = [rank.communicate(timeout=60)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert said[0] == "metrics failed on another rank, whose own output says why\n"
+    assert "meanabsoluteerror" in said[1]
+    assert [rank.returncode for rank in ranks] == [0, 0]

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
@@ -27,8 +26,9 @@ from fulltilt.assist.balance import metrics_on_device
 from fulltilt.assist.gather import Pair, aligned, guessed, in_one_piece, may_join, most_like, size_of
 from fulltilt.assist.handover import Handover
 from fulltilt.assist.lanes import UNFIT, Lane, Parcel, add_counts, counts_only, unfit
+from fulltilt.assist.meeting import any_failed, ranks_meet, where_ranks_meet
 from fulltilt.assist.tables import takes_labels
-from fulltilt.errors import InputError
+from fulltilt.errors import FulltiltError, InputError
 from fulltilt.machine.decision import Decision
 
 log = logging.getLogger("fulltilt.assist")
@@ -137,13 +137,22 @@ class MetricsBeside:
         self._check()
 
     def compute(self) -> dict[str, float]:
-        """The values so far, over all ranks; counting starts anew. Where there was no batch, there are none."""
+        """The values so far, over all ranks; counting starts anew. Where there was no batch, there are none.
+
+        What has failed on one rank fails on all: the others would wait for it where they bring their counts together.
+        """
         found: dict[str, float] = {}
-        metrics = self._whole()
-        if self._empty and not _ranks_meet():
+        try:
+            metrics = self._whole()
+        except Exception:
+            any_failed(self._meet_on, failed=True)
+            raise
+        if any_failed(self._meet_on, failed=False):
+            raise FulltiltError("metrics failed on another rank, whose own output says why")
+        if self._empty and not ranks_meet():
             return found
         for name, metric in metrics.items():
-            metric.to(_where_ranks_meet(self._device))
+            metric.to(self._meet_on)
             try:
                 found |= _numbers(f"{self._prefix}{name}", metric.compute())
             except ValueError as error:
@@ -197,6 +206,10 @@ class MetricsBeside:
                 add_counts(metric, self._there[name])
         found = self._there | self._others.metrics | self._counting.metrics
         return {name: found[name] for name in self._names}
+
+    @property
+    def _meet_on(self) -> torch.device:
+        return where_ranks_meet(self._device)
 
     def _is_only_there(self, name: str) -> bool:
         return name in self._there and name not in self._counting.metrics
@@ -295,17 +308,6 @@ def _parts(metric: Metric) -> list[Metric]:
 
 def _said(found: Any) -> str:
     return f"the class {found.__name__}, not one made of it" if isinstance(found, type) else type(found).__name__
-
-
-def _ranks_meet() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def _where_ranks_meet(device: torch.device) -> torch.device:
-    """The CPU, or the GPU with a group that knows nothing else."""
-    if not _ranks_meet() or device.type == "cpu":
-        return _CPU
-    return _CPU if "cpu:" in str(dist.get_backend_config()) else device
 
 
 def _numbers(name: str, value: Any) -> dict[str, float]:
