@@ -60,6 +60,12 @@ def test_what_it_says_of_itself(tmp_path):
         assert video.time_of(10) == pytest.approx(0.4)
 
 
+def test_times_that_can_be_written_down_are_those_numbers(tmp_path):
+    """As a table of segments has them: rounded twice, 1.4 s of frame 35 would come out less."""
+    with open_video(make(tmp_path / "v")) as video:
+        assert [video.time_of(frame) for frame in range(40)] == [float(f"{frame * 4 / 100:.2f}") for frame in range(40)]
+
+
 def test_only_what_is_needed_is_decoded(tmp_path, monkeypatch):
     """From the nearest key frame on, and not beyond the frame."""
     path = make(tmp_path / "v", "mpeg-ts", count=120, gop=10)
@@ -191,6 +197,21 @@ class TestDamage:
             for number in (40, -1):
                 with pytest.raises(InputError, match=f"no frame {number}; it has frames 0 to 39"):
                     video.frames([3, number])
+
+    @pytest.mark.parametrize("wanted", [[1.5], "12", 5, [None], np.array([1.0]), [[1, 2]]], ids=repr)
+    def test_what_is_no_number_of_a_frame(self, tmp_path, wanted):
+        with open_video(make(tmp_path / "v")) as video, pytest.raises(InputError, match="expected frames' numbers"):
+            video.frames(wanted)
+
+    @pytest.mark.parametrize("size", [(0, 0), 32, (32,), (-1, 4), (3.5, 3), ("a", 3)], ids=repr)
+    def test_what_is_no_size(self, tmp_path, size):
+        with open_video(make(tmp_path / "v")) as video, pytest.raises(InputError, match="size: expected"):
+            video.frames([1], size=size)
+
+    @pytest.mark.parametrize("threads", [0, 65, "4", 1.5])
+    def test_threads_that_no_decoder_has(self, tmp_path, threads):
+        with pytest.raises(InputError, match="threads: expected 1 to 64"):
+            open_video(tmp_path / "v.mp4", threads=threads)
 
     def test_damage_in_the_middle_spares_the_rest(self, tmp_path):
         path = make(tmp_path / "v", "mpeg-ts", count=120, gop=10)

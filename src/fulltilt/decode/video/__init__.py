@@ -12,6 +12,7 @@ annexb    packets as these take them: pure
 planes    their pictures, copied together
 limits    what they decode, as the driver says
 colour    NV12 to RGB of any size, as the CPU's path gives it
+forks     files that are open when a process is forked
 waiting   threads that wait for the GPU without a core
 priority  processes that leave the trainer its cores
 """

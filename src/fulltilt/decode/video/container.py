@@ -5,12 +5,14 @@ FFmpeg decodes and converts with the interpreter lock released, so that decoders
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fulltilt.decode.video.entry import h264_entry, packed, unneeded
+from fulltilt.decode.video.forks import watch
 from fulltilt.decode.video.index import FrameIndex, PacketFacts, index_of
 from fulltilt.errors import DecodeError, InputError, UnavailableError
 
@@ -64,23 +66,38 @@ class Container:
         self._av = pyav()
         self._is_fresh = False
         """Opened, and nothing has been read of it."""
-        self._file: InputContainer | None
-        self._stream: VideoStream | None
-        self._file, self._stream = self._open()
+        self._is_closed = False
+        self.lock = threading.RLock()
+        """Of whoever reads in it: two threads in one decoder would end the process."""
+        self.abandoned = 0
+        """How often it was left to another process: who stands somewhere in the file stands there no more."""
+        self._opened: tuple[InputContainer, VideoStream] | None = None
+        watch(self)
+        self._opened = self._open()
 
     @property
     def file(self) -> InputContainer:
-        if self._file is None:
-            raise InputError(f"{self.path} is closed")
-        return self._file
+        return self._parts()[0]
 
     @property
     def stream(self) -> VideoStream:
-        if self._stream is None:
-            raise InputError(f"{self.path} is closed")
-        return self._stream
+        return self._parts()[1]
+
+    def _parts(self) -> tuple[InputContainer, VideoStream]:
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
+
+    def abandon(self) -> Any:
+        """In a fork: what is open is the parent's, and so is the lock, if somebody held it."""
+        left, self._opened, self._is_fresh = self._opened, None, False
+        self.lock = threading.RLock()
+        self.abandoned += 1
+        return left
 
     def _open(self) -> tuple[InputContainer, VideoStream]:
+        if self._is_closed:
+            raise InputError(f"{self.path} is closed: open it again with open_video")
         av = self._av
         options = {} if self._looks else {"skip_frame": "all"}
         try:
@@ -92,12 +109,14 @@ class Container:
         except FileNotFoundError:
             raise InputError(f"{self.path}: no such file") from None
         except (OSError, av.FFmpegError) as error:
-            message = f"{self.path}: can't be opened as a video ({_said(error)})"
+            hint = "" if isinstance(error, OSError) else ": not a video, damaged, or cut off before its end"
+            message = f"{self.path}: can't be opened as a video ({_said(error)}){hint}"
             raise DecodeError(message, problem=self._kind()) from None
         if not file.streams.video:
-            others = ", ".join(sorted({stream.type for stream in file.streams})) or "nothing"
+            others = ", ".join(sorted({stream.type for stream in file.streams}))
             file.close()
-            raise DecodeError(f"{self.path}: has no video stream, only {others}", problem="unsupported")
+            what = f"has no video stream, only {others}" if others else "has no stream at all"
+            raise DecodeError(f"{self.path}: {what}", problem="unsupported" if others else "empty")
         stream = next((stream for stream in file.streams.video if not stream.disposition & _PICTURE_ONLY), None)
         if stream is None:
             file.close()
@@ -157,8 +176,8 @@ class Container:
             self._open_again()
 
     def _open_again(self) -> None:
-        self.close()
-        self._file, self._stream = self._open()
+        self._let_go()
+        self._opened = self._open()
 
     def seek(self, time: int) -> bool:
         """To the last key frame at or before a time, going by the file's own index; False where it can't."""
@@ -216,10 +235,13 @@ class Container:
 
     def close(self) -> None:
         """The decoder's pictures go with the stream, however long this object is kept: megabytes of them."""
-        if self._file is not None:
-            self._file.close()
-        self._file = self._stream = None
-        self._is_fresh = False
+        self._let_go()
+        self._is_closed = True
+
+    def _let_go(self) -> None:
+        opened, self._opened, self._is_fresh = self._opened, None, False
+        if opened is not None:
+            opened[0].close()
 
 
 def _is_told(file: InputContainer) -> bool:

@@ -14,7 +14,7 @@ from fulltilt.decode.video.colour import rgb_of
 from fulltilt.decode.video.index import runs_of
 from fulltilt.decode.video.nvdec import Engine
 from fulltilt.decode.video.planes import Planes
-from fulltilt.decode.video.reader import Known, Quality, Video
+from fulltilt.decode.video.reader import Known, Quality, Video, sides_of
 from fulltilt.decode.video.sessions import Sessions
 from fulltilt.errors import DecodeError, InputError, UnavailableError
 from fulltilt.machine.decision import Decision
@@ -27,7 +27,7 @@ _TOGETHER = 16
 
 
 class DeviceVideo:
-    """An open video whose frames are on a device. As `Video`, not for two threads at once."""
+    """An open video whose frames are on a device. Threads that share one take turns, as with `Video`."""
 
     def __init__(
         self,
@@ -101,7 +101,13 @@ class DeviceVideo:
         They can be used on the stream that is current here. `stay` as in `Video.frames`.
         """
         numbers = self._video.checked(indices)
-        target = size if size is not None else (self.height, self.width)
+        target = sides_of(size) if size is not None else (self.height, self.width)
+        with self._video.container.lock:
+            return self._frames(numbers, target, size, stay=stay)
+
+    def _frames(
+        self, numbers: Sequence[int], target: tuple[int, int], size: tuple[int, int] | None, *, stay: bool
+    ) -> Tensor:
         if self._engine is not None and numbers:
             try:
                 return self._on_device(numbers, target, stay=stay)
@@ -169,8 +175,9 @@ class DeviceVideo:
         self._engine, self._position = None, None
 
     def close(self) -> None:
-        self._without_engine()
-        self._video.close()
+        with self._video.container.lock:
+            self._without_engine()
+            self._video.close()
 
     def __enter__(self) -> DeviceVideo:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -12,6 +13,7 @@ import numpy as np
 
 from fulltilt.decode.video.container import Container, Course
 from fulltilt.decode.video.convert import Converter, Pixels
+from fulltilt.decode.video.forks import keep
 from fulltilt.decode.video.index import FrameIndex, Run, runs_of
 from fulltilt.errors import DecodeError, InputError
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 Quality = Literal["exact", "fast"]
 _FULL = 2
 """AVCOL_RANGE_JPEG."""
+MOST_THREADS = 64
+"""Of a decoder. FFmpeg starts as many as it is told, each with pictures of its own, and warns of more than 16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,22 +89,44 @@ def open_video(
     """
     if quality not in ("exact", "fast"):
         raise InputError(f"quality={quality!r} must be 'exact' or 'fast'")
-    if threads < 1:
-        raise InputError(f"threads: expected 1 or more, found {threads}")
+    if not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS:
+        raise InputError(f"threads: expected 1 to {MOST_THREADS}, found {threads!r}")
     if device is None:
         return Video(Path(path), threads=threads, known=known, quality=quality)
     import torch
 
     from fulltilt.decode.video.device import DeviceVideo
 
-    return DeviceVideo(Path(path), device=torch.device(device), threads=threads, known=known, quality=quality)
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise InputError(f"device={device!r}: expected one such as 'cuda:0' ({error})") from None
+    return DeviceVideo(Path(path), device=place, threads=threads, known=known, quality=quality)
+
+
+def sides_of(size: Sequence[int]) -> tuple[int, int]:
+    """Height and width as plain integers; InputError for what is no size."""
+    try:
+        height, width = map(operator.index, size)
+    except (TypeError, ValueError):
+        height = width = 0
+    if height < 1 or width < 1:
+        raise InputError(f"size: expected (height, width) with 1 or more each, found {size!r}")
+    return height, width
+
+
+def _opened(path: Path, threads: int, known: Known, quality: Quality) -> Video:
+    return Video(path, threads=threads, known=known, quality=quality)
 
 
 class Video:
-    """An open video. Not for two threads at once: open one for each."""
+    """An open video. Threads that share one take turns: to decode side by side, open one for each.
+
+    A process that is forked opens the file for itself; pickled, it is opened again where it arrives.
+    """
 
     def __init__(self, path: Path, *, threads: int, known: Known | None, quality: Quality = "exact") -> None:
-        self.path = path
+        self.path, self._threads, self._quality = path, threads, quality
         self._container = Container(path, threads=threads, fast=quality == "fast")
         try:
             self.known = known if known is not None else self._read()
@@ -114,7 +140,8 @@ class Video:
             self.height, self.width = reversed(sides) if self._turn % 2 else sides
             """As it is meant to be seen."""
             self.colours = self.known.colours
-            self._seconds = float(stream.time_base) if stream.time_base else None
+            self._unit = stream.time_base
+            """Of times, in seconds: a fraction, so that a time that can be written down is that very number."""
         except BaseException:
             self._container.close()
             raise
@@ -122,6 +149,7 @@ class Video:
         self._position: int | None = None
         self._course = Course()
         self._pictures: Iterator[tuple[int, VideoFrame]] = iter(())
+        self._abandoned = self._container.abandoned
 
     def __len__(self) -> int:
         return self.index.count
@@ -135,9 +163,9 @@ class Video:
     def duration_seconds(self) -> float | None:
         """From the first frame's time to the end of the last one's."""
         times = self.index.times
-        if times is None or self._seconds is None:
+        if times is None or self._unit is None:
             return None if self.rate is None else len(self) / self.rate
-        shown = (times[-1] - times[0]) * self._seconds
+        shown = float((times[-1] - times[0]) * self._unit)
         return shown + (shown / (len(times) - 1) if len(times) > 1 else 1 / self.rate if self.rate else 0.0)
 
     @property
@@ -148,9 +176,10 @@ class Video:
     def time_of(self, frame: int) -> float | None:
         """When it is shown, in seconds from the first frame."""
         times = self.index.times
-        if times is None or self._seconds is None:
+        if times is None or self._unit is None:
             return None if self.rate is None else frame / self.rate
-        return (times[frame] - times[0]) * self._seconds
+        # Rounded once, by the division: 0.12 s of a table is the frame that is shown then, not the one behind it.
+        return (times[frame] - times[0]) * self._unit.numerator / self._unit.denominator
 
     def frames(
         self,
@@ -165,13 +194,22 @@ class Video:
         Where the resolution changes within the file, `size` is needed, and everything is scaled to it. `stay` leaves
         the decoder ready to go on behind the last frame; without it nothing is decoded that these frames don't need.
         """
-        height, width = size if size is not None else (self.height, self.width)
+        height, width = sides_of(size) if size is not None else (self.height, self.width)
         numbers = self.checked(indices)
         shape = (len(numbers), height, width, 3)
         if out is None:
             out = np.empty(shape, np.uint8)
         elif out.shape != shape or out.dtype != np.uint8:
             raise InputError(f"out: expected uint8 {shape}, found {out.dtype} {out.shape}")
+        with self._container.lock:
+            self._fill(out, numbers, as_it_is=size is None, stay=stay)
+        return out
+
+    def _fill(self, out: Pixels, numbers: Sequence[int], *, as_it_is: bool, stay: bool) -> None:
+        if self._abandoned != self._container.abandoned:  # a fork: where the decoder stood is the parent's
+            keep(self._pictures)
+            self._abandoned = self._container.abandoned
+            self.leave()
         places: dict[int, list[int]] = {}
         for place, number in enumerate(numbers):
             places.setdefault(number, []).append(place)
@@ -179,12 +217,11 @@ class Video:
         for run in runs:
             for number, picture in self._run(run, stay=stay and run is runs[-1]):
                 first, *others = places[number]
-                if size is None:
+                if as_it_is:
                     self._check_size(number, picture)
                 self._convert(picture, out[first])
                 for other in others:
                     out[other] = out[first]
-        return out
 
     @property
     def container(self) -> Container:
@@ -197,9 +234,13 @@ class Video:
 
     def close(self) -> None:
         """What it says of itself can still be asked."""
-        self.leave()
-        self._convert.forget()
-        self._container.close()
+        with self._container.lock:
+            self.leave()
+            self._convert.forget()
+            self._container.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened, (self.path, self._threads, self.known, self._quality)
 
     def __enter__(self) -> Video:
         return self
@@ -209,7 +250,10 @@ class Video:
 
     def checked(self, indices: Sequence[int]) -> list[int]:
         """Frames' numbers as plain integers; InputError for one that is not there."""
-        numbers = [int(number) for number in indices]
+        try:
+            numbers = [operator.index(number) for number in indices]
+        except TypeError:
+            raise InputError(f"{self.path}: expected frames' numbers, as [3, 7], found {indices!r}") from None
         for number in numbers:
             if not 0 <= number < len(self):
                 raise InputError(f"{self.path}: no frame {number}; it has frames 0 to {len(self) - 1}")
