@@ -138,17 +138,24 @@ def test_the_resolution_changes(tmp_path, raw):
         assert np.array_equal(small[1], other.frames([5], size=(32, 40))[0])
 
 
-def test_a_clock_that_is_set_back(tmp_path):
-    """Two files joined, whose times lie between one another's: frames come in the file's order."""
-    first = make(tmp_path / "a", "mpeg-ts", count=20, gop=10)
-    second, path = make(tmp_path / "b", "mpeg-ts", count=30, gop=10), tmp_path / "joined.ts"
-    with av.open(str(second)) as file, av.open(str(tmp_path / "late.ts"), "w") as out:
+def later(path, by):
+    """The same packets with times that are so much later."""
+    other = path.with_name("late.ts")
+    with av.open(str(path)) as file, av.open(str(other), "w") as out:
         copy = out.add_stream_from_template(file.streams.video[0])
         for packet in file.demux(video=0):
             if packet.dts is not None:
-                packet.stream, packet.pts, packet.dts = copy, packet.pts + 20_000, packet.dts + 20_000
+                packet.stream, packet.pts, packet.dts = copy, packet.pts + by, packet.dts + by
                 out.mux(packet)
-    path.write_bytes(first.read_bytes() + (tmp_path / "late.ts").read_bytes())
+    return other
+
+
+@pytest.mark.parametrize(("one", "other"), [(0, 20_000), (450_000, 0)], ids=["in between", "before the beginning"])
+def test_a_clock_that_is_set_back(tmp_path, one, other):
+    """Two files joined, the second one's times between the first one's or before them all: they come in file order."""
+    first = make(tmp_path / "a", "mpeg-ts", count=20, gop=10)
+    second, path = make(tmp_path / "b", "mpeg-ts", count=30, gop=10), tmp_path / "joined.ts"
+    path.write_bytes(later(first, one).read_bytes() + later(second, other).read_bytes())
     reference = sequential(path)
     assert np.array_equal(reference[20:], sequential(second))
     assert same(path, reference).times is None

@@ -64,7 +64,10 @@ def index_of(packets: Iterable[PacketFacts], *, timed: bool = True) -> FrameInde
     found = list(packets)
     first = next((at for at, packet in enumerate(found) if packet.key), 0)
     since = found[first].time if found else None
-    found = [packet for packet in found[first:] if packet.time is None or since is None or packet.time >= since]
+    # Its pictures end at the next one: what is shown earlier and comes behind that has a clock that was set back.
+    second = next((at for at, packet in enumerate(found) if packet.key and at > first), len(found))
+    own = [packet for packet in found[first:second] if packet.time is None or since is None or packet.time >= since]
+    found = own + found[second:]
     shown = [packet for packet in found if packet.shown]
     if not shown:
         return None
