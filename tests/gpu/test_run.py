@@ -107,8 +107,16 @@ def test_tensors_stay_on_the_gpu_in_the_same_order(tmp_path: Path) -> None:
         {"autocast": "bfloat16", "channels_last": True, "fused": True},
         {"compile": True, "tf32": True, "cudnn_benchmark": True},
         {"compile": "reduce-overhead", "autocast": "bfloat16"},
+        {"graphs": True},
+        {
+            "graphs": True,
+            "autocast": "bfloat16",
+            "channels_last": True,
+            "loader.pin_memory": True,
+            "loader.ahead": True,
+        },
     ],
-    ids=["layout", "half", "compiled", "graphs"],
+    ids=["layout", "half", "compiled", "compiled graphs", "graphs", "graphs in half"],
 )
 def test_numeric_settings_stay_within_the_band(tmp_path: Path, settings: dict[str, Any]) -> None:
     before, _ = losses(tmp_path, "images", {})

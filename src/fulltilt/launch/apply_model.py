@@ -1,4 +1,4 @@
-"""Models, as the script calls them: channels_last, autocast and compile around the outermost call.
+"""Models, as the script calls them: channels_last, autocast, graphs and compile around the outermost call.
 
 `Module.__call__` is replaced once, before torch's compiler is imported: the compiler then takes the replacement for the
 original and looks through it. Nothing is hung on the script's modules except what `Module.compile` itself keeps there
@@ -12,12 +12,20 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fulltilt.launch.graphed import Graphed
 
 _SEEN_BEFORE_COMPILING = 8
 """Beside its first training call, a model is compiled for shapes that come back so often: an epoch's short last batch
 is not worth a minute of compiling."""
 _COMPILED_SHAPES = 4
+_MOST_SHAPES = 64
+_GRAPHS = 3
+"""Graphs of one model: each keeps the memory of a whole step."""
+_MISSES = 8
+"""Calls in a row that a graph did not fit, before another is made: something of the model was changed for good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +34,7 @@ class _Wanted:
     autocast: str | None
     compile: str | None
     """The compiler's mode."""
+    graphs: bool
     nudge: float
     """Not for plans: weights are changed by so much, relatively, before the first step. See verify.py."""
 
@@ -39,17 +48,29 @@ class _Known:
     nudged: bool = False
     calls: dict[Any, int] = field(default_factory=dict)
     compiled: set[Any] = field(default_factory=set)
+    graphs: dict[Any, Graphed | None] = field(default_factory=dict)
+    """For shapes and precision; None where there can be none."""
+    recorded: int = 0
+    misses: int = 0
+
+    def comes_back(self, shapes: Any) -> bool:
+        """Whether these, which are seen once more, are seen often."""
+        if len(self.calls) > _MOST_SHAPES:
+            self.calls.clear()  # every batch of another length: none of them comes back
+        count = self.calls[shapes] = self.calls.get(shapes, 0) + 1
+        return count > _SEEN_BEFORE_COMPILING
 
 
 def install(settings: Mapping[str, Any], note: Callable[[str], None]) -> None:
-    chosen = settings.get("compile")
+    chosen, graphs = settings.get("compile"), bool(settings.get("graphs"))
     wanted = _Wanted(
         channels_last=bool(settings.get("channels_last")),
         autocast=settings.get("autocast") or None,
-        compile="default" if chosen is True else chosen or None,
+        compile=("reduce-overhead" if graphs else "default") if chosen is True else chosen or None,
+        graphs=graphs and not chosen,  # the compiler makes its own
         nudge=float(settings.get("verify.nudge", 0.0)),
     )
-    if not (wanted.channels_last or wanted.autocast or wanted.compile or wanted.nudge):
+    if not (wanted.channels_last or wanted.autocast or wanted.compile or wanted.graphs or wanted.nudge):
         return
     from torch.nn import Module
 
@@ -119,22 +140,59 @@ class _Caller:
     def _call_of(
         self, module: Any, known: _Known, trains: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[..., Any]:
-        """The compiled call for shapes that are worth it, the plain one for others."""
+        """The compiled or recorded call for shapes that are worth it, the plain one for others."""
+        if self._wanted.graphs and trains and known.device.type == "cuda":
+            return functools.partial(self._graphed, module, known)
         if not known.compiles:
             return functools.partial(self._original, module)
         shapes = (trains, _shapes(args), _shapes(tuple(kwargs.items())))
         if shapes not in known.compiled:
-            count = known.calls[shapes] = known.calls.get(shapes, 0) + 1
-            first = trains and not known.compiled
-            if len(known.compiled) >= _COMPILED_SHAPES or not (first or count > _SEEN_BEFORE_COMPILING):
-                if len(known.calls) > 64:
-                    known.calls.clear()  # every batch of another length: none of them comes back
+            back, first = known.comes_back(shapes), trains and not known.compiled
+            if len(known.compiled) >= _COMPILED_SHAPES or not (first or back):
                 return module._call_impl  # type: ignore[no-any-return]
             known.compiled.add(shapes)
             if module._compiled_call_impl is None:
                 module.compile(dynamic=False, mode=self._wanted.compile)
             return functools.partial(self._compiling, module, known)
         return functools.partial(self._compiled, module, known)
+
+    def _graphed(self, module: Any, known: _Known, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        kind = known.device.type
+        precision = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        key = _shapes(args), _shapes(tuple(kwargs.items())), precision
+        if key not in known.graphs and known.recorded < _GRAPHS and (not known.graphs or known.comes_back(key)):
+            known.graphs[key] = self._recorded(module, known, precision, args, kwargs)
+        graphed = known.graphs.get(key)
+        if graphed is not None and graphed.fits(module, args, kwargs):
+            known.misses = 0
+            return graphed(args, kwargs)
+        known.misses += 1
+        if known.misses > _MISSES and key in known.graphs:
+            known.graphs.clear()
+            known.misses = 0
+        return self._original(module, *args, **kwargs)
+
+    def _recorded(
+        self, module: Any, known: _Known, precision: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Graphed | None:
+        import torch
+
+        from fulltilt.launch.graphed import Graphed, Refused
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # What autocast keeps of the weights would be the first step's for ever.
+            with torch.autocast(known.device.type, precision, enabled=precision is not None, cache_enabled=False):
+                return self._original(module, *args, **kwargs)
+
+        known.recorded += 1
+        try:
+            return Graphed(module, call, args, kwargs, device=known.device)
+        except (Refused, RuntimeError) as error:
+            why = str(error) if isinstance(error, Refused) else _first_line(error)
+            self._note(f"graphs: {type(module).__name__} is left as it is ({why})")
+            return None
 
     def _compiling(self, module: Any, known: _Known, *args: Any, **kwargs: Any) -> Any:
         with warnings.catch_warnings():

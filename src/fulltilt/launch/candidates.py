@@ -39,6 +39,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "cudnn_benchmark": lambda _: "cuDNN autotuning",
     "channels_last": lambda _: "channels_last",
     "autocast": lambda value: f"{value} autocast",
+    "graphs": lambda _: "CUDA graphs",
     "compile": lambda value: "compiled" if value is True else f"compiled ({value})",
     "decode": lambda _: "simplejpeg",
     "augment": lambda _: "augmentation on the GPU",

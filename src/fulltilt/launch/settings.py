@@ -68,6 +68,11 @@ SETTINGS: dict[str, Kind] = {
     "autocast": Kind(
         level="numeric", says="products in half precision", by_hand='with torch.autocast("cuda", torch.{value}): …'
     ),
+    "graphs": Kind(
+        level="numeric",
+        says="the model's forward and backward are CUDA graphs, each launched at once",
+        by_hand="model = torch.cuda.make_graphed_callables(model, (images,))",
+    ),
     "compile": Kind(level="numeric", says="the model is compiled", by_hand="model.compile()"),
     "decode": Kind(
         level="numeric",

@@ -1,0 +1,369 @@
+"""A model's forward and backward as CUDA graphs: each is launched at once, not kernel by kernel. No compiler is needed.
+
+    first call     a few trials of forward and backward ─► forward graph ─► backward graph, on the same memory
+    later calls    inputs ─► their places ─► forward graph ─► copies of the outputs
+    backward       gradients of the outputs ─► their places ─► backward graph ─► copies of the weights' gradients
+
+A graph repeats what was launched while it was captured, with the same addresses and the same numbers. So before each
+replay all that Python could have changed is looked at: weights that were exchanged or frozen, modes, options, hooks. A
+model whose own code counts, draws or waits for the device is left as it is; so is a call whose forerunner still has
+its backward before it. What the script is given are copies: it may keep them, and add up gradients.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils import _pytree as pytree
+
+_TRIES = 3
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_PLAIN = (bool, int, float, str, type(None), torch.dtype)
+"""Attributes of these types may decide what a module's code does."""
+
+
+class Refused(Exception):  # noqa: N818
+    """Why a model is left as it is: a clause."""
+
+
+class CudaTape:
+    """What a function launches, to be launched again."""
+
+    def __init__(self, device: Any, pool: Any = None) -> None:
+        self._device, self._pool = device, pool
+        self._graph = torch.cuda.CUDAGraph()
+
+    def record(self, function: Callable[[], list[Tensor]]) -> list[Tensor]:
+        """Call it; from then on `replay` leaves its results in the tensors that it has returned now."""
+        # Other threads go on pinning and copying batches meanwhile: only what this one does belongs to the capture.
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        with torch.cuda.graph(self._graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+            return function()
+
+    @property
+    def pool(self) -> Any:
+        return self._graph.pool()
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+
+class Graphed:
+    """One module's calls with tensors of the same shapes. Making one raises Refused, with the module as it was."""
+
+    def __init__(
+        self,
+        module: Any,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        device: Any,
+        tape: Callable[..., Any] = CudaTape,
+    ) -> None:
+        """
+        Args:
+            call: the module's, with precision and all; in grad mode. It is not kept.
+            args: as those of the calls to come; kwargs likewise.
+        """
+        why = _why_not(module) or _why_not_with((args, kwargs), device)
+        if why is not None:
+            raise Refused(why)
+        leaves, self._given = pytree.tree_flatten((args, kwargs))
+        self._leaves = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self._weights = [weight for weight in module.parameters() if weight.requires_grad]
+        self._state = state(module)
+        self._held = [one for child in module.modules() for one in _parts(child)]  # so that no other gets their ids
+        self._last: weakref.ref[_Turn] | None = None
+        there_and_back = _ThereAndBack(call, self._leaves, self._given, self._weights, device)
+        with _unchanged(module, device):
+            _try(there_and_back, lambda: state(module) == self._state, device)
+            self._forward = tape(device)
+            self._outputs = self._forward.record(there_and_back.there)
+            self._returned = there_and_back.returned
+            self._needs = [output.requires_grad for output in self._outputs]
+            self._backward = tape(device, self._forward.pool)
+            self._pieces = self._backward.record(there_and_back.back)
+        self._ends_grads, self._views = there_and_back.ends_grads, there_and_back.views
+        self._outputs = [output.detach() for output in self._outputs]
+
+    def fits(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a replay does what the module would do with these, whose shapes are known to be the same."""
+        turn = None if self._last is None else self._last()
+        if turn is not None and not turn.done:
+            return False  # what its backward needs would be overwritten
+        leaves, given = pytree.tree_flatten((args, kwargs))
+        if given != self._given or any(map(_differs, leaves, self._leaves)):
+            return False
+        return state(module) == self._state
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for place, leaf in zip(self._leaves, pytree.tree_leaves((args, kwargs)), strict=True):
+            if isinstance(leaf, Tensor):
+                place.copy_(leaf, non_blocking=True)
+        turn = _Turn()
+        self._last = weakref.ref(turn)
+        outputs = _Replayed.apply(self, turn, *self._weights)  # type: ignore[no-untyped-call]
+        return self._returned(outputs)
+
+    def replay(self) -> tuple[tuple[Tensor, ...], list[bool]]:
+        """Copies of the outputs, and which of them can be gone back from."""
+        self._forward.replay()
+        return tuple(output.clone() for output in self._outputs), self._needs
+
+    def replay_backward(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+        given = (grad for grad, needs in zip(grads, self._needs, strict=True) if needs)
+        for place, grad in zip(self._ends_grads, given, strict=True):
+            if grad is None:
+                place.zero_()
+            else:
+                place.copy_(grad, non_blocking=True)
+        self._backward.replay()
+        return cut([piece.clone() for piece in self._pieces], self._views)
+
+
+View = tuple[int, tuple[int, ...], tuple[int, ...], int]
+"""Which piece, its shape, its stride, and where in the piece it begins."""
+
+
+def cut(pieces: Sequence[Tensor], views: Sequence[View | None]) -> list[Tensor | None]:
+    return [None if view is None else pieces[view[0]].as_strided(*view[1:]) for view in views]
+
+
+class _ThereAndBack:
+    """A module's forward and backward as they are tried and recorded."""
+
+    def __init__(self, call: Any, leaves: list[Any], given: Any, weights: list[Any], device: Any) -> None:
+        self._call, self._leaves, self._given, self._weights, self._device = call, leaves, given, weights, device
+        self._ends: list[Tensor] = []
+        self.ends_grads: list[Tensor] = []
+        """Where gradients of the outputs are put before going back."""
+        self.views: list[View | None] = []
+        """Where each weight's gradient lies afterwards; None where it has none."""
+
+    def there(self) -> list[Tensor]:
+        args, kwargs = pytree.tree_unflatten(self._leaves, self._given)
+        kept, structure = pytree.tree_flatten(self._call(*args, **kwargs))
+        if any(not isinstance(leaf, Tensor | type(None)) for leaf in kept):
+            raise Refused("it returns something else than tensors")
+        outputs = [leaf for leaf in kept if leaf is not None]
+        absent = [leaf is None for leaf in kept]
+        self._ends = [output for output in outputs if output.requires_grad]
+        if not self._ends:
+            raise Refused("it returns nothing to go back from")
+        if len(self.ends_grads) != len(self._ends):
+            self.ends_grads = [torch.zeros_like(output) for output in self._ends]
+
+        def returned(found: Iterable[Tensor]) -> Any:
+            rest = iter(found)
+            return pytree.tree_unflatten([None if gone else next(rest) for gone in absent], structure)
+
+        self.returned: Callable[[Iterable[Tensor]], Any] = returned
+        return outputs
+
+    def back(self) -> list[Tensor]:
+        """Gradients of all weights of a type in one piece, each in its weight's layout: one copy serves them all."""
+        # Kept, so that a script may go back twice.
+        grads: tuple[Tensor | None, ...] = torch.autograd.grad(
+            self._ends, self._weights, self.ends_grads, retain_graph=True, allow_unused=True
+        )
+        dtypes = list(dict.fromkeys(grad.dtype for grad in grads if grad is not None))
+        at = [0] * len(dtypes)
+        self.views = []
+        for weight, grad in zip(self._weights, grads, strict=True):
+            if grad is None:
+                self.views.append(None)
+                continue
+            piece = dtypes.index(grad.dtype)
+            self.views.append((piece, tuple(weight.shape), tuple(weight.stride()), at[piece]))
+            at[piece] += weight.numel()
+        pieces = [torch.empty(size, dtype=dtype, device=self._device) for size, dtype in zip(at, dtypes, strict=True)]
+        places = [view for view in cut(pieces, self.views) if view is not None]
+        torch._foreach_copy_(places, [grad for grad in grads if grad is not None])
+        return pieces
+
+
+def _try(there_and_back: _ThereAndBack, is_as_before: Callable[[], bool], device: Any) -> None:
+    """What is done once only is done now, and what no graph can repeat is found out before one is captured: a capture
+    that fails leaves torch's random numbers unusable."""
+    drawn = _draws()
+    waits = True
+    with _beside(device):
+        for _ in range(_TRIES):
+            with _heard() as said:
+                there_and_back.there()
+                there_and_back.back()
+            # Other threads are heard, too: one doubt is no proof.
+            waits = waits and any("synchronizing CUDA operation" in str(one.message) for one in said)
+    if waits:
+        raise Refused("it waits for the device")
+    if _draws() != drawn:
+        raise Refused("it draws random numbers on the CPU")
+    if not is_as_before():
+        raise Refused("its own code changes it with each call")
+
+
+class _Turn:
+    """One forward, for as long as something could go back through it."""
+
+    __slots__ = ("__weakref__", "done")
+
+    def __init__(self) -> None:
+        self.done = False
+
+
+class _Replayed(torch.autograd.Function):
+    """The weights are its inputs, so that their gradients arrive where the script looks for them."""
+
+    @staticmethod
+    def forward(ctx: Any, graphed: Graphed, turn: _Turn, *weights: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG004
+        ctx.graphed, ctx.turn = graphed, turn
+        outputs, needs = graphed.replay()
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(output for output, needed in zip(outputs, needs, strict=True) if not needed))
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.turn.done = True
+        return None, None, *ctx.graphed.replay_backward(grads)
+
+
+def state(module: Any) -> list[Any]:
+    """What a graph bakes in and Python may change: options, weights and buffers, their places, what hangs where. A
+    model that keeps something of each call for the script (features, an auxiliary loss) is never the same again."""
+    found: list[Any] = []
+    for child in module.modules():
+        own = vars(child)
+        found += [_mark(value) for value in own.values()]
+        for weight in own["_parameters"].values():
+            if weight is not None:
+                found += (id(weight), weight.data_ptr(), weight.requires_grad)
+        found += [buffer.data_ptr() for buffer in own["_buffers"].values() if buffer is not None]
+        found += map(id, own["_modules"].values())
+    return found
+
+
+def _mark(value: Any) -> Any:
+    if type(value) in _PLAIN:
+        return value
+    return len(value) if isinstance(value, dict | list | set) else id(value)
+
+
+def _parts(module: Any) -> Iterator[Any]:
+    own = vars(module)
+    yield from own.values()
+    yield from own["_parameters"].values()
+    yield from own["_modules"].values()
+
+
+def _differs(leaf: Any, known: Any) -> bool:
+    if isinstance(leaf, Tensor) and isinstance(known, Tensor):
+        return leaf.requires_grad or leaf.device != known.device
+    return type(leaf) is not type(known) or leaf != known
+
+
+def _why_not(module: Any) -> str | None:
+    """What is known to stand against a graph before one is captured."""
+    from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+    if isinstance(module, DistributedDataParallel | DataParallel):
+        return "its gradients are shared with other processes or GPUs on the way"
+    for child in module.modules():
+        if any(vars(child).get(name) for name in _HOOKS):
+            return f"{type(child).__name__} has hooks, which a graph would leave out"
+    for weight in module.parameters():
+        if type(weight) is not torch.nn.Parameter or weight.layout != torch.strided:
+            return "its weights are no plain parameters"
+        if not _is_dense(weight):
+            return "a weight has gaps in memory"
+    return None
+
+
+def _why_not_with(given: Any, device: Any) -> str | None:
+    for leaf in pytree.tree_leaves(given):
+        if isinstance(leaf, Tensor):
+            if type(leaf) is not Tensor or leaf.device != device:
+                return f"it is given a {type(leaf).__name__} on {leaf.device}"
+            if leaf.requires_grad:
+                return "its inputs want gradients"
+        elif type(leaf) not in _PLAIN:
+            return f"it is given a {type(leaf).__name__}"
+    return None
+
+
+def _is_dense(weight: Any) -> bool:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    last = formats.get(weight.dim())
+    return bool(weight.is_contiguous() or (last is not None and weight.is_contiguous(memory_format=last)))
+
+
+def _draws() -> list[Any]:
+    """Where the generators on the CPU stand."""
+    numpy = sys.modules.get("numpy")
+    found: list[Any] = [random.getstate(), torch.get_rng_state().numpy().tobytes()]
+    if numpy is not None:
+        name, keys, *rest = numpy.random.get_state()
+        found.append((name, keys.tobytes(), *rest))
+    return found
+
+
+@contextmanager
+def _unchanged(module: Any, device: Any) -> Iterator[None]:
+    """Trials leave no trace: statistics, gradients and random numbers are as before."""
+    numpy = sys.modules.get("numpy")
+    drawn = None if numpy is None else numpy.random.get_state()
+    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    python = random.getstate()
+    devices = [device] if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(drawn)
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+@contextmanager
+def _beside(device: Any) -> Iterator[None]:
+    """On a stream of its own, as captures need their trials to be."""
+    if device.type != "cuda":
+        yield
+        return
+    cuda: Any = torch.cuda
+    side, current = cuda.Stream(device), cuda.current_stream(device)
+    side.wait_stream(current)
+    with cuda.stream(side):
+        yield
+    current.wait_stream(side)
+
+
+@contextmanager
+def _heard() -> Iterator[list[Any]]:
+    """Warnings of what waits for the device; no others are let through."""
+    cuda: Any = torch.cuda
+    on = cuda.is_available() and cuda.is_initialized()
+    mode = cuda.get_sync_debug_mode() if on else None
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            if on:
+                cuda.set_sync_debug_mode("warn")
+            yield said
+        finally:
+            if on:
+                cuda.set_sync_debug_mode(mode)
