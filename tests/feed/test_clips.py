@@ -170,6 +170,41 @@ def test_segments_as_labels_of_frames(tmp_path):
     assert labels.tolist() == expected.tolist()
 
 
+class TestLabels:
+    def read(self, tmp_path, *lines, **given):
+        (tmp_path / "s.csv").write_text("path,label\n" + "".join(f"{line}\n" for line in lines))
+        source = VideoClips(tmp_path / "s.csv", length=2, size=(8, 8), **given)
+        return [entry.label for entry in source.entries], source.classes
+
+    def test_numbers_among_names_are_names(self, tmp_path):
+        assert self.read(tmp_path, "a.mp4,0", "b.mp4,cat", "c.mp4,07") == ([0, 2, 1], ["0", "07", "cat"])
+        assert self.read(tmp_path, "a.mp4,--5") == ([0], ["--5"])
+
+    def test_whole_numbers_stay_what_they_are(self, tmp_path):
+        assert self.read(tmp_path, "a.mp4,0.0", "b.mp4,3.0") == ([0, 3], None), "as tables with gaps were written"
+
+    def test_given_ones_come_first(self, tmp_path):
+        assert self.read(tmp_path, "a.mp4,0", "b.mp4,1", labels=torch.tensor([4, 0])) == ([4, 0], None)
+
+    def test_one_that_is_missing(self, tmp_path):
+        with pytest.raises(InputError, match=r"s\.csv, line 3: no label, where 1 others have one"):
+            self.read(tmp_path, "a.mp4,0", "b.mp4,")
+        assert self.read(tmp_path, "a.mp4,", "b.mp4,") == ([None, None], None)
+
+    def test_a_video_in_which_nothing_happens(self, tmp_path):
+        path = make(tmp_path / "v")
+        (tmp_path / "s.csv").write_text(f"path,label,start,end\nw.mp4,run,0,1\n{path.name},,,\n")
+        source = VideoClips(tmp_path / "s.csv", length=4, size=(8, 8), temporal=True)
+        assert len(source) == 2
+        assert source[1][1].tolist() == [0, 0, 0, 0]
+
+    def test_a_folder_that_has_both_says_what_it_leaves_out(self, tmp_path, caplog):
+        (tmp_path / "more").mkdir()
+        (tmp_path / "v.mp4").touch()
+        assert len(VideoClips(tmp_path, length=2, size=(8, 8))) == 1
+        assert "1 videos beside 1 subfolders, which are not looked into" in caplog.text
+
+
 def test_parts_of_videos(tmp_path):
     path = make(tmp_path / "v", count=50)
     (tmp_path / "s.csv").write_text(f"path,label,start,end\n{path.name},7,0.4,0.8\n")
@@ -209,6 +244,23 @@ class TestBad:
         assert len(lines) == 2, "once for each of the two rows, however many workers met it"
         assert "bad.mp4: can't be opened as a video" in lines[0]
 
+    def test_a_damaged_frame_costs_the_clips_that_have_it(self, tmp_path, monkeypatch):
+        """And not all clips of its video that fall into the same batch."""
+        path = make(tmp_path / "v", count=48, gop=4)
+        source = VideoClips([path], length=2, size=(32, 48), clips=6, jitter=False, on_error="skip")
+        expected = source.__getitems__(range(6))
+        inner = Video.frames
+
+        def frames(video, numbers, **options):
+            if 19 in numbers:
+                raise DecodeError(f"{path}: frame 19 of 48 can't be decoded")
+            return inner(video, numbers, **options)
+
+        monkeypatch.setattr(Video, "frames", frames)
+        found = source.__getitems__(range(6))
+        assert [clip is None for clip in found] == [False, False, True, False, False, False]
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True) if one is not None)
+
     def test_not_one_good_clip(self, tmp_path):
         bad = tmp_path / "bad.mp4"
         bad.write_bytes(b"no video" * 100)
@@ -237,6 +289,34 @@ class TestBad:
         (tmp_path / "s.csv").write_text(f"path,label,start,end\nv.mp4,run,0,1\nv.mp4,run,{times}\n")
         with pytest.raises(InputError, match=f"line 3: {says}; a segment has to begin at 0 or later"):
             VideoClips(tmp_path / "s.csv", length=2, size=(8, 8), temporal=temporal)
+
+    def test_segments_behind_the_end_are_told_of_once(self, tmp_path, caplog):
+        path = make(tmp_path / "v", count=50)
+        (tmp_path / "s.csv").write_text(f"path,label,start,end\n{path.name},run,0.4,9\n{path.name},run,30,40\n")
+        source = VideoClips(tmp_path / "s.csv", length=2, size=(8, 8), temporal=True)
+        for epoch in range(3):
+            source[epoch, 0]
+        (record,) = caplog.records
+        assert "1 of 2 segments begin behind its last frame at 1.96 s, first at 30 s" in record.getMessage()
+
+    @pytest.mark.parametrize("label", ["0", "-1", "0.0"])
+    def test_an_action_that_would_be_none(self, tmp_path, label):
+        (tmp_path / "s.csv").write_text(f"path,label,start,end\nv.mp4,1,0,1\nv.mp4,{label},1,2\n")
+        with pytest.raises(InputError, match=r"s\.csv, line 3: label .*number actions from 1 on, or give them names"):
+            VideoClips(tmp_path / "s.csv", length=2, size=(8, 8), temporal=True)
+
+    @pytest.mark.parametrize(
+        ("given", "says"),
+        [
+            ({"length": 2.5}, "length: expected 1 or more, found 2.5"), ({"stride": "2"}, "stride: expected 1 or more"),
+            ({"size": 32}, "size: expected"), ({"size": (0, 8)}, "size: expected"),
+            ({"threads": 65}, "expected 1 to 64"), ({"threads": "4"}, "expected 1 to 64"),
+            ({"labels": [0.5]}, "labels: expected whole numbers or names"), ({"labels": [0, 1]}, "2 labels for 1 videos"),
+        ],
+    )  # fmt: skip
+    def test_settings_that_mean_nothing(self, given, says):
+        with pytest.raises(InputError, match=says):
+            VideoClips(["v.mp4"], **{"length": 2, "size": (8, 8), **given})
 
     def test_numbers_from_1_on_are_told_of_unless_0_means_that_nothing_happens(self, tmp_path, caplog):
         (tmp_path / "s.csv").write_text("path,class,start,end\nv.mp4,1,0,1\nv.mp4,2,1,2\n")

@@ -59,7 +59,7 @@ def test_as_asked_for(paths):
     source = VideoClips(paths, length=4, size=(32, 48), threads=2)
     found = decoder_split(source, range(3), cores=8, ranks=1, workers=None)
     assert (found.value, found.reason) == (Split(decoders=3, threads=2), "threads as asked for")
-    with pytest.raises(InputError, match="threads: expected 1 or more, or 'auto', found 0"):
+    with pytest.raises(InputError, match="threads: expected 1 to 64, or 'auto', found 0"):
         VideoClips(paths, length=4, size=(32, 48), threads=0)
 
 

@@ -75,6 +75,16 @@ def test_a_share_is_of_whole_videos(videos):
         assert (len(training), len(held_out)) == (5, 2)
 
 
+def test_parts_of_one_video_stay_on_one_side(tmp_path):
+    """Rows of a table: whole videos are set aside, not single rows."""
+    rows = [f"v{video}.mp4,{part % 2},{part},{part + 1}" for part in range(5) for video in range(8)]
+    (tmp_path / "parts.csv").write_text("\n".join(["path,label,start,end", *rows]))
+    source = VideoClips(tmp_path / "parts.csv", length=4, size=(16, 16))
+    sides = [{entry.path for entry in side.entries} for side in set_aside(source, 0.25, seed=0)]
+    assert [len(side) for side in sides] == [6, 2]
+    assert not sides[0] & sides[1]
+
+
 @pytest.mark.parametrize(
     ("data", "says"),
     [

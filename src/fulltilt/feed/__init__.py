@@ -27,6 +27,7 @@ clips.py      clips of videos as a source              clip_feed.py    the feed 
   clip_entries.py  which videos and segments, labels     clip_side.py  its share of them
   open_videos.py   videos kept open                      clip_batch.py batches made in two places
   clip_knowledge.py what is known of them, for all workers
+  clip_times.py    seconds of a table to frames
   splits.py   decoders, and threads of each              sharing.py    workers and GPU, by the loop's rate
 """
 

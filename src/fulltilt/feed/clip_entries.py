@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import operator
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fulltilt.errors import InputError
@@ -19,7 +21,11 @@ from fulltilt.feed.listing import (
     tell_of_no_zero,
 )
 
-SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".ts", ".m4v", ".mpg", ".mpeg")
+log = logging.getLogger("fulltilt.feed")
+
+SUFFIXES = (
+    ".mp4", ".mkv", ".webm", ".avi", ".mov", ".ts", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp", ".mts", ".m2ts"
+)  # fmt: skip
 _PATH_COLUMNS = ("path", "video", "file", "filename")
 
 
@@ -51,15 +57,25 @@ def entries_of(
     *,
     temporal: bool,
 ) -> tuple[list[Entry], list[str] | None]:
+    """What clips are taken from, and the names of its labels, where they have any.
+
+    Args:
+        labels: in the place of those that the source has.
+        temporal: rows of one video are its segments.
+    """
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         rows = _from_folder(path) if is_folder(path) else _from_csv(path)
     else:
-        paths = [os.fspath(one) for one in source]
-        if labels is not None and len(labels) != len(paths):
-            raise InputError(f"{len(labels)} labels for {len(paths)} videos; there must be as many")
-        rows = [(one, None if labels is None else labels[at], None, None) for at, one in enumerate(paths)]
-    names = {label for _, label, _, _ in rows if isinstance(label, str)}
+        rows = [_Row(path=os.fspath(one), where=os.fspath(one)) for one in source]
+    if labels is not None:
+        if len(labels) != len(rows):
+            raise InputError(f"{len(labels)} labels for {len(rows)} videos; there must be as many")
+        rows = [replace(row, label=_given(label)) for row, label in zip(rows, labels, strict=True)]
+    names = {row.label for row in rows if isinstance(row.label, str)}
+    if names:  # numbers among them are names, too
+        rows = [row if row.label is None else replace(row, label=str(row.label)) for row in rows]
+        names = {str(row.label) for row in rows if row.label is not None}
     known = list(classes) if classes is not None else sorted(names) if names else None
     first = 1 if temporal else 0  # of a frame, 0 says that nothing happens
 
@@ -70,59 +86,112 @@ def entries_of(
             raise InputError(f"classes has no {label}; it has {', '.join((known or [])[:20])}")
         return known.index(label) + first
 
-    if not temporal:
-        tell_of_no_zero(label for _, label, _, _ in rows if isinstance(label, int))
-        return [Entry(path=p, label=number(label), start=a, end=b) for p, label, a, b in rows], known
-    segments: dict[str, list[Segment]] = {}
-    for path_, label, start, end in rows:
-        if (value := number(label)) is None or start is None or end is None:
-            raise InputError(f"{path_}: temporal=True needs a label, a start and an end in every row")
-        segments.setdefault(path_, []).append(Segment(start=start, end=end, label=value))
-    return [Entry(path=path_, segments=tuple(found)) for path_, found in segments.items()], known
+    if temporal:
+        return _with_segments([(row, number(row.label)) for row in rows]), known
+    bare = [row.where for row in rows if row.label is None]
+    if bare and len(bare) < len(rows):
+        raise InputError(f"{bare[0]}: no label, where {len(rows) - len(bare)} others have one")
+    tell_of_no_zero(row.label for row in rows if isinstance(row.label, int))
+    return [Entry(path=row.path, label=number(row.label), start=row.start, end=row.end) for row in rows], known
 
 
-Row = tuple[str, int | str | None, float | None, float | None]
+def _with_segments(rows: Iterable[tuple[_Row, int | None]]) -> list[Entry]:
+    """One for each video. A row without label and times names one in which nothing happens."""
+    found: dict[str, list[Segment]] = {}
+    for row, label in rows:
+        segments = found.setdefault(row.path, [])
+        if row.has_nothing and row.is_of_table:
+            continue
+        if label is None or row.start is None or row.end is None:
+            raise InputError(
+                f"{row.where}: temporal=True needs a label, a start and an end in every row of a .csv, or none of them "
+                "where nothing happens in a video"
+            )
+        if label < 1:
+            raise InputError(
+                f"{row.where}: label {label}; of a frame 0 says that nothing happens: number actions from 1 on, or "
+                "give them names"
+            )
+        segments.append(Segment(start=row.start, end=row.end, label=label))
+    return [Entry(path=path, segments=tuple(segments)) for path, segments in found.items()]
 
 
-def _from_folder(folder: Path) -> list[Row]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    path: str
+    where: str
+    """For messages."""
+    label: int | str | None = None
+    start: float | None = None
+    end: float | None = None
+    is_of_table: bool = False
+
+    @property
+    def has_nothing(self) -> bool:
+        return self.label is None and self.start is None and self.end is None
+
+
+def _from_folder(folder: Path) -> list[_Row]:
     """Files of the folder itself, or of its subfolders, each of which is a class."""
-    direct = files_in(folder, SUFFIXES)
+    direct, subfolders = files_in(folder, SUFFIXES), class_folders(folder)
+    if direct and subfolders:
+        log.warning(
+            "%s: %d videos beside %d subfolders, which are not looked into", folder, len(direct), len(subfolders)
+        )
     if direct:
-        return [(path, None, None, None) for path in direct]
-    subfolders = class_folders(folder)
-    rows: list[Row] = [
-        (str(file), name, None, None)
+        return [_Row(path=path, where=path) for path in direct]
+    rows = [
+        _Row(path=str(file), where=str(file), label=name)
         for name in subfolders
         for file in sorted(map(Path, files_under(folder / name, SUFFIXES)))
     ]
     if rows:
-        tell_of_empty(folder, subfolders, {str(name) for _, name, _, _ in rows})
+        tell_of_empty(folder, subfolders, {str(row.label) for row in rows})
     return rows
 
 
-def _from_csv(path: Path) -> list[Row]:
-    found: list[Row] = []
-    for row in read_table(path, _PATH_COLUMNS).rows:
-        start, end = (_time(path, row.line, row.cells.get(name)) for name in ("start", "end"))
+def _from_csv(path: Path) -> list[_Row]:
+    found: list[_Row] = []
+    read = read_table(path, _PATH_COLUMNS).rows
+    labels = [_label(row.label) for row in read]
+    if any(isinstance(label, str) for label in labels):  # as they are written
+        labels = [None if row.label is None else row.label.strip() or None for row in read]
+    for row, label in zip(read, labels, strict=True):
+        where = f"{path}, line {row.line}"
+        start, end = (_time(where, row.cells.get(name)) for name in ("start", "end"))
         if not 0 <= (start or 0.0) < (math.inf if end is None else end):
             raise InputError(
-                f"{path}, line {row.line}: from {start or 0:g} s to {'the end' if end is None else f'{end:g} s'}; "
+                f"{where}: from {start or 0:g} s to {'the end' if end is None else f'{end:g} s'}; "
                 "a segment has to begin at 0 or later, and before it ends"
             )
-        found.append((row.path, _label(row.label), start, end))
+        found.append(_Row(path=row.path, where=where, label=label, start=start, end=end, is_of_table=True))
     return found
 
 
 def _label(text: str | None) -> int | str | None:
+    """A whole number, also one that a table has as 1.0, or a name."""
     if text is None or not text.strip():
         return None
-    return int(text) if text.strip().lstrip("-").isdigit() else text.strip()
+    try:
+        value = float(text)
+    except ValueError:
+        return text.strip()
+    return int(value) if value.is_integer() else text.strip()
 
 
-def _time(path: Path, line: int, text: str | None) -> float | None:
+def _given(label: object) -> int | str:
+    if isinstance(label, str):
+        return label
+    try:
+        return operator.index(label)  # type: ignore[arg-type]
+    except TypeError:
+        raise InputError(f"labels: expected whole numbers or names, found {label!r}") from None
+
+
+def _time(where: str, text: str | None) -> float | None:
     if text is None or not text.strip():
         return None
     try:
         return float(text)
     except ValueError:
-        raise InputError(f"{path}, line {line}: a time in seconds was expected, found {text!r}") from None
+        raise InputError(f"{where}: a time in seconds was expected, found {text!r}") from None

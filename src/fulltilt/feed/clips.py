@@ -12,7 +12,6 @@ import itertools
 import logging
 import os
 import threading
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -27,9 +26,11 @@ from fulltilt.cache.video import cached_frames
 from fulltilt.decode.video import Video, open_video
 from fulltilt.decode.video.device import DeviceVideo
 from fulltilt.decode.video.priority import give_way
+from fulltilt.decode.video.reader import MOST_THREADS, sides_of
 from fulltilt.errors import DecodeError, InputError
 from fulltilt.feed.clip_entries import SUFFIXES, Entry, Segment, entries_of
 from fulltilt.feed.clip_knowledge import Knowledge
+from fulltilt.feed.clip_times import frame_labels, frames_within, late_segments
 from fulltilt.feed.open_videos import OpenVideos
 from fulltilt.feed.order import random_words
 
@@ -91,7 +92,10 @@ class VideoClips:
             stride: frames from one of the clip to the next.
             clips: clips per video; each is taken from its own part of it, all parts of one length.
             jitter: draw where a clip begins in its part, anew in every epoch; otherwise its middle is taken.
-            temporal: rows of a CSV are segments of their videos, and clips come with a label for every frame.
+            labels: of the videos, in their order: whole numbers, or names. Those of a folder or CSV are not used then.
+            classes: names in the order of their numbers. For validation, give the training clips' `classes`.
+            temporal: rows of a CSV are segments of their videos, and clips come with a label for every frame. A row
+                without label, start and end names a video in which nothing happens.
             on_error: "skip" leaves out clips that can't be decoded and logs why, once for each file; the feed's
                 `stats()["skipped"]` counts them.
             quality: "fast" decodes and scales more quickly; pixels differ slightly. Only so the feed looks for a share
@@ -105,16 +109,17 @@ class VideoClips:
         """
         counts = {"length": length, "stride": stride, "clips": clips, "open_videos": open_videos, "together": together}
         for name, value in counts.items():
-            if value < 1:
-                raise InputError(f"{name}: expected 1 or more, found {value}")
+            if not _is_count(value):
+                raise InputError(f"{name}: expected 1 or more, found {value!r}")
         if on_error not in ("raise", "skip"):
             raise InputError(f"on_error={on_error!r} must be 'raise' or 'skip'")
         if quality not in ("exact", "fast"):
             raise InputError(f"quality={quality!r} must be 'exact' or 'fast'")
-        if threads != "auto" and threads < 1:
-            raise InputError(f"threads: expected 1 or more, or 'auto', found {threads}")
+        if threads != "auto" and not (_is_count(threads) and threads <= MOST_THREADS):
+            raise InputError(f"threads: expected 1 to {MOST_THREADS}, or 'auto', found {threads!r}")
         self.quality, self.threads, self.together = quality, threads, min(together, clips)
-        self.length, self.size, self.stride, self.clips, self.jitter = length, size, stride, clips, jitter
+        self.length, self.stride, self.clips, self.jitter = length, stride, clips, jitter
+        self.size = sides_of(size)
         self.temporal, self.seed, self.on_error = temporal, seed, on_error
         self._open_videos = open_videos
         self._cache_folder = None if cache is None else os.path.abspath(cache)
@@ -151,17 +156,27 @@ class VideoClips:
             by_entry.setdefault(number // self.clips, []).append(place)
         found: list[Any] = [None] * len(pairs)
         for entry, places in sorted(by_entry.items()):
-            try:
-                made = self._clips(self.entries[entry], [pairs[place] for place in places], videos)
-            except (DecodeError, InputError, OSError) as error:
-                videos.forget(self.entries[entry].path)
-                if self.on_error == "raise":
-                    raise
-                self._tell(entry, error)
-                continue
+            made = self._of_entry(entry, [pairs[place] for place in places], videos)
             for place, sample in zip(places, made, strict=True):
                 found[place] = sample
         return found
+
+    def _of_entry(
+        self, entry: int, pairs: Sequence[tuple[int, int]], videos: OpenVideos[Video] | OpenVideos[DeviceVideo]
+    ) -> list[Any]:
+        """Clips of one entry, in one pass; None for those that can't be decoded, where they are left out."""
+        path = self.entries[entry].path
+        try:
+            return self._clips(entry, pairs, videos)
+        except (DecodeError, InputError, OSError) as error:
+            opened = path in videos
+            videos.forget(path)
+            if self.on_error == "raise":
+                raise
+            if opened and len(pairs) > 1:  # one of them is damaged, which is not the others' fault
+                return [sample for pair in pairs for sample in self._of_entry(entry, [pair], videos)]
+            self._tell(entry, f"left out: {error}")
+            return [None] * len(pairs)
 
     def of(self, entries: Sequence[int], *, jitter: bool | None = None) -> VideoClips:
         """The same clips of some of the videos; `jitter`, unless it is None, in place of this one's."""
@@ -220,7 +235,7 @@ class VideoClips:
 
     def frames_of(self, entry: Entry, video: Video | DeviceVideo, epoch: int, number: int) -> NDArray[np.int64]:
         """The frames of a clip: from its own part of the video; where that is too short, its last frame is repeated."""
-        first, last = _range(entry, video)
+        first, last = frames_within(entry, video)
         part = number % self.clips
         begin = first + (last + 1 - first) * part // self.clips
         end = max(begin, first + (last + 1 - first) * (part + 1) // self.clips - 1)
@@ -233,12 +248,15 @@ class VideoClips:
 
     def _clips(
         self,
-        entry: Entry,
+        number: int,
         pairs: Sequence[tuple[int, int]],
         videos: OpenVideos[Video] | OpenVideos[DeviceVideo],
     ) -> list[Any]:
+        entry = self.entries[number]
         path, outline = entry.path, videos.outline(entry.path)
-        wanted = [self.frames_of(entry, outline, epoch, number) for epoch, number in pairs]
+        if self.temporal and (late := late_segments(entry, outline)) is not None:
+            self._tell(number, late)
+        wanted = [self.frames_of(entry, outline, *pair) for pair in pairs]
         cover, top, left = _cover((outline.height, outline.width), self.size)
         numbers = np.concatenate(wanted).tolist()
         window = slice(top, top + self.size[0]), slice(left, left + self.size[1])
@@ -257,7 +275,7 @@ class VideoClips:
 
     def _sample(self, entry: Entry, video: Video | DeviceVideo, clip: Tensor, frames: NDArray[np.int64]) -> Any:
         if self.temporal:
-            return clip, torch.from_numpy(_frame_labels(entry, video, frames))
+            return clip, torch.from_numpy(frame_labels(entry, video, frames))
         return clip if entry.label is None else (clip, torch.tensor(entry.label))
 
     def _videos(self) -> OpenVideos[Video]:
@@ -299,10 +317,10 @@ class VideoClips:
             cache = self._here.cache = Cache.open(self._cache_folder)
         return cached_frames(cache, path, numbers, count=len(video), size=size, window=window)
 
-    def _tell(self, entry: int, error: BaseException) -> None:
+    def _tell(self, entry: int, what: str) -> None:
         if not self._told[entry]:
             self._told[entry] = True
-            log.warning("left out: %s", error)
+            log.warning("%s", what)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_here", "_threads", "knowledge")}
@@ -313,39 +331,12 @@ class VideoClips:
         self.knowledge = Knowledge()
 
 
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | np.integer) and bool(value >= 1)
+
+
 def _cover(video: tuple[int, int], size: tuple[int, int]) -> tuple[tuple[int, int], int, int]:
     """The size to scale to so that `size` is covered, and where in it the middle part begins."""
     scale = max(size[0] / video[0], size[1] / video[1])
     height, width = (max(side, round(scale * of)) for side, of in zip(size, video, strict=True))
     return (height, width), (height - size[0]) // 2, (width - size[1]) // 2
-
-
-def _range(entry: Entry, video: Video | DeviceVideo) -> tuple[int, int]:
-    """First and last frame that clips may have."""
-    last = len(video) - 1
-    if entry.start is None and entry.end is None:
-        return 0, last
-    frames = range(len(video))
-    first = bisect_left(frames, entry.start or 0.0, key=lambda frame: _seconds(video, frame))
-    if entry.end is not None:
-        last = bisect_left(frames, entry.end, key=lambda frame: _seconds(video, frame)) - 1
-    if first > last:
-        ends = _seconds(video, len(video) - 1)
-        raise InputError(f"{entry.path}: no frame from {entry.start} to {entry.end} s; the last is at {ends:.2f} s")
-    return first, last
-
-
-def _seconds(video: Video | DeviceVideo, frame: int) -> float:
-    time = video.time_of(frame)
-    if time is None:
-        raise InputError(f"{video.path}: has no times, so that start and end mean nothing")
-    return time
-
-
-def _frame_labels(entry: Entry, video: Video | DeviceVideo, frames: NDArray[np.int64]) -> NDArray[np.int64]:
-    """0, or the label of the last segment that the frame lies in."""
-    times = np.array([_seconds(video, int(frame)) for frame in frames])
-    labels = np.zeros(len(frames), np.int64)
-    for segment in entry.segments:
-        labels[(times >= segment.start) & (times < segment.end)] = segment.label
-    return labels

@@ -34,6 +34,10 @@ class OpenVideos(Generic[Opened]):
     def __len__(self) -> int:
         return len(self._open)
 
+    def __contains__(self, path: str) -> bool:
+        """Whether it is open."""
+        return path in self._open
+
     def outline(self, path: str) -> Opened:
         """For what it says of itself; it may be closed."""
         at, video = self._before.get(path, (None, None))

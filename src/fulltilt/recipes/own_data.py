@@ -180,6 +180,8 @@ def _use_videos(content: dict[str, Any], data: Path) -> OwnData:
         for entry in part:
             path = Path(entry.path).resolve()
             rows.writerows([path, classes[one.label - 1], one.start, one.end] for one in entry.segments)
+            if not entry.segments:  # nothing happens in it
+                rows.writerow([path, "", "", ""])
         tables[name] = table.getvalue()
     source = {"source": "fulltilt.recipes.files:videos", "val_source": "fulltilt.recipes.files:videos"}
     content["data"] |= source | {

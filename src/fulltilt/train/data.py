@@ -82,14 +82,19 @@ def set_aside(source: Any, share: float, seed: int) -> tuple[Any, Any]:
     if isinstance(source, DataLoader | Feed | IterableDataset) or not (parts or hasattr(source, "__len__")):
         kind = type(source).__name__
         raise InputError(f"data.val_share: samples of a {kind} can't be set aside; give data.val_source")
-    length = len(parts[0]) if parts else len(source.entries if isinstance(source, VideoClips) else source)
+    videos = list(dict.fromkeys(one.path for one in source.entries)) if isinstance(source, VideoClips) else None
+    length = len(parts[0] if parts else source if videos is None else videos)
     held = round(length * share)
     if not 0 < held < length:
         raise InputError(f"data.val_share: {share:g} of {length} samples is {held}; both parts must have some")
     order = Order(length=length, batch_size=1, shuffle=True, seed=seed).permutation(0)
     kept, given = np.sort(order[held:]), np.sort(order[:held])
-    if isinstance(source, VideoClips):  # whole videos: clips of one are too much alike
-        return source.of(kept.tolist()), source.of(given.tolist(), jitter=False)
+    if videos is not None:  # whole ones: clips of one are too much alike, and so are parts that a table has of it
+        held_out = {videos[number] for number in given}
+        sides: tuple[list[int], list[int]] = ([], [])
+        for number, entry in enumerate(source.entries):
+            sides[entry.path in held_out].append(number)
+        return source.of(sides[0]), source.of(sides[1], jitter=False)
     return _part(source, kept), _part(source, given)
 
 
