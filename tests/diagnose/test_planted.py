@@ -120,7 +120,7 @@ CASES = {
     "launch-bound": (
         {"training": {"launches": 3500, "compiled": False}, "surroundings": {"gpu_share": 0.3}},
         # 12.7 ms would do, but the loader gives 2,000 samples a second
-        ("small-batch", 31.8 / 16 - 1, {"compile": True}),
+        ("small-batch", 31.8 / 16 - 1, {"graphs": True}),
     ),
     "TF32": (
         {"training": {"autocast": None, "tf32": False, "images": False}},
@@ -280,13 +280,21 @@ def test_what_launching_costs_is_seen_where_the_gpu_waits(planted):
     by_cause = {finding.cause: finding for finding in found.findings}
     assert "precision" not in by_cause, "half precision would not launch faster"
     assert by_cause["small-batch"].limit_gain > 0.5
-    assert by_cause["small-batch"].settings == {"compile": True}
+    assert by_cause["small-batch"].settings == {"graphs": True}
     # The same host time, but the GPU is busy all the while: the queue is full, and launching may be cheap.
     phases = {"data wait": 0, "forward": 8, "backward": 9, "optimizer": 2, "other": 0}
     busy = planted(phases=phases, training={**slow, "kernel_seconds": 0.0185}, limit=18.9).diagnose()
     causes = {finding.cause for finding in busy.findings}
     assert "precision" in causes
     assert "small-batch" not in causes
+    # A GPU that is as slow as its host now, and would be faster in half precision: then launching binds.
+    phases = {"data wait": 25, "forward": 8, "backward": 9, "optimizer": 2, "other": 0}
+    then = planted(phases=phases, training={**slow, "kernel_seconds": 0.0195}, limit=20.0, loader_rate=700.0).diagnose()
+    later = next(finding for finding in then.findings if finding.cause == "small-batch")
+    assert later.settings == {"graphs": True}
+    assert later.gain == 0.0
+    assert later.limit_gain > 0.8
+    assert then.findings[0].cause != "small-batch"
 
 
 def test_a_host_that_runs_ahead_of_its_gpu_makes_no_step_shorter(planted):

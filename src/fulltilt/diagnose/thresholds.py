@@ -98,6 +98,8 @@ class Thresholds:
 
     compiled_launch_factor: float = 2.5
     """A step that is bound by its launches, compiled: a fraction of the launches, and hardly any Python."""
+    graphed_factor: float = 2.5
+    """The same as CUDA graphs: what is left of it is mostly the loop's own Python, and copies."""
 
     # The machine.
     busy_cpu: float = 0.9

@@ -113,7 +113,12 @@ class Tuner:
             trial_seconds=self.start_seconds + _TRIAL_SECONDS,
             compile_seconds=_FIRST_COMPILE_SECONDS,
             neighbours=lambda settings, waits: neighbours(
-                settings, cores=self.cores, waits=waits, samples=_samples(seen[0]), world=seen[0].world
+                settings,
+                cores=self.cores,
+                waits=waits,
+                workers=_workers(seen[0]),
+                samples=_samples(seen[0]),
+                world=seen[0].world,
             ),
             say=self._say_trial,
         )
@@ -303,6 +308,12 @@ def _rolled_back(settings: Mapping[str, Any], rate: Rate, judged: Verdict) -> Tr
 def _samples(seen: Observation) -> int | None:
     loader = training_loader(seen)
     return None if loader is None else loader.samples
+
+
+def _workers(seen: Observation) -> int | None:
+    """More of them can be tried for samples that don't depend on their number."""
+    loader = training_loader(seen)
+    return None if loader is None or loader.iterable else loader.num_workers
 
 
 def _last_words(seen: Observation) -> str:

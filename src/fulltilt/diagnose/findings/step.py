@@ -5,6 +5,8 @@ The GPU's work becomes `factor` times faster; the step follows as far as the hos
 
 from __future__ import annotations
 
+import math
+
 from fulltilt.measure.observation import Training
 
 from .. import edits, words
@@ -14,6 +16,15 @@ from ..thresholds import LIMITS
 
 _FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 """Optimizers of torch with a fused kernel."""
+_FACTORS = {
+    "tf32": LIMITS.tf32_factor,
+    "precision": LIMITS.precision_factor,
+    "channels-last": LIMITS.channels_last_factor,
+}
+_AT_ONCE = (
+    "A larger batch (with a learning rate to match), or the model's forward and backward as CUDA graphs, launched at "
+    'once: torch.cuda.make_graphed_callables(model, (images,)), or model.compile(mode="reduce-overhead")'
+)
 _HALF = ("bfloat16", "float16", "half")
 
 
@@ -26,8 +37,8 @@ def step(figures: Figures) -> list[Finding]:
     if bound:
         return [*found, _small_batch(figures, training)]
     if figures.on_gpu:
-        found += [*_tf32(figures, training), *_precision(figures, training), *_layout(figures, training)]
-        found += _compile(figures, training)
+        faster = [*_tf32(figures, training), *_precision(figures, training), *_layout(figures, training)]
+        found += [*faster, *_compile(figures, training), *_then_launches(figures, training, faster)]
     return found
 
 
@@ -93,16 +104,9 @@ def _finding(
 
 def _small_batch(figures: Figures, training: Training) -> Finding:
     busy = figures.gpu_busy
-    launching = _launching(figures)
-    optimizer = min(figures.phases.get("optimizer", 0.0), figures.own)  # which compiling the model leaves as it is
-    least = optimizer + (figures.own - optimizer) / LIMITS.compiled_launch_factor
+    least = _graphed(figures, figures.own)
     own = min(max(busy or 0.0, least), figures.own)
-    evidence = []
-    if training.launches is not None:
-        evidence.append(
-            f"a step launches {training.launches:,} kernels, about {words.seconds(launching)} of the host's time, "
-            f"and takes {words.seconds(figures.own)}"
-        )
+    evidence = _launches(figures, training)
     if busy is not None:
         evidence.append(f"the GPU is busy in {words.percent(busy / figures.step)} of the time")
     if figures.per_step is not None and figures.unit == "samples":
@@ -113,13 +117,59 @@ def _small_batch(figures: Figures, training: Training) -> Finding:
         evidence=tuple(evidence),
         gain=figures.gain(step=min(figures.stepping(own), figures.step)),
         limit_gain=figures.own / own - 1,
-        fix='A larger batch (with a learning rate to match), or model.compile(mode="reduce-overhead"), '
-        "which launches a step at once",
+        fix=_AT_ONCE,
         level="numeric",
-        settings={"compile": True},
+        settings={"graphs": True} if figures.observation.world == 1 else {"compile": True},  # ranks share gradients
         about="step",
         seconds=figures.own - own,
     )
+
+
+def _then_launches(figures: Figures, training: Training, faster: list[Finding]) -> list[Finding]:
+    """The GPU would be done before the host has launched its work, if it were as fast as it can be: in half precision,
+    in the layout it wants. Neither that alone nor quicker launching alone may gain a thing: both together do."""
+    busy, launching = figures.gpu_busy, _launching(figures)
+    if busy is None or training.compiled or training.launches is None or figures.observation.world > 1:
+        return []
+    without = busy / math.prod(_FACTORS[finding.cause] for finding in faster)
+    if not _half(training):
+        busy /= LIMITS.precision_factor
+    if training.images and not training.channels_last:
+        busy /= LIMITS.channels_last_factor
+    before, after = max(without, launching), max(busy, _graphed(figures, launching))
+    if launching <= busy or before / after - 1 < LIMITS.least_gain:
+        return []
+    return [
+        Finding(
+            cause="small-batch",
+            title="Once its kernels are faster, the host cannot launch them fast enough",
+            evidence=(
+                *_launches(figures, training),
+                f"in half precision and the like the GPU would be done with them in about {words.seconds(busy)}",
+            ),
+            gain=0.0,
+            limit_gain=before / after - 1,
+            fix=_AT_ONCE,
+            level="numeric",
+            settings={"graphs": True},
+            about="step",
+        )
+    ]
+
+
+def _graphed(figures: Figures, launching: float) -> float:
+    """Seconds of launching, where the model's part of it is done at once and the optimizer's stays as it is."""
+    optimizer = min(figures.phases.get("optimizer", 0.0), launching)
+    return optimizer + (launching - optimizer) / LIMITS.graphed_factor
+
+
+def _launches(figures: Figures, training: Training) -> list[str]:
+    if training.launches is None:
+        return []
+    return [
+        f"a step launches {training.launches:,} kernels, about {words.seconds(_launching(figures))} of the host's "
+        f"time, and takes {words.seconds(figures.own)}"
+    ]
 
 
 def _half(training: Training) -> bool:
