@@ -189,3 +189,37 @@ def test_a_loop_that_waits_long_is_tried_with_as_many_workers_as_would_do() -> N
     assert tried(0.4) == [3, 1]
     assert tried(0.02) == tried(None) == [1, 3]
     assert tried(1.0) == [3, 1]
+
+
+def test_a_loader_that_suffices_now_has_more_workers_where_the_step_becomes_faster() -> None:
+    seen = observed("cuda:0", workers=4)
+    steps = tuple(
+        Step(number=at, started=0.1 * at, seconds=0.1, phases={"forward": 0.1}, samples=8) for at in range(20)
+    )  # 80 samples/s
+
+    def workers(alone: float, cores: int = 16) -> list[int]:
+        loader = dataclasses.replace(seen.loaders[0], samples_per_second=alone)
+        watched = dataclasses.replace(seen, loaders=(loader,), steps=steps)
+        found = candidates((finding({"autocast": "bfloat16"}, 1.0, "numeric"),), watched, cores=cores, level="numeric")
+        return [one.settings["loader.num_workers"] for one in found if "loader.num_workers" in one.settings]
+
+    assert workers(120.0) == [12], "160 samples/s are foretold: twice as many workers as those take, and riders"
+    assert workers(120.0, cores=8) == [8]
+    assert workers(200.0) == [], "fast enough for that, too"
+
+
+def test_graphs_bring_what_they_make_worth_while() -> None:
+    (graphs, *riders) = candidates(
+        (finding({"graphs": True}, 0.8, "numeric"),), observed("cuda:0", workers=4), cores=8, level="numeric"
+    )
+    assert graphs.settings == {"graphs": True, "autocast": "bfloat16", "channels_last": True}
+    assert not graphs.compiles
+    assert {"fused", "compile"} <= {name for one in riders for name in one.settings}
+
+
+def test_neighbours_of_the_scripts_own_workers_are_more_of_them() -> None:
+    found = neighbours({"autocast": "bfloat16"}, cores=16, waits=0.5, workers=4)
+    assert [one["loader.num_workers"] for one in found][:1] == [8]
+    assert all(one["autocast"] == "bfloat16" for one in found)
+    assert neighbours({"autocast": "bfloat16"}, cores=16, waits=0.0, workers=4) == ()
+    assert neighbours({"autocast": "bfloat16"}, cores=16, waits=0.5, workers=0) == ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fulltilt.diagnose.finding import Finding, Level
-from fulltilt.launch.rate import training_loader, waited
+from fulltilt.launch.rate import rate_of, training_loader, waited
 from fulltilt.launch.settings import SETTINGS
 from fulltilt.measure.observation import Observation
 
@@ -19,6 +19,8 @@ _MOST_WORKERS_PER_CORE = 8
 """Workers that wait for files need no core; more of them are only kept if they pay."""
 _WAITS = 0.05
 """Share of the step in which the loop waits for a batch."""
+_RESERVE = 2.0
+"""So many times the workers that are foretold to be needed: those that aren't only wait."""
 _LEAST_EPOCH_STEPS = 16
 """An epoch of fewer steps learns something else; a batch is not made that large."""
 _WORKERS = ("loader.num_workers", "loader.persistent_workers")
@@ -90,11 +92,11 @@ def candidates(
         if settings:
             taken |= settings
             found.append(Candidate(title=describe(settings), settings=settings, gain=_foretold(finding)))
-    found += _workers(observation, taken, cores)
+    found += _workers(observation, taken, cores, _faster(found))
     found += _semantic(findings, observation, taken) if level == "semantic" else []
     taken |= {name: value for one in found for name, value in one.settings.items()}
     found += _riders(observation, taken, level, cores) if found else []
-    found = [_with_precision(candidate, observation, taken) if candidate.compiles else candidate for candidate in found]
+    found = [_with_precision(candidate, observation, taken) for candidate in found]
     return tuple(_with_workers_for_all(candidate, found, observation, cores) for candidate in found)
 
 
@@ -104,20 +106,29 @@ def describe(settings: Mapping[str, Any]) -> str:
 
 
 def neighbours(
-    settings: Mapping[str, Any], *, cores: int, waits: float | None, samples: int | None = None, world: int = 1
+    settings: Mapping[str, Any],
+    *,
+    cores: int,
+    waits: float | None,
+    workers: int | None = None,
+    samples: int | None = None,
+    world: int = 1,
 ) -> tuple[dict[str, Any], ...]:
     """Other numbers of workers around the one that was found: more of them first where the loop still waits.
 
     Where it does not, a compiled model may be bound by its launches: recorded as a graph it has one. A batch that was
-    doubled may be doubled again; `samples` are the data set's.
+    doubled may be doubled again; `samples` are the data set's. `workers` are the script's own, which are only left for
+    more of them.
     """
     graphed: tuple[dict[str, Any], ...] = ()
     larger = larger_batch(settings.get("loader.batch_size"), samples, world)
     if larger is not None:
         graphed = ({**settings, "loader.batch_size": larger},)
-    if settings.get("compile") is True and waits is not None and waits <= _WAITS:
+    if settings.get("compile") is True and "graphs" not in settings and waits is not None and waits <= _WAITS:
         graphed += ({**settings, "compile": "reduce-overhead"},)
     now = settings.get("loader.num_workers")
+    if now is None and workers and (waits or 0.0) > _WAITS:
+        now = workers
     if not isinstance(now, int):
         return graphed
     most = max(_MOST_WORKERS_PER_CORE * cores, now)
@@ -141,18 +152,32 @@ def _foretold(finding: Finding) -> float:
     return max(finding.gain or 0.0, getattr(finding, "limit_gain", None) or 0.0)
 
 
-def _workers(observation: Observation, taken: Mapping[str, Any], cores: int) -> list[Candidate]:
-    """A loop that waits for a loader with fewer workers than cores: a trial says more than any forecast."""
+def _workers(observation: Observation, taken: Mapping[str, Any], cores: int, faster: float) -> list[Candidate]:
+    """A loop that waits for a loader with fewer workers than cores, or that would: a trial says more than any
+    forecast. `faster`: so many times, the others are foretold to make the step."""
     loader = training_loader(observation)
     waits, total = waited(observation)
     feeding = "loader.num_workers" in taken or "loader.resident" in taken
-    if loader is None or loader.in_memory or feeding or loader.num_workers >= cores or waits <= _WAITS * total:
+    if loader is None or loader.in_memory or feeding or loader.num_workers >= cores or _is_iterable(observation):
         return []
-    if _is_iterable(observation):
-        return []
-    settings = {"loader.num_workers": cores, "loader.persistent_workers": True}
+    wanted, gain = cores, _RIDER
+    if waits > _WAITS * total:
+        gain = waits / (2 * (total - waits / 2))
+    else:
+        rate, alone = rate_of(observation), loader.samples_per_second
+        if rate is None or not alone or not loader.num_workers or faster * rate.value < alone:
+            return []
+        enough = math.ceil(_RESERVE * loader.num_workers * rate.value / alone)  # as fast as it is now
+        wanted = min(cores, max(loader.num_workers + 1, enough))
+    settings = {"loader.num_workers": wanted, "loader.persistent_workers": True}
     settings = {name: value for name, value in settings.items() if name not in taken}
-    return [Candidate(title=describe(settings), settings=settings, gain=waits / (2 * (total - waits / 2)))]
+    return [Candidate(title=describe(settings), settings=settings, gain=gain)]
+
+
+def _faster(found: Sequence[Candidate]) -> float:
+    """How many times faster the step itself is foretold to become."""
+    own = (one for one in found if not any(name.startswith("loader.") for name in one.settings))
+    return math.prod(1.0 + one.gain for one in own)
 
 
 def _semantic(findings: Sequence[Finding], observation: Observation, taken: Mapping[str, Any]) -> list[Candidate]:
@@ -196,6 +221,9 @@ def _riders(observation: Observation, taken: Mapping[str, Any], level: Level, co
         found += [{"threads": threads}] if workers and threads < training.threads else []
     else:
         found += [{"cudnn_benchmark": True}] if training.images and not training.cudnn_benchmark else []
+        if "graphs" in taken:  # what is left to launch one by one, and what the compiler can add
+            found += [] if training.fused else [{"fused": True}]
+            found.append({"compile": True})
         if loader is not None and not loader.in_memory:
             found.append({"loader.ahead": True, **({} if loader.pin_memory else {"loader.pin_memory": True})})
     return [
@@ -206,9 +234,10 @@ def _riders(observation: Observation, taken: Mapping[str, Any], level: Level, co
 
 
 def _with_precision(candidate: Candidate, observation: Observation, taken: Mapping[str, Any]) -> Candidate:
-    """A compiler together with what pays once launches no longer bind the step: before, it would only add to them."""
+    """A compiler, or graphs, with what pays once launches no longer bind: before, it would only add to them."""
     training = observation.training
-    if training is None or not training.device.startswith("cuda"):
+    launches = candidate.compiles or "graphs" in candidate.settings
+    if not launches or training is None or not training.device.startswith("cuda"):
         return candidate
     settings = dict(candidate.settings)
     if training.autocast is None and "float32" in training.dtype and "autocast" not in taken:
@@ -231,11 +260,7 @@ def _with_workers_for_all(
     if training is None or loader is None or not workers or workers <= loader.num_workers:
         return candidate
     if training.device.startswith("cuda"):
-        faster = 1.0
-        for other in found:
-            if not any(name.startswith("loader.") for name in other.settings):
-                faster *= 1.0 + other.gain
-        wanted = min(cores, round(workers * faster))
+        wanted = min(cores, round(workers * _faster(found)))
     else:
         waits, total = waited(observation)
         wanted = math.ceil(cores * waits / total) if total > 0 else 0
