@@ -27,8 +27,8 @@ needs_chromium = pytest.mark.skipif(
 HOSTILE = "</title></script><script>document.title='owned'</script><img src=http://nowhere.invalid/x>\"'&\x00\ud800"
 
 
-def steps(count, *, wait=0.04):
-    phases = {"data wait": wait, "forward": 0.01, "backward": 0.02, "optimizer": 0.001}
+def steps(count, *, wait=0.04, **others):
+    phases = {"data wait": wait, "forward": 0.01, "backward": 0.02, "optimizer": 0.001, **others}
     return tuple(
         Step(number=at, started=at * 0.07, seconds=sum(phases.values()), phases=phases, samples=32, loss=1.0 / (at + 1))
         for at in range(count)
@@ -137,7 +137,7 @@ def test_before_and_after_trials_and_losses(diagnosis):
     after = Outcome(
         samples_per_second=980.0,
         settings={},
-        observation=replace(diagnosis.observation, steps=steps(20, wait=0.001)),
+        observation=replace(diagnosis.observation, steps=steps(20, wait=0.0005, logging=0.0005)),
         before=452.0,
         limit=1100.0,
         verified="Losses of 40 steps stay within the band.",
@@ -147,8 +147,9 @@ def test_before_and_after_trials_and_losses(diagnosis):
         Trial(title="compile", settings={}, samples_per_second=None, kept=False, reason="it failed"),
     ]
     losses = LossCurves(before=(2.0, float("nan"), 1.0), after=(2.0, 1.5, 1.125), band=(0.1,))
-    said = words_of(diagnosis_page(diagnosis, trials=trials, after=after, losses=losses))
+    said = words_of(diagnosis_page(diagnosis, trials=trials, after=after, losses=losses, written_by="fulltilt run"))
     for part in (
+        "fulltilt run train.py",
         "2.17× with the plan",
         "limit with the plan",
         "32 ms",
@@ -158,6 +159,7 @@ def test_before_and_after_trials_and_losses(diagnosis):
         "largest difference 0.125",
     ):
         assert part in said, part
+    assert said.index("logging") < said.index("Step by step"), "its bar alone shows that phase"
     same = LossCurves(before=(2.0, 1.0), after=(2.0, 1.0))
     assert "equal to the last bit" in words_of(diagnosis_page(diagnosis, losses=same))
 

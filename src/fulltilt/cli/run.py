@@ -237,7 +237,9 @@ def _write(
     elif html is not None and tuned is not None:
         from fulltilt.report import diagnosis_page
 
-        page = diagnosis_page(tuned.diagnosis, trials=tuned.trials, after=after, losses=tuned.losses)
+        page = diagnosis_page(
+            tuned.diagnosis, trials=tuned.trials, after=after, losses=tuned.losses, written_by="fulltilt run"
+        )
         write_whole(html, page)
         _say(f"wrote {html}")
 

@@ -29,6 +29,7 @@ def diagnosis_page(
     after: Outcome | None = None,
     losses: LossCurves | None = None,
     recording: Sequence[Sample] | None = None,
+    written_by: str = "fulltilt diagnose",
 ) -> str:
     """One HTML document that needs nothing beside itself."""
     figures = Figures(observation=diagnosis.observation, limits=diagnosis.limits)
@@ -44,7 +45,7 @@ def diagnosis_page(
     loader = figures.train_loader
     return document(
         f"{command} · fulltilt",
-        _heading(diagnosis, command),
+        _heading(diagnosis, command, written_by),
         _rates_card(diagnosis, figures, after),
         _time_card(figures, after) if figures.steps else None,
         *cards,
@@ -60,7 +61,7 @@ def diagnosis_page(
     )
 
 
-def _heading(diagnosis: Diagnosis, command: str) -> Markup:
+def _heading(diagnosis: Diagnosis, command: str, written_by: str) -> Markup:
     seen = diagnosis.observation
     facts = [f"{len(seen.steps)} steps watched"]
     if seen.training is not None:
@@ -70,7 +71,7 @@ def _heading(diagnosis: Diagnosis, command: str) -> Markup:
         facts.append(f"{seen.world} ranks")
     return tag(
         "header",
-        tag("p", "fulltilt diagnose", class_="eyebrow"),
+        tag("p", written_by, class_="eyebrow"),
         tag("h1", command),
         tag("p", *(tag("span", fact) for fact in facts), class_="meta"),
     )
@@ -132,16 +133,13 @@ def _time_card(figures: Figures, after: Outcome | None) -> Markup:
         bars.append(("after", Figures(observation=after.observation, limits=figures.limits)))
     longest = max(one.whole for _, one in bars)
     attributed = figures.observation.attributed
-    said = (
-        ""
-        if attributed is None
-        else f"{words.percent(attributed)} of the time watched lies in a known phase; the rest is the script's own."
-    )
+    said = "" if attributed is None else f"{words.percent(attributed)} of the time watched lies in a known phase"
+    rest = "." if attributed is None or attributed > 0.995 else "; the rest is the script's own."
     return card(
         tag("h2", "Where the time of a step goes"),
         tag("div", *(average_bar(name, one, longest=longest) for name, one in bars)),
-        key(figures),
-        tag("p", bound(said), class_="note") if said else None,
+        key(figures, *(one for _, one in bars[1:])),
+        tag("p", bound(said + rest), class_="note") if said else None,
         timeline(figures.observation.steps),
         label="Where the time goes",
     )

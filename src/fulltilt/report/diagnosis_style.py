@@ -43,6 +43,7 @@ def diagnosis_css() -> str:
 _LAYOUT = """
 .key.box{width:10px;height:10px;border-radius:2px}
 .band-key{--c:var(--orange);opacity:.3}
+.verdict .mean{display:flex;flex-direction:column-reverse}
 .rates{display:grid;gap:8px}
 .rates .row{display:grid;grid-template-columns:150px minmax(0,1fr) 150px;gap:14px;align-items:center}
 .rates .bar{height:16px;border-radius:3px;background:var(--c);min-width:2px}
@@ -61,6 +62,7 @@ _LAYOUT = """
   line-height:1;color:var(--soft);padding-top:5px}
 .brush{position:absolute;top:0;bottom:0;background:var(--ink);opacity:.12;pointer-events:none}
 .pointed{color:var(--ink)}
+.pointed:empty{display:none}
 .reset{font:inherit;font-size:12px;color:var(--ink);background:var(--hole);border:1px solid var(--hair);
   border-radius:5px;padding:0 8px;cursor:pointer}
 .large .line.wide{stroke-width:6;opacity:.5}
@@ -78,6 +80,8 @@ _LAYOUT = """
 .findings .fix::before{content:"→ ";color:var(--good);font-weight:650}
 pre{margin:8px 0 0;padding:10px 12px;background:var(--hole);border:1px solid var(--hair);border-radius:6px;
   overflow-x:auto;font:12.5px/1.5 ui-monospace,SFMono-Regular,Menlo,"Liberation Mono",monospace}
+.diff{white-space:pre-wrap;overflow-wrap:anywhere}
+.diff span{display:block;padding-left:6ch;text-indent:-6ch}
 pre .add{color:var(--good)}
 pre .del{color:var(--bad)}
 pre .at{color:var(--soft)}
@@ -93,6 +97,19 @@ td .mark{font-weight:650}
 .facts dd{overflow-wrap:anywhere}
 .notes{color:var(--soft);font-size:13.5px;padding-left:1.1em}
 @media (max-width:640px){
+.verdict{grid-template-columns:minmax(0,1fr)}
+.verdict .mean{text-align:left}
+.verdict .mean b{font-size:19px}
+.verdict .mean{flex-direction:row;gap:8px;align-items:baseline}
+.trials thead{display:none}
+.trials tr{display:grid;grid-template-columns:minmax(0,1fr) auto;gap:0 12px;padding:9px 0;
+  border-bottom:1px solid var(--hair)}
+.trials tr:last-child{border-bottom:0}
+.trials td{border:0;padding:0;white-space:normal}
+.trials td:first-child{grid-column:1/-1;font-weight:500}
+.trials td:nth-child(2){text-align:left}
+.trials td:nth-child(3){text-align:right}
+.trials td:last-child{grid-column:1/-1;color:var(--soft)}
 .rates .row{grid-template-columns:minmax(0,1fr) auto;gap:2px 10px}
 .rates .lane{grid-column:1/-1;grid-row:2}
 .average{grid-template-columns:48px minmax(0,1fr) 58px;gap:8px}

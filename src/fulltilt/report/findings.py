@@ -47,8 +47,8 @@ def diff_block(diff: str) -> Markup:
     lines = []
     for line in diff.splitlines():
         kind = "at" if line.startswith(("@@", "---", "+++")) else {"+": "add", "-": "del"}.get(line[:1])
-        lines.append(tag("span", line, class_=kind) if kind else join(line))
-    return tag("pre", join(*lines, separator="\n"))
+        lines.append(tag("span", f"{line}\n", class_=kind))
+    return tag("pre", join(*lines), class_="diff")
 
 
 def trials_card(trials: Sequence[Trial], *, unit: str) -> Markup:
@@ -59,5 +59,6 @@ def trials_card(trials: Sequence[Trial], *, unit: str) -> Markup:
         noise = f" ± {words.percent(trial.noise)}" if trial.noise is not None and rate is not None else ""
         mark = tag("span", "kept", class_="mark good") if trial.kept else tag("span", "not kept", class_="quiet")
         rows.append([trial.title, bound(shown + noise), mark, bound(trial.reason)])
-    head = ["Tried", "Rate", "", "Beside the script as it is"]
-    return card(tag("h2", "What was tried"), table(head, rows, numeric=frozenset({1})), label="What was tried")
+    head = ["Tried", "Rate", "", "What came of it"]
+    shown = tag("div", table(head, rows, numeric=frozenset({1})), class_="trials")
+    return card(tag("h2", "What was tried"), shown, label="What was tried")

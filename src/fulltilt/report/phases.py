@@ -49,8 +49,8 @@ def _told(phase: Phase, figures: Figures) -> str:
     return f"{phase}: {words.seconds(cost)}, {words.percent(cost / figures.whole)}"
 
 
-def key(figures: Figures) -> Markup:
-    """The phases with their shares of the average step."""
+def key(figures: Figures, *others: Figures) -> Markup:
+    """The phases with their shares of the average step; also those that show in the other bars alone."""
     items = [
         tag(
             "span",
@@ -61,7 +61,7 @@ def key(figures: Figures) -> Markup:
             class_="item",
         )
         for phase in PHASES
-        if figures.whole and figures.cost(phase) / figures.whole >= _LEAST_SHARE
+        if any(one.whole and one.cost(phase) / one.whole >= _LEAST_SHARE for one in (figures, *others))
     ]
     return tag("div", *items, class_="legend")
 
