@@ -21,7 +21,8 @@ FOLDER = Path(__file__).parents[2] / "benchmarks" / "scripts"
 def test_data_is_made_once_and_as_the_scripts_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fulltilt.bench.scripts._PHOTO_SIZE", {"resnet50_plain": (64, 48), "unet_plain": (64, 64)})
     folders = make_data(tmp_path / "a", "resnet50_plain", 16)
-    assert len(list(folders.glob("class-*/*.jpg"))) == 16
+    files = list(folders.glob("class-*/*.jpg"))
+    assert (len(files), len({path.stat().st_ino for path in files})) == (64, 16), "each has four names"
     before = {path: path.stat().st_mtime_ns for path in folders.rglob("*.jpg")}
     make_data(tmp_path / "a", "resnet50_plain", 16)
     assert before == {path: path.stat().st_mtime_ns for path in folders.rglob("*.jpg")}

@@ -24,6 +24,8 @@ TARGETS = {"resnet50_plain": 3.0, "unet_plain": 2.5}
 """How many times faster they are to become on the GPU host, at level numeric."""
 _CLASSES = 8
 _RATE = re.compile(r"([\d.]+) images per second")
+_NAMES = 4
+"""Of each photograph in class folders: an epoch of a few dozen steps would be mostly its start, before and after."""
 _PHOTO_SIZE = {"resnet50_plain": (500, 375), "unet_plain": (512, 512)}
 
 
@@ -129,13 +131,14 @@ def _rate(command: list[str]) -> float:
 def make_data(folder: Path, script: str, count: int) -> Path:
     """What the script reads: class folders, or images with masks; made once."""
     done = folder / "made"
-    if done.exists() and done.read_text() == str(count):
+    told = f"{count} × {_NAMES}"
+    if done.exists() and done.read_text() == told:
         return folder / "data"
     each = -(-count // _CLASSES)
     jobs = [(str(folder / "data"), script, number, each) for number in range(_CLASSES)]
     with ProcessPoolExecutor() as pool:
         list(pool.map(_make_part, jobs))
-    done.write_text(str(count))
+    done.write_text(told)
     return folder / "data"
 
 
@@ -145,7 +148,11 @@ def _make_part(job: tuple[str, str, int, int]) -> None:
     data, script, number, count = Path(job[0]), *job[1:]
     size = _PHOTO_SIZE[script]
     if script == "resnet50_plain":
-        make_photos(data / f"class-{number}", count, size=size, seed=number)
+        for path in make_photos(data / f"class-{number}", count, size=size, seed=number):
+            for name in range(1, _NAMES):
+                other = path.with_stem(f"{path.stem}-{name}")
+                other.unlink(missing_ok=True)
+                other.hardlink_to(path)
         return
     from PIL import Image
 
