@@ -7,7 +7,8 @@
       ├─ loaders as they are made and iterated                      (apply_loader, apply_batches)
       ├─ models as they are called: layout, precision, compile      (apply_model)
       ├─ JPEGs as Pillow loads them                                 (apply_decode)
-      └─ a data set's transforms, on the GPU                        (apply_augment)
+      ├─ a data set's transforms, on the GPU                        (apply_augment)
+      └─ the last of them alone, of bytes that workers hand over    (apply_bytes)
 
 What does not fit is left as the script has it, and a note says so: a setting may be useless, never harmful.
 """
@@ -19,7 +20,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fulltilt.launch import apply_augment, apply_decode, apply_loader, apply_model
+from fulltilt.launch import apply_augment, apply_bytes, apply_decode, apply_loader, apply_model
 
 
 def install(settings: Mapping[str, Any], notes: list[str]) -> None:
@@ -36,6 +37,9 @@ def install(settings: Mapping[str, Any], notes: list[str]) -> None:
         apply_decode.install(note)
     if settings.get("augment"):
         apply_augment.install(note)
+    if settings.get("loader.bytes"):
+        moved = apply_augment.moved_by if settings.get("augment") else None
+        apply_bytes.install(note, leave=lambda loader: moved is not None and moved(loader) is not None)
 
 
 def _noter(notes: list[str]) -> Callable[[str], None]:

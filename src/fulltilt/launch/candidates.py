@@ -34,6 +34,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "loader.pin_memory": lambda value: "pinned batches" if value else "batches not pinned",
     "loader.ahead": lambda _: "batches on the device ahead",
     "loader.resident": lambda _: "tensors cut directly",
+    "loader.bytes": lambda _: "images handed over as bytes",
     "threads": lambda value: f"{value} thread{'' if value == 1 else 's'}",
     "copy.non_blocking": lambda _: "copies that do not wait",
     "fused": lambda _: "fused optimizer",

@@ -109,6 +109,23 @@ def chain_of(members: Sequence[Any], known: Known) -> Chain | None:
     return None
 
 
+_LEFT_ALONE = frozenset({"Identity", "ToPureTensor"})
+"""Of those that do nothing, the ones that draw nothing either."""
+
+
+def tail_of(members: Sequence[Any], known: Known) -> int | None:
+    """Where the members begin that make floats of bytes, each by itself, and draw nothing; None where none do."""
+    begins, scales = len(members), False
+    for place, member in reversed(list(enumerate(members))):
+        move = known(member)
+        if move is None or move.kind not in ("convert", "normalize", "nothing"):
+            break
+        if move.kind == "nothing" and type(member).__name__ not in _LEFT_ALONE:
+            break
+        begins, scales = place, scales or move.scales
+    return begins if scales else None
+
+
 def _passes(moves: Sequence[Move]) -> tuple[tuple[Pass, ...], bool] | None:
     """The passes for these, and whether floats come out; None where they are no such thing as GPUAugmentation does."""
     done: list[Pass] = []
@@ -216,13 +233,47 @@ def places(dataset: Any) -> tuple[Place, ...]:
     return tuple(found) if len(chains) == 1 else ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailPlace:
+    """Where a data set keeps a Compose whose last members make floats of bytes."""
+
+    owner: Any
+    name: str
+    compose: Any
+    tail: tuple[Any, ...]
+
+
+def tails(dataset: Any) -> tuple[TailPlace, ...]:
+    """Of a data set and those that it wraps.
+
+    torchvision's alone: Albumentations draws a number for every transform, those that are always done among them.
+    """
+    from fulltilt.launch import known_torchvision
+    from fulltilt.launch.transforms import datasets
+
+    found: list[TailPlace] = []
+    for one in datasets(dataset):
+        for owner, name, value in _held(one, depth=2):
+            members = known_torchvision.members(value)
+            begins = None if members is None else tail_of(members, known_torchvision.known)
+            if members is not None and begins is not None:
+                found.append(TailPlace(owner=owner, name=name, compose=value, tail=tuple(members[begins:])))
+    return tuple(found)
+
+
 def _within(owner: Any, *, depth: int) -> Iterator[Place]:
-    for name, value in list(getattr(owner, "__dict__", {}).items()):
-        place = _place(owner, name, value)
+    for holder, name, value in _held(owner, depth=depth):
+        place = _place(holder, name, value)
         if place is not None:
             yield place
-        elif depth and _is_standard(value):  # torchvision's pair of a transform and one for targets
-            yield from _within(value, depth=depth - 1)
+
+
+def _held(owner: Any, *, depth: int) -> Iterator[tuple[Any, str, Any]]:
+    """What an object has as its own, by owner and name."""
+    for name, value in list(getattr(owner, "__dict__", {}).items()):
+        yield owner, name, value
+        if depth and _is_standard(value):  # torchvision's pair of a transform and one for targets
+            yield from _held(value, depth=depth - 1)
 
 
 def _place(owner: Any, name: str, value: Any) -> Place | None:

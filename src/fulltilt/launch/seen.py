@@ -12,6 +12,7 @@ from typing import Any
 
 from fulltilt.launch import stages
 from fulltilt.launch.apply_augment import moved_by
+from fulltilt.launch.apply_bytes import tail_names
 from fulltilt.launch.batches import length
 from fulltilt.launch.places import Spot, place
 from fulltilt.launch.transforms import datasets, names
@@ -163,6 +164,7 @@ def with_data(facts: Loader, loader: Any, *, tell: Callable[[str], None]) -> Loa
         transforms=names(dataset),
         movable=() if chain is None else chain.names,
         augmentation=None if chain is None else chain.by_hand(),
+        tail=tail_names(loader),
     )
 
 

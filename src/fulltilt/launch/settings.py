@@ -47,6 +47,12 @@ SETTINGS: dict[str, Kind] = {
         says="tensors in memory are cut in batches directly, on the device where they fit",
         by_hand="for batch in fulltilt.feed.feed(tensors, batch_size=…): …",
     ),
+    "loader.bytes": Kind(
+        level="exact",
+        says="images leave the workers as bytes; ToTensor and Normalize are looked up on the GPU, bit for bit",
+        by_hand="transform=Compose([…, PILToTensor()]), then in the loop: images = normalize(images.to(device) / 255), "
+        "with the transforms' own figures",
+    ),
     "threads": Kind(
         level="numeric", says="threads of torch in the training process", by_hand="torch.set_num_threads({value})"
     ),

@@ -131,6 +131,8 @@ class Loader:
     """Of them, those at the end that GPUAugmentation would do with the figures that they have."""
     augmentation: str | None = None
     """The same as an expression: `GPUAugmentation(size=(224, 224), …)`."""
+    tail: tuple[str, ...] = ()
+    """Of the transforms, those at the end that make floats of bytes and nothing else: ToTensor, Normalize."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
