@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import colorsys
 import io
 import json
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import combinations
 from xml.etree import ElementTree
 
 import pytest
@@ -68,6 +71,16 @@ def test_the_picture_is_to_scale():
     assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2)  # 1, 4, 16: as far apart
     assert ys[2] == pytest.approx((ys[0] + ys[1]) / 2, abs=0.2)  # half as high
     assert "a < b" in [one.text for one in root.iter(f"{SVG}text")]
+
+
+def test_seven_curves_have_colours_that_keep_apart():
+    drawn = draw("", [Panel(title="", x_label="", y_label="", curves=(Curve(label="", points=((1, 1),)),))])
+    for theme in drawn.split("@media"):
+        found = dict(re.findall(r"\.(c\d) \{ stroke: #(\w+)", theme))
+        parts = [tuple(int(found[f"c{at}"][i : i + 2], 16) / 255 for i in (0, 2, 4)) for at in range(7)]
+        hues = [hue for hue, _, saturation in (colorsys.rgb_to_hls(*rgb) for rgb in parts) if saturation > 0.2]
+        assert len(hues) >= 6, "one may be gray"
+        assert all(min((a - b) % 1, (b - a) % 1) > 0.06 for a, b in combinations(hues, 2))
 
 
 def test_the_table_says_what_failed():

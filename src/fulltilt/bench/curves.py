@@ -17,11 +17,11 @@ text { font: 12px system-ui, -apple-system, 'Segoe UI', sans-serif; fill: #24292
 .title { font-weight: 600; font-size: 14px } .panel { font-weight: 600 } .quiet { fill: #57606a; font-size: 11px }
 .grid { stroke: #d0d7de } .curve { fill: none; stroke-width: 2 } .dashed { stroke-dasharray: 4 3 }
 .c0 { stroke: #2da44e } .c1 { stroke: #0969da } .c2 { stroke: #bc4c00 } .c3 { stroke: #8250df }
-.c4 { stroke: #cf222e } .c5 { stroke: #9a6700 } .c6 { stroke: #1b7c83 } .c7 { stroke: #6e7781 }
+.c4 { stroke: #cf222e } .c5 { stroke: #6e7781 } .c6 { stroke: #1b7c83 } .c7 { stroke: #9a6700 }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3 } .quiet { fill: #9198a1 } .grid { stroke: #30363d }
   .c0 { stroke: #3fb950 } .c1 { stroke: #58a6ff } .c2 { stroke: #f0883e } .c3 { stroke: #bc8cff }
-  .c4 { stroke: #f85149 } .c5 { stroke: #d29922 } .c6 { stroke: #39c5cf } .c7 { stroke: #8b949e }
+  .c4 { stroke: #f85149 } .c5 { stroke: #8b949e } .c6 { stroke: #39c5cf } .c7 { stroke: #d29922 }
 }"""
 
 
