@@ -35,5 +35,6 @@ def test_json_and_table(capsys: pytest.CaptureFixture[str]) -> None:
     (one,) = found.to_json()["costs"]
     assert one["met"] is False
     assert one["added_ms"] == pytest.approx(0.06)
+    assert one["pairs_ms"] == ((1.0, 1.06), (1.0, 1.06))
     show(found)
     assert "missed" in capsys.readouterr().out

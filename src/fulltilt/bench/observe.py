@@ -36,6 +36,8 @@ class Cost:
     noise_ms: float
     """How sure that is: half the middle half of the differences, over the root of their number."""
     blocks: int
+    pairs_ms: tuple[tuple[float, float], ...]
+    """Of each pair of neighbours, without and with."""
 
     @property
     def share(self) -> float:
@@ -95,6 +97,7 @@ def cost(asked_ms: float, *, plain: Sequence[float], watched: Sequence[float]) -
         added_ms=median(added),
         noise_ms=(added[-1 - quarter] - added[quarter]) / 2 / math.sqrt(len(added)),
         blocks=len(added),
+        pairs_ms=tuple((round(one * 1e3, 4), round(two * 1e3, 4)) for one, two in zip(plain, watched, strict=True)),
     )
 
 
