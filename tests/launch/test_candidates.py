@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
+
 from fulltilt.diagnose.finding import Finding, Level
 from fulltilt.launch.candidates import candidates, describe, level_of, neighbours
 from fulltilt.launch.edits import by_hand
 from fulltilt.launch.settings import SETTINGS
-from fulltilt.measure.observation import Loader, Observation, Step, Training
+from fulltilt.measure.observation import Loader, Observation, Stage, Step, Training
 
 
 def finding(settings: dict[str, Any], gain: float | None, level: Level = "exact", **more: Any) -> Finding:
@@ -223,3 +225,35 @@ def test_neighbours_of_the_scripts_own_workers_are_more_of_them() -> None:
     assert all(one["autocast"] == "bfloat16" for one in found)
     assert neighbours({"autocast": "bfloat16"}, cores=16, waits=0.0, workers=4) == ()
     assert neighbours({"autocast": "bfloat16"}, cores=16, waits=0.5, workers=0) == ()
+
+
+def test_images_leave_as_bytes_where_the_loop_waits_for_its_workers() -> None:
+    def tried(seen: Observation, level: Level = "exact", **changes: Any) -> float | None:
+        seen = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], **changes),))
+        found = candidates((), seen, cores=4, level=level)
+        return next((one.gain for one in found if "loader.bytes" in one.settings), None)
+
+    def waiting(share: float, workers: int = 4) -> Observation:
+        steps = tuple(
+            Step(number=number, started=0.1 * number, seconds=0.1, phases={"data wait": 0.1 * share}, samples=8)
+            for number in range(20)
+        )
+        return dataclasses.replace(observed("cuda:0", workers=workers), steps=steps)
+
+    tail = ("ToTensor", "Normalize")
+    stages = tuple(
+        Stage(name=name, seconds=seconds)
+        for name, seconds in (("decode", 5e-3), ("ToTensor", 1.5e-3), ("Normalize", 0.5e-3), ("collate", 1e-3))
+    )
+    spared = 2.75 / 8.0
+    assert tried(waiting(0.8), tail=tail, stages=stages) == pytest.approx(1 / (1 - spared) - 1)
+    assert tried(waiting(0.2), tail=tail, stages=stages) == pytest.approx(0.25), "what the loop waits, and no more"
+    assert tried(waiting(0.8), tail=tail) == 0.02, "its stages were not seen"
+    assert tried(waiting(0.8)) is None, "no such transforms"
+    assert tried(waiting(0.01), tail=tail, stages=stages) is None, "it does not wait"
+    assert tried(waiting(0.01), tail=tail, samples_per_second=70.0) == 0.02, "it is nearly as fast as its loader"
+    assert tried(waiting(0.8), "semantic", tail=tail, augmentation="GPUAugmentation(…)") is None
+    cpu = dataclasses.replace(waiting(0.8), training=observed().training)
+    assert tried(cpu, tail=tail, stages=stages) is None
+    # The script has no workers: with those of another candidate.
+    assert tried(waiting(0.8, workers=0), tail=tail, stages=stages) is not None

@@ -10,7 +10,7 @@ from typing import Any
 from fulltilt.diagnose.finding import Finding, Level
 from fulltilt.launch.rate import rate_of, training_loader, waited
 from fulltilt.launch.settings import SETTINGS
-from fulltilt.measure.observation import Observation
+from fulltilt.measure.observation import Loader, Observation
 
 LEVELS: tuple[Level, ...] = ("exact", "numeric", "semantic")
 _RIDER = 0.02
@@ -21,6 +21,8 @@ _WAITS = 0.05
 """Share of the step in which the loop waits for a batch."""
 _RESERVE = 2.0
 """So many times the workers that are foretold to be needed: those that aren't only wait."""
+_LESS = 0.75
+"""Of a batch of floats is not there in one of bytes."""
 _LEAST_EPOCH_STEPS = 16
 """An epoch of fewer steps learns something else; a batch is not made that large."""
 _WORKERS = ("loader.num_workers", "loader.persistent_workers")
@@ -96,6 +98,7 @@ def candidates(
     found += _workers(observation, taken, cores, _faster(found))
     found += _semantic(findings, observation, taken) if level == "semantic" else []
     taken |= {name: value for one in found for name, value in one.settings.items()}
+    found += _bytes(observation, taken, _faster(found))
     found += _riders(observation, taken, level, cores) if found else []
     found = [_with_precision(candidate, observation, taken) for candidate in found]
     return tuple(_with_workers_for_all(candidate, found, observation, cores) for candidate in found)
@@ -165,14 +168,47 @@ def _workers(observation: Observation, taken: Mapping[str, Any], cores: int, fas
     if waits > _WAITS * total:
         gain = waits / (2 * (total - waits / 2))
     else:
-        rate, alone = rate_of(observation), loader.samples_per_second
-        if rate is None or not alone or not loader.num_workers or faster * rate.value < alone:
+        share = _share(observation, loader)
+        if share is None or not loader.num_workers or faster * share < 1.0:
             return []
-        enough = math.ceil(_RESERVE * loader.num_workers * rate.value / alone)  # as fast as it is now
+        enough = math.ceil(_RESERVE * loader.num_workers * share)  # as fast as it is now
         wanted = min(cores, max(loader.num_workers + 1, enough))
     settings = {"loader.num_workers": wanted, "loader.persistent_workers": True}
     settings = {name: value for name, value in settings.items() if name not in taken}
     return [Candidate(title=describe(settings), settings=settings, gain=gain)]
+
+
+def _share(observation: Observation, loader: Loader) -> float | None:
+    """Of what the loader alone could give, what the loop takes; None where one of them was not seen."""
+    rate, alone = rate_of(observation), loader.samples_per_second
+    return None if rate is None or not alone else rate.value / alone
+
+
+def _bytes(observation: Observation, taken: Mapping[str, Any], faster: float) -> list[Candidate]:
+    """Images as bytes, where the loop waits for its workers, or would with a step that is `faster`."""
+    training, loader = observation.training, training_loader(observation)
+    if training is None or loader is None or not training.device.startswith("cuda") or not loader.tail:
+        return []
+    if "augment" in taken or not taken.get("loader.num_workers", loader.num_workers):
+        return []
+    waits, total = waited(observation)
+    share = _share(observation, loader)
+    outruns = share is not None and faster * share >= 1.0
+    if waits <= _WAITS * total and not outruns and "loader.num_workers" not in taken:
+        return []
+    # Where it waits, the step takes as long as the loader's work, down to what it takes by itself.
+    spared = max((total - waits) / total, 1.0 - _spared(loader)) if total > 0 else 1.0
+    gain = max(1.0 / spared - 1.0 if spared > 0 else 0.0, _RIDER)
+    settings = {"loader.bytes": True}
+    return [Candidate(title=describe(settings), settings=settings, gain=gain)]
+
+
+def _spared(loader: Loader) -> float:
+    """Share of the loader's work that is not done for bytes: the last transforms, and three quarters of the joining."""
+    whole = math.fsum(stage.seconds for stage in loader.stages)
+    tail = math.fsum(stage.seconds for stage in loader.stages if stage.name in loader.tail)
+    joins = math.fsum(stage.seconds for stage in loader.stages if stage.name == "collate")
+    return (tail + _LESS * joins) / whole if whole > 0 else 0.0
 
 
 def _faster(found: Sequence[Candidate]) -> float:
