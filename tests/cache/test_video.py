@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from tests.decode.video.support import make
 
-from fulltilt.cache import Cache, CacheSettings
+from fulltilt.cache import Cache, CacheSettings, keys
 from fulltilt.cache.shard import path_of
 from fulltilt.cache.verify import verify
 from fulltilt.cache.video import PART, build_videos, cached_frames
-from fulltilt.decode.video import open_video
-from fulltilt.errors import CacheError, InputError
+from fulltilt.decode.video import Video, open_video
+from fulltilt.errors import CacheError, DecodeError, InputError
 from fulltilt.feed import VideoClips, feed
 
 SETTINGS = CacheSettings(size=32)
@@ -123,3 +124,35 @@ def test_fed_by_processes(folder, videos):
 def test_no_cache_there(tmp_path, videos):
     with pytest.raises(CacheError):
         VideoClips(videos, length=4, size=(32, 32), cache=tmp_path / "nothing")
+
+
+def test_damage_spares_the_parts_behind_it(tmp_path, videos, monkeypatch):
+    inner = Video.frames
+
+    def frames_of(video, numbers, **options):
+        if 5 in numbers:
+            raise DecodeError(f"{video.path}: frame 5 of {COUNT} can't be decoded")
+        return inner(video, numbers, **options)
+
+    monkeypatch.setattr(Video, "frames", frames_of)
+    report = build_videos(tmp_path / "cache", videos[:1], settings=SETTINGS)
+    assert report.frames == COUNT - PART
+    assert "frame 5 of" in report.failures[videos[0]]
+    assert frames(tmp_path / "cache", videos[0], range(PART, COUNT)) is not None
+
+
+def test_a_video_is_not_read_again_for_each_of_its_parts(folder, videos, monkeypatch):
+    read, inner = [], keys._steadily
+    monkeypatch.setattr(keys, "_steadily", lambda path, how: (read.append(path), inner(path, how))[1])
+    monkeypatch.setattr("fulltilt.cache.verify.read_cores", lambda: SimpleNamespace(usable=1))
+    assert verify(folder).sources["same"] == 4
+    assert sorted(read) == sorted(videos)
+
+
+def test_hashed_piece_by_piece(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(256)) * 10)
+    data, stamp = keys.read_steadily(path)
+    for piece in (100, 256, 4096):
+        monkeypatch.setattr(keys, "_PIECE", piece)
+        assert keys.hash_steadily(path, b"settings") == (keys.content_of(data, None, b"settings"), stamp)

@@ -9,7 +9,9 @@ from tests.decode.video.support import make
 from typer.testing import CliRunner
 
 from fulltilt.cli import app
+from fulltilt.decode.video import Video
 from fulltilt.decode.video.survey import advice, decoded_per_frame, survey
+from fulltilt.errors import DecodeError
 
 
 def run(*arguments):
@@ -24,6 +26,34 @@ def test_figures_and_advice(tmp_path):
     assert "every 120" in shown.output
     assert "dear.mp4: a key frame every 120 frames" in shown.output
     assert "fine.mp4:" not in shown.output
+
+
+def test_names_stay_in_a_narrow_terminal(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = run(make(tmp_path / "a name that takes some room", count=8))
+    assert shown.exit_code == 0, shown.output
+    assert "a name that takes some room.mp4  h264" in shown.output
+
+
+def test_damage_and_a_change_of_the_resolution_leave_figures(tmp_path, monkeypatch):
+    first, second = make(tmp_path / "a", "mpeg-ts", count=20), make(tmp_path / "b", "mpeg-ts", count=20, size=(64, 48))
+    changing = tmp_path / "changing.ts"
+    changing.write_bytes(first.read_bytes() + second.read_bytes())
+    inner = Video.frames
+
+    def frames(video, numbers, **options):
+        if video.path == first and 3 in numbers:
+            raise DecodeError(f"{first}: frame 3 of 20 can't be decoded")
+        return inner(video, numbers, **options)
+
+    monkeypatch.setattr(Video, "frames", frames)
+    found = run(changing, first, "--json")
+    assert found.exit_code == 2
+    sound, damaged = json.loads(found.output)["videos"]
+    assert (sound["frames"], sound["damage"]) == (40, None)
+    assert damaged["frames_per_second"] > 0
+    assert "frame 3 of 20 can't be decoded" in damaged["damage"]
+    assert "a.ts: frame 3 of 20 can't be decoded" in run(first).output.replace("\n", "")
 
 
 def test_as_data_with_a_bad_file(tmp_path):

@@ -29,6 +29,16 @@ def test_frames_into_a_cache(tmp_path):
     assert json.loads(again.stdout)["present"] == 2
 
 
+def test_a_table_of_segments(tmp_path):
+    """Labels don't matter here: also where some videos have none, for nothing happens in them."""
+    for number in range(2):
+        make(tmp_path / f"v{number}", count=10)
+    (tmp_path / "s.csv").write_text("path,label,start,end\nv0.mp4,1,0,0.1\nv0.mp4,2,0.1,0.2\nv1.mp4,,,\n")
+    result = CliRunner().invoke(video, ["cache", str(tmp_path / "s.csv"), str(tmp_path / "cache"), "--size", "32"])
+    assert result.exit_code == 0, result.output
+    assert "20 frames decoded" in result.output
+
+
 def test_info_without_a_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules["fulltilt.cli.video"], "_torch_sees_it", lambda: False)
     result = CliRunner().invoke(video, ["info", str(make(tmp_path / "v")), "--seconds", "0.05", "--json"])

@@ -311,7 +311,7 @@ class TestBad:
             ({"length": 2.5}, "length: expected 1 or more, found 2.5"), ({"stride": "2"}, "stride: expected 1 or more"),
             ({"size": 32}, "size: expected"), ({"size": (0, 8)}, "size: expected"),
             ({"threads": 65}, "expected 1 to 64"), ({"threads": "4"}, "expected 1 to 64"),
-            ({"labels": [0.5]}, "labels: expected whole numbers or names"), ({"labels": [0, 1]}, "2 labels for 1 videos"),
+            ({"labels": [0.5]}, "labels: expected whole numbers"), ({"labels": [0, 1]}, "2 labels for 1 videos"),
         ],
     )  # fmt: skip
     def test_settings_that_mean_nothing(self, given, says):

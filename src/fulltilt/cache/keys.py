@@ -11,9 +11,11 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeVar
 
 Path = str | os.PathLike[str]
+Read = TypeVar("Read")
 _U64: Final = (1 << 64) - 1
 _NO_FILE: Final = (0, 0, 0, 0)
 _TICK_NS: Final = 50_000_000
@@ -21,6 +23,7 @@ _TICK_NS: Final = 50_000_000
 _WHOLE_SECONDS_NS: Final = 2_000_000_000
 """The same where they have none: FAT counts in steps of two seconds."""
 _ATTEMPTS: Final = 4
+_PIECE: Final = 1 << 20
 
 
 class Key(NamedTuple):
@@ -55,12 +58,18 @@ def stamp_of(status: os.stat_result) -> tuple[int, ...]:
 
 def content_of(image: bytes, mask: bytes | None, settings: bytes) -> bytes:
     """Hash of everything that the pixels depend on."""
-    hashed = hashlib.blake2b(settings, digest_size=16)
-    hashed.update(len(image).to_bytes(8, "little", signed=True))
-    hashed.update((-1 if mask is None else len(mask)).to_bytes(8, "little", signed=True))
+    hashed = _hash_of(len(image), None if mask is None else len(mask), settings)
     hashed.update(image)
     hashed.update(mask or b"")
     return hashed.digest()
+
+
+def _hash_of(image_bytes: int, mask_bytes: int | None, settings: bytes) -> hashlib.blake2b:
+    """Before the content itself."""
+    hashed = hashlib.blake2b(settings, digest_size=16)
+    hashed.update(image_bytes.to_bytes(8, "little", signed=True))
+    hashed.update((-1 if mask_bytes is None else mask_bytes).to_bytes(8, "little", signed=True))
+    return hashed
 
 
 def read_steadily(path: Path) -> tuple[bytes, tuple[int, ...]]:
@@ -69,6 +78,24 @@ def read_steadily(path: Path) -> tuple[bytes, tuple[int, ...]]:
     Times move in ticks: a file changed twice within one looks changed once. So a file that changed within the last tick
     is left to rest until that is over, and one that changes while it is read is read again.
     """
+    return _steadily(path, lambda fd, size: (data := _all(fd, size), len(data)))
+
+
+def hash_steadily(path: Path, settings: bytes) -> tuple[bytes, tuple[int, ...]]:
+    """The content (as `content_of` has it) and the stamp of a file that need not fit into memory."""
+
+    def read(fd: int, size: int) -> tuple[bytes, int]:
+        hashed, at = _hash_of(size, None, settings), 0
+        while at <= size and (part := os.pread(fd, min(_PIECE, size + 1 - at), at)):
+            hashed.update(part)
+            at += len(part)
+        return hashed.digest(), at
+
+    return _steadily(path, read)
+
+
+def _steadily(path: Path, read: Callable[[int, int], tuple[Read, int]]) -> tuple[Read, tuple[int, ...]]:
+    """What `read` makes of an open file of a size, saying how many bytes there were; and their stamp."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         for _ in range(_ATTEMPTS):
@@ -76,9 +103,9 @@ def read_steadily(path: Path) -> tuple[bytes, tuple[int, ...]]:
             if (rest_ns := _unsettled_ns(before)) > 0:
                 time.sleep(rest_ns / 1e9)
                 continue  # it may have changed meanwhile
-            data = _all(fd, before.st_size)
-            if stamp_of(os.fstat(fd)) == stamp_of(before) and len(data) == before.st_size:
-                return data, stamp_of(before)
+            found, count = read(fd, before.st_size)
+            if stamp_of(os.fstat(fd)) == stamp_of(before) and count == before.st_size:
+                return found, stamp_of(before)
         raise OSError(f"{os.fspath(path)} keeps changing while it is read: is it still being written?")
     finally:
         os.close(fd)

@@ -8,14 +8,14 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fulltilt.cache.keys import content_of, read_steadily
+from fulltilt.cache.keys import content_of, hash_steadily, read_steadily
 from fulltilt.cache.manifest import locked
 from fulltilt.cache.shard import HEADER_BYTES, RECORD_BYTES, Record, header, path_of, shard_numbers
 from fulltilt.cache.store import Cache, entry_of
@@ -95,8 +95,14 @@ Found = tuple[int, int, str, str | None, SourceState | None]
 """Shard, position, path, what is wrong, what became of the source."""
 
 
+Content = Callable[[str, str | None], tuple[bytes, tuple[int, ...]]]
+"""Of an image and its mask: their hash, and the stamp that they bear now."""
+
+
 def _checks(cache: Cache, newest: dict[bytes, int]) -> Iterator[Callable[[], Found]]:
     """One per record. Memory is mapped here; what is left to do needs no lock and releases Python's."""
+    # A video has a record for every few seconds, and is not read again for each of them.
+    content: Content = lru_cache(maxsize=_AT_ONCE)(partial(_content, settings=cache.settings.digest))
     for shard, position, record in cache.records():
         if record is None:
             name = str(path_of(cache.folder, shard, "index"))
@@ -111,7 +117,7 @@ def _checks(cache: Cache, newest: dict[bytes, int]) -> Iterator[Callable[[], Fou
             yield partial(_found, (shard, position, path, str(error), None))
             continue
         is_newest = newest.get(record.name) == record.written_ns
-        source = (*names, cache.settings.digest) if names and is_newest else None
+        source = (*names, content) if names and is_newest else None
         yield partial(_check, shard, position, path, record, views, source)
 
 
@@ -125,7 +131,7 @@ def _check(
     path: str,
     record: Record,
     views: list[NDArray[np.uint8] | None],
-    source: tuple[str, str | None, bytes] | None,
+    source: tuple[str, str | None, Content] | None,
 ) -> Found:
     what = None
     for view, want in zip(views, (record.checksum, record.mask_checksum), strict=True):
@@ -138,16 +144,23 @@ def _check(
     return shard, position, path, what, state
 
 
-def _source(path: str, mask: str | None, record: Record, settings: bytes) -> SourceState:
+def _source(path: str, mask: str | None, record: Record, content: Content) -> SourceState:
     try:
-        data, stamp = read_steadily(path)
-        mask_data, mask_stamp = (None, (0, 0, 0, 0)) if mask is None else read_steadily(mask)
+        found, stamp = content(path, mask)
     except OSError:
         return "gone"
-    same = content_of(data, mask_data, settings) == record.content
-    if stamp + mask_stamp == record.stamp:
+    same = found == record.content
+    if stamp == record.stamp:
         return "same" if same else "stale"
     return "touched" if same else "changed"
+
+
+def _content(path: str, mask: str | None, *, settings: bytes) -> tuple[bytes, tuple[int, ...]]:
+    if mask is None:
+        content, stamp = hash_steadily(path, settings)
+        return content, (*stamp, 0, 0, 0, 0)
+    (data, stamp), (mask_data, mask_stamp) = read_steadily(path), read_steadily(mask)
+    return content_of(data, mask_data, settings), stamp + mask_stamp
 
 
 def _newest(cache: Cache) -> dict[bytes, int]:

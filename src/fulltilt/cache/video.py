@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fulltilt.cache.keys import Key, content_of, name_of, read_steadily, stamp_of
+from fulltilt.cache.keys import Key, hash_steadily, name_of, stamp_of
 from fulltilt.cache.manifest import LOCK, MANIFEST, check_settings, locked, read_manifest, write_manifest
 from fulltilt.cache.predict import in_words
 from fulltilt.cache.settings import CacheSettings
@@ -211,7 +211,7 @@ def _in_threads(paths: Sequence[str], cache: Cache, workers: int) -> Iterator[_P
 
 
 def _missing(path: str, cache: Cache) -> Iterator[_Part]:
-    """The parts of a video that the cache would not serve, decoded."""
+    """The parts of a video that the cache would not serve, decoded; then the first error, where some can't be."""
     settings = cache.settings
     digest = settings.digest
     with open_video(path) as video:
@@ -223,15 +223,20 @@ def _missing(path: str, cache: Cache) -> Iterator[_Part]:
         ]
         if not numbers:
             return
-        data, stamp = read_steadily(path)
-        content = content_of(data, None, digest)
-        del data
+        content, stamp = hash_steadily(path, digest)
         size = settings.target(video.height, video.width)
+        damage: DecodeError | None = None
         for number in numbers:
             wanted = range(number * PART, min(len(video), (number + 1) * PART))
-            strip = video.frames(wanted, size=size).reshape(-1, size[1], 3)
+            try:
+                strip = video.frames(wanted, size=size).reshape(-1, size[1], 3)
+            except DecodeError as error:
+                damage = damage or error
+                continue
             if stamp_of(os.stat(path)) != stamp:
                 raise InputError(f"{path} has changed while it was decoded: is it still being written?")
             key = part_key(path, number, stamp, digest)
             subject = Subject(name=key.name, content=content, stamp=key.stamp, image=os.fsencode(path), mask=None)
             yield _Part(subject, strip, len(wanted))
+        if damage is not None:
+            raise damage

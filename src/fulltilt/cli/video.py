@@ -12,6 +12,9 @@ from fulltilt.errors import FulltiltError, InputError
 if TYPE_CHECKING:
     from fulltilt.decode.video.survey import Survey
 
+_NAME, _WIDE = 48, 200
+"""Characters of a file's name in a line, and of a table."""
+
 video = typer.Typer(help="Look at videos that are to be trained on.", no_args_is_help=True)
 
 
@@ -54,7 +57,7 @@ def info(
         print(json.dumps({"videos": [asdict(one) for one in found], "problems": problems}, indent=2))
     else:
         _show(found, problems)
-    if problems:
+    if problems or any(one.damage is not None for one in found):
         raise typer.Exit(2)
 
 
@@ -77,11 +80,11 @@ def cache(
     from fulltilt.cache.predict import in_words
     from fulltilt.cache.settings import CacheSettings
     from fulltilt.cache.video import build_videos
-    from fulltilt.feed import VideoClips
+    from fulltilt.feed.clip_entries import paths_of
 
     if workers is not None and workers < 1:
         raise InputError(f"--workers: expected 1 or more, found {workers}")
-    paths = list(dict.fromkeys(entry.path for entry in VideoClips(source, length=1, size=(1, 1)).entries))
+    paths = paths_of(source)
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as bar:
         task = bar.add_task("decoding", total=len(paths))
@@ -118,7 +121,7 @@ def _show(found: list[Survey], problems: dict[str, str]) -> None:
     console = Console()
     if found:
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        table.add_column("file")
+        table.add_column("file", overflow="fold", max_width=_NAME)
         for name in ("codec", "size", "rate", "frames", "length", "key frames", "in order", "random clips", "NVDEC"):
             table.add_column(name, justify="right", no_wrap=True)
         for one in found:
@@ -135,8 +138,12 @@ def _show(found: list[Survey], problems: dict[str, str]) -> None:
                 f"{one.clip_frames_per_second:,.0f}/s",
                 "–" if one.nvdec_frames_per_second is None else f"{one.nvdec_frames_per_second:,.0f}/s",
             )
-        console.print(table)
+        needed = console.measure(table, options=console.options.update(max_width=_WIDE)).maximum
+        # A narrow terminal breaks lines; to make the table fit, names would have to go.
+        Console(width=max(needed, console.width)).print(table)
     for one in found:
+        if one.damage is not None:
+            console.print(one.damage, style="red", highlight=False, soft_wrap=True)
         if one.nvdec_problem is not None:
             console.print(f"NVDEC: {one.nvdec_problem}", style="dim", highlight=False, soft_wrap=True)
         if one.advice is not None:

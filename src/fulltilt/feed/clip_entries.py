@@ -63,11 +63,7 @@ def entries_of(
         labels: in the place of those that the source has.
         temporal: rows of one video are its segments.
     """
-    if isinstance(source, str | os.PathLike):
-        path = Path(source)
-        rows = _from_folder(path) if is_folder(path) else _from_csv(path)
-    else:
-        rows = [_Row(path=os.fspath(one), where=os.fspath(one)) for one in source]
+    rows = _rows(source)
     if labels is not None:
         if len(labels) != len(rows):
             raise InputError(f"{len(labels)} labels for {len(rows)} videos; there must be as many")
@@ -93,6 +89,23 @@ def entries_of(
         raise InputError(f"{bare[0]}: no label, where {len(rows) - len(bare)} others have one")
     tell_of_no_zero(row.label for row in rows if isinstance(row.label, int))
     return [Entry(path=row.path, label=number(row.label), start=row.start, end=row.end) for row in rows], known
+
+
+def paths_of(source: str | os.PathLike[str]) -> list[str]:
+    """All videos of a folder or CSV, whatever its rows say of them, each once."""
+    return list(dict.fromkeys(row.path for row in _rows(source)))
+
+
+def _rows(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[_Row]:
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        rows = _from_folder(path) if is_folder(path) else _from_csv(path)
+    else:
+        rows = [_Row(path=os.fspath(one), where=os.fspath(one)) for one in source]
+    if not rows:
+        where = source if isinstance(source, str | os.PathLike) else "an empty list"
+        raise InputError(f"no videos in {where}; looked for {', '.join(SUFFIXES)}")
+    return rows
 
 
 def _with_segments(rows: Iterable[tuple[_Row, int | None]]) -> list[Entry]:

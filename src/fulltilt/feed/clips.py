@@ -28,7 +28,7 @@ from fulltilt.decode.video.device import DeviceVideo
 from fulltilt.decode.video.priority import give_way
 from fulltilt.decode.video.reader import MOST_THREADS, sides_of
 from fulltilt.errors import DecodeError, InputError
-from fulltilt.feed.clip_entries import SUFFIXES, Entry, Segment, entries_of
+from fulltilt.feed.clip_entries import Entry, Segment, entries_of
 from fulltilt.feed.clip_knowledge import Knowledge
 from fulltilt.feed.clip_times import frame_labels, frames_within, late_segments
 from fulltilt.feed.open_videos import OpenVideos
@@ -126,9 +126,6 @@ class VideoClips:
         if self._cache_folder is not None:
             Cache.open(self._cache_folder)  # says at once what is wrong with it
         self.entries, self.classes = entries_of(source, labels, classes, temporal=temporal)
-        if not self.entries:
-            where = source if isinstance(source, str | os.PathLike) else "an empty list"
-            raise InputError(f"no videos in {where}; looked for {', '.join(SUFFIXES)}")
         self._told = torch.zeros(len(self.entries), dtype=torch.bool).share_memory_()  # type: ignore[no-untyped-call]
         """Whether an entry's problem has been logged: all workers look at the same."""
         self._frames = torch.zeros((2 * _LINES, 2), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]

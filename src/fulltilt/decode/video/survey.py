@@ -10,6 +10,7 @@ from os import PathLike
 import numpy as np
 
 from fulltilt.decode.video.reader import Video, open_video
+from fulltilt.errors import DecodeError
 
 CLIP = 16
 """Frames of the clips that random access is measured with."""
@@ -39,16 +40,19 @@ class Survey:
     nvdec_problem: str | None
     """Why it does not."""
     advice: str | None
+    damage: str | None
+    """Of the frames that were decoded, the first that could not be; the others still count."""
 
 
 def survey(path: str | PathLike[str], *, seconds: float = 1.0, device: str | None = None) -> Survey:
     """Opens it and decodes for about `seconds` each in order, at random, and on `device` where it is given."""
     with open_video(path) as video:
-        nvdec, problem = (None, None) if device is None else _on_device(path, video, seconds, device)
-        in_order = _rate(video, seconds, lambda at: range(at * CLIP % len(video), len(video))[:CLIP])
+        damage: list[str] = []
+        nvdec, problem = (None, None) if device is None else _on_device(path, video, seconds, device, damage)
+        in_order = _rate(video, seconds, lambda at: range(at * CLIP % len(video), len(video))[:CLIP], damage)
         draw = np.random.default_rng(0)
         latest = max(1, len(video) - CLIP + 1)
-        clips = _rate(video, seconds, lambda _: range(int(draw.integers(latest)), len(video))[:CLIP])
+        clips = _rate(video, seconds, lambda _: range(int(draw.integers(latest)), len(video))[:CLIP], damage)
         interval = video.index.key_interval
         return Survey(
             path=str(path),
@@ -64,10 +68,13 @@ def survey(path: str | PathLike[str], *, seconds: float = 1.0, device: str | Non
             nvdec_frames_per_second=nvdec,
             nvdec_problem=problem,
             advice=advice(interval, seekable=video.index.times is not None),
+            damage=damage[0] if damage else None,
         )
 
 
-def _on_device(path: str | PathLike[str], video: Video, seconds: float, device: str) -> tuple[float | None, str | None]:
+def _on_device(
+    path: str | PathLike[str], video: Video, seconds: float, device: str, damage: list[str]
+) -> tuple[float | None, str | None]:
     """Frames per second of the GPU's engines, or why there are none."""
     import torch
 
@@ -76,11 +83,11 @@ def _on_device(path: str | PathLike[str], video: Video, seconds: float, device: 
             return None, there.decision.reason
 
         def frames(wanted: range) -> int:
-            given = len(there.frames(wanted))
+            given = len(there.frames(wanted, size=(there.height, there.width)))
             torch.cuda.synchronize(there.device)
             return given
 
-        return _counted(frames, seconds, lambda at: range(at * CLIP % len(there), len(there))[:CLIP]), None
+        return _counted(frames, seconds, lambda at: range(at * CLIP % len(there), len(there))[:CLIP], damage), None
 
 
 def decoded_per_frame(key_interval: float, clip: int = CLIP) -> float:
@@ -102,15 +109,19 @@ def advice(key_interval: float, *, seekable: bool, clip: int = CLIP) -> str | No
     )
 
 
-def _rate(video: Video, seconds: float, pick: Callable[[int], range]) -> float:
-    return _counted(lambda wanted: len(video.frames(wanted)), seconds, pick)
+def _rate(video: Video, seconds: float, pick: Callable[[int], range], damage: list[str]) -> float:
+    size = (video.height, video.width)  # of all, also where the resolution changes
+    return _counted(lambda wanted: len(video.frames(wanted, size=size)), seconds, pick, damage)
 
 
-def _counted(frames: Callable[[range], int], seconds: float, pick: Callable[[int], range]) -> float:
-    """Frames per second over at least one call."""
+def _counted(frames: Callable[[range], int], seconds: float, pick: Callable[[int], range], damage: list[str]) -> float:
+    """Frames per second over at least one call; what can't be decoded is noted."""
     given, began = 0, time.perf_counter()
     for number in range(10_000):
-        given += frames(pick(number))
+        try:
+            given += frames(pick(number))
+        except DecodeError as error:
+            damage.append(str(error))
         if time.perf_counter() - began >= seconds:
             break
     return given / (time.perf_counter() - began)
