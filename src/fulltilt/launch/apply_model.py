@@ -45,6 +45,7 @@ class _Known:
 
     device: Any
     compiles: bool
+    makes_graphs: bool = False
     nudged: bool = False
     calls: dict[Any, int] = field(default_factory=dict)
     compiled: set[Any] = field(default_factory=set)
@@ -117,9 +118,11 @@ class _Caller:
             _lay_out(module)
         own = _compiler_is_there() and isinstance(module, torch._dynamo.OptimizedModule)
         own = own or module._compiled_call_impl is not None
-        if self._wanted.compile and own:
-            self._note(f"compile: {type(module).__name__} is compiled already")
-        return _Known(device=first.device, compiles=bool(self._wanted.compile) and not own)
+        for name in ("compile", "graphs"):
+            if own and getattr(self._wanted, name):
+                self._note(f"{name}: {type(module).__name__} is compiled already")
+        graphs = self._wanted.graphs and not own and first.device.type == "cuda"
+        return _Known(device=first.device, compiles=bool(self._wanted.compile) and not own, makes_graphs=graphs)
 
     def _called(self, module: Any, known: _Known, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         import torch
@@ -141,7 +144,7 @@ class _Caller:
         self, module: Any, known: _Known, trains: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[..., Any]:
         """The compiled or recorded call for shapes that are worth it, the plain one for others."""
-        if self._wanted.graphs and trains and known.device.type == "cuda":
+        if known.makes_graphs and trains:
             return functools.partial(self._graphed, module, known)
         if not known.compiles:
             return functools.partial(self._original, module)
