@@ -32,7 +32,7 @@ def test_names_stay_in_a_narrow_terminal(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     shown = run(make(tmp_path / "a name that takes some room", count=8))
     assert shown.exit_code == 0, shown.output
-    assert "a name that takes some room.mp4  h264" in shown.output
+    assert "a name that takes some room.mp4   h264" in shown.output
 
 
 def test_damage_and_a_change_of_the_resolution_leave_figures(tmp_path, monkeypatch):
