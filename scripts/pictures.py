@@ -1,9 +1,13 @@
-"""The README's pictures of the monitor, drawn from a recording.
+"""The README's pictures of the monitor, drawn from a recording, and of a script's page.
 
     python scripts/pictures.py tests/monitor/recordings/bursty.jsonl
 
 writes docs/images/monitor.svg (the live view, as a terminal shows it) and docs/images/report.png (the HTML page, as
-Chromium shows it).
+Chromium shows it);
+
+    make demo && python scripts/pictures.py runs/demo/report.html
+
+writes docs/images/diagnosis.png.
 """
 
 from __future__ import annotations
@@ -31,32 +35,41 @@ TERMINAL = (118, 40)
 PAGE_WIDTH = 1200
 MOST_BYTES = 300_000
 MEASURE = """
-const part = document.querySelector("section[id^=gpu]") || document.querySelector("main");
+const part = document.querySelector("section[id^=gpu]") || document.querySelectorAll("section")[1];
 document.body.dataset.end = Math.ceil(part.getBoundingClientRect().bottom);
 """
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recording", type=Path)
+    parser.add_argument("source", type=Path, help="a recording, or a page of fulltilt run or diagnose (.html)")
     parser.add_argument("--out", type=Path, default=IMAGES, help="folder for the pictures (default: docs/images)")
     parser.add_argument("--until", type=float, help="the live view's moment, in seconds (default: the end)")
     parser.add_argument("--dark", action="store_true", help="the page as it looks at night")
     given = parser.parse_args()
 
-    samples = read_recording(given.recording).samples
     given.out.mkdir(parents=True, exist_ok=True)
-    moment = samples[-1].t if given.until is None else given.until
-    terminal = given.out / "monitor.svg"
-    terminal.write_text(live_view([sample for sample in samples if sample.t <= moment]), encoding="utf-8")
-    report = given.out / "report.png"
-    page = monitor_page(samples, summarize(samples), title=given.recording.name)
-    screenshot(page, report, dark=given.dark)
-    for picture in (terminal, report):
+    if given.source.suffix == ".html":
+        report = given.out / "diagnosis.png"
+        screenshot(given.source.read_text(encoding="utf-8"), report, dark=given.dark)
+        pictures = [report]
+    else:
+        pictures = of_recording(given.source, given.out, until=given.until, dark=given.dark)
+    for picture in pictures:
         size = picture.stat().st_size
         print(f"{picture}: {size:,} bytes")
         if size > MOST_BYTES:
             sys.exit(f"{picture} has {size:,} bytes; a README's picture has at most {MOST_BYTES:,}")
+
+
+def of_recording(recording: Path, folder: Path, *, until: float | None, dark: bool) -> list[Path]:
+    """The live view and the page."""
+    samples = read_recording(recording).samples
+    moment = samples[-1].t if until is None else until
+    terminal, report = folder / "monitor.svg", folder / "report.png"
+    terminal.write_text(live_view([sample for sample in samples if sample.t <= moment]), encoding="utf-8")
+    screenshot(monitor_page(samples, summarize(samples), title=recording.name), report, dark=dark)
+    return [terminal, report]
 
 
 def live_view(samples: list[Sample]) -> str:
@@ -70,7 +83,7 @@ def live_view(samples: list[Sample]) -> str:
 
 
 def screenshot(page: str, target: Path, *, dark: bool) -> None:
-    """The page down to the end of its first GPU's part, as Chromium draws it at twice the resolution."""
+    """The page as Chromium draws it, at twice the resolution: to the end of the first GPU, or of the second part."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         sys.exit("Chromium is not installed: the page can't be pictured; install chromium and run this again")
