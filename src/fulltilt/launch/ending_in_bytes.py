@@ -24,7 +24,7 @@ class Ending:
 
     def __init__(self, place: TailPlace) -> None:
         self._compose, self._tail = place.compose, place.tail
-        self._tables: dict[Form, Table | None] = {}
+        self._tables: dict[Form, tuple[Table, bool] | None] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         members = self._compose.transforms
@@ -38,13 +38,14 @@ class Ending:
             return _through(self._tail, image)
         if form not in self._tables:
             self._tables[form] = self._table(form, image)
-        table = self._tables[form]
-        if table is None:
+        found = self._tables[form]
+        if found is None:
             return _through(self._tail, image)
-        return Unfinished(_pixels(image), table, last=not isinstance(image, Tensor))
+        table, spread = found
+        return Unfinished(_pixels(image), table, last=not isinstance(image, Tensor), spread=spread)
 
-    def _table(self, form: Form, image: Any) -> Table | None:
-        """For images of a form, of which this is the first."""
+    def _table(self, form: Form, image: Any) -> tuple[Table, bool] | None:
+        """For images of a form, of which this is the first; and whether channels are last in memory."""
         try:
             values = _through(self._tail, _every_byte(form))
         except Exception:  # whatever it is: the transforms will say it of the image itself
@@ -56,9 +57,12 @@ class Ending:
         table = Table.of(values.as_subclass(Tensor).reshape(channels, LEVELS))
         pixels = _pixels(image)  # before the transforms, which may work in place
         expected = _through(self._tail, image)
-        found = table.look_up(pixels, last=not isinstance(image, Tensor))
-        alike = expected.shape == found.shape and expected.dtype == found.dtype and torch.equal(expected, found)
-        return table if alike else None
+        spread = not expected.is_contiguous()
+        found = Unfinished(pixels, table, last=not isinstance(image, Tensor), spread=spread)
+        alike = (expected.shape, expected.dtype) == (found.shape, found.dtype)
+        if not alike or (spread and expected.stride() != found.stride()):
+            return None
+        return (table, spread) if torch.equal(expected, found.done()) else None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # asked for by pickle and copy

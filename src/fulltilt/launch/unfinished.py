@@ -73,14 +73,19 @@ class Unfinished(Tensor):
     _pixels: Tensor
     _table: Table
     _last: bool
+    _spread: bool
     _done: Tensor | None
 
     @staticmethod
-    def __new__(cls, pixels: Tensor, table: Table, *, last: bool) -> Unfinished:
-        shape = pixels.movedim(-1, -3).shape if last else pixels.shape
+    def __new__(cls, pixels: Tensor, table: Table, *, last: bool, spread: bool = False) -> Unfinished:
+        """`last`: the pixels' channels are behind rows and columns. `spread`: the numbers' lie so in memory, too, as
+        the transforms would have left them; sums over them are rounded in the order of memory."""
+        first = pixels.movedim(-1, -3) if last else pixels
+        like = torch.empty(first.shape, device="meta")
+        strides = (_spread_out(like) if spread else like).stride()
         made: Any = Tensor._make_wrapper_subclass
-        self: Unfinished = made(cls, shape, dtype=table.dtype, device=pixels.device)
-        self._pixels, self._table, self._last, self._done = pixels, table, last, None
+        self: Unfinished = made(cls, first.shape, strides=strides, dtype=table.dtype, device=pixels.device)
+        self._pixels, self._table, self._last, self._spread, self._done = pixels, table, last, spread, None
         return self
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -89,7 +94,8 @@ class Unfinished(Tensor):
     def done(self) -> Tensor:
         """The numbers. From now on they are this tensor: they may be changed in place."""
         if self._done is None:
-            self._done = self._table.look_up(self._pixels, last=self._last)
+            numbers = self._table.look_up(self._pixels, last=self._last)
+            self._done = _spread_out(numbers) if self._spread else numbers
         return self._done
 
     def parts(self) -> tuple[Tensor, Table, bool] | None:
@@ -126,6 +132,11 @@ class Unfinished(Tensor):
         return function(*_finished(args), **_finished(kwargs or {}))
 
 
+def _spread_out(numbers: Tensor) -> Tensor:
+    """The same, with channels last in memory."""
+    return numbers.movedim(-3, -1).contiguous().movedim(-1, -3)
+
+
 def _finished(value: Any) -> Any:
     return map_parts(Unfinished, Unfinished.done, value)
 
@@ -138,7 +149,7 @@ def _send(self: Unfinished, function: Callable[..., Any], args: Any, kwargs: Any
         device, _, free, _ = torch._C._nn._parse_to(*args, **kwargs)
     except (TypeError, RuntimeError):  # `copy=True`, which it does not know, or what `to` itself is to complain about
         return None
-    if device is None or device.type != "cuda":
+    if device is None or device.type != "cuda" or self._spread:
         return None
     pixels = self._pixels.to(device, non_blocking=free)
     # For what else was asked: a dtype, a memory format.
@@ -149,14 +160,15 @@ def _send_to_cuda(self: Unfinished, function: Callable[..., Any], args: Any, kwa
     names = ("device", "non_blocking", "memory_format")
     wanted = {**dict(zip(names, args, strict=False)), **kwargs}
     device = wanted.get("device")
-    if len(args) > len(names) or not wanted.keys() <= set(names) or isinstance(device, bool):
+    odd = len(args) > len(names) or not wanted.keys() <= set(names) or isinstance(device, bool)
+    if odd or self._spread:
         return None
     pixels = self._pixels.cuda(device, non_blocking=bool(wanted.get("non_blocking")))
     return function(self._table.look_up(pixels, last=self._last), *args, **kwargs)
 
 
 def _pin(self: Unfinished, _: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    return Unfinished(self._pixels.pin_memory(*args, **kwargs), self._table, last=self._last)
+    return Unfinished(self._pixels.pin_memory(*args, **kwargs), self._table, last=self._last, spread=self._spread)
 
 
 def _is_pinned(self: Unfinished, _: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -165,7 +177,8 @@ def _is_pinned(self: Unfinished, _: Callable[..., Any], args: Any, kwargs: Any) 
 
 def _as_it_is(dtype: torch.dtype | None) -> Callable[..., Any]:
     def asked(self: Unfinished, _: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        return self if not args and not kwargs and dtype in (None, self._table.dtype) else None
+        plain = not args and not kwargs and not self._spread
+        return self if plain and dtype in (None, self._table.dtype) else None
 
     return asked
 
