@@ -10,6 +10,7 @@ import pytest
 from tests.decode.video.support import CODECS, make, picture, sequential
 
 from fulltilt.decode.video import open_video
+from fulltilt.decode.video.nvdec import reason_against
 from fulltilt.errors import DecodeError
 
 REFRESH = {"x264-params": "intra-refresh=1:keyint=12:bframes=0"}
@@ -93,6 +94,16 @@ def test_a_picture_that_is_refreshed_part_by_part(tmp_path, monkeypatch, contain
     with av.open(str(path)) as file:
         assert sum(packet.is_keyframe for packet in file.demux(video=0) if packet.size) > 3
     assert same(path, sequential(path)).keys == (0,)
+
+
+def test_interlaced_pictures(tmp_path, monkeypatch):
+    """Half of the rows, with colours of their own, show another moment: nothing is converted as if it were one."""
+    monkeypatch.setitem(CODECS, "interlaced", ("libx264", "ts", {"x264-params": "interlaced=1:bframes=2"}))
+    path = make(tmp_path / "v", "interlaced")
+    assert same(path, sequential(path)).keys == (0, 12, 24, 36)
+    with open_video(path) as video:
+        assert video.known.interlaced
+        assert reason_against(video.container, video.known) == "its pictures are interlaced"
 
 
 def test_two_video_streams(tmp_path):

@@ -71,6 +71,8 @@ def reason_against(container: Container, known: Known) -> str | None:
         return f"its pixels are {known.pixels}; NVDEC is used for {', '.join(_FORMATS)}"
     if known.height % 2 or known.width % 2:
         return f"its size is odd ({known.width}×{known.height})"
+    if known.interlaced:  # the engines would mix the two moments
+        return "its pictures are interlaced"
     if known.index.times is None:
         return "its frames have no times that can be relied on"
     return None

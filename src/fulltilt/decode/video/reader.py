@@ -46,6 +46,8 @@ class Known:
     """FFmpeg's name for their format."""
     colours: tuple[int, bool]
     """The number of their matrix (ITU-T H.273), and whether they have the full range."""
+    interlaced: bool = False
+    """Its even rows show another moment than its odd ones."""
 
 
 @overload
@@ -346,6 +348,7 @@ class Video:
                 width=picture.width,
                 pixels=pixels,
                 colours=(int(picture.colorspace), full),
+                interlaced=bool(picture.interlaced_frame),
             )
         raise DecodeError(f"{self.path}: not one frame can be decoded")
 

@@ -2,8 +2,8 @@
 
 PyAV makes a new picture of every conversion, which then has to be copied: in 720p 2.8 MB are written once more and read
 twice, and where all cores decode they share the memory. Its own swscale is called instead, for the one case that needs
-no more than a table of colours: pictures in 4:2:0 with 8 bits, in their own size. The same code runs there, so pixels
-are the same.
+no more than a table of colours: pictures in 4:2:0 with 8 bits, in their own size, all rows of one moment. The same code
+runs there, so pixels are the same.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class Straight:
         height, width, library = picture.height, picture.width, _swscale()
         of, matrix = _FORMATS.get(picture.format.name), int(picture.colorspace)
         if library is None or of is None or matrix not in _MATRICES:
+            return False
+        if picture.interlaced_frame:  # each half of the rows has colours of its own
             return False
         if out.shape != (height, width, 3) or width % _WIDTH or height % 2 or not out.flags.c_contiguous:
             return False
