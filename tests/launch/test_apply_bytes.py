@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
@@ -26,7 +27,9 @@ from fulltilt.launch.command import parse
 from fulltilt.launch.ending_in_bytes import Ending
 from fulltilt.launch.known_torchvision import known
 from fulltilt.launch.observe import observe
+from fulltilt.launch.seen import described, with_data
 from fulltilt.launch.unfinished import LEVELS, Table, Unfinished, hand_over, join
+from fulltilt.measure.observation import Observation, from_json, to_json
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -177,6 +180,11 @@ def test_loaders_that_are_left_alone() -> None:
     assert tail_names(DataLoader(Photos(made), batch_size=None)) == ()
     assert tail_names(DataLoader(Stream())) == ()
     assert tail_names(DataLoader(Photos(flip()))) == ()
+    loader = DataLoader(Photos(made))
+    facts = with_data(described(loader, None), loader, tell=notes.append)
+    assert facts.tail == ("ToTensor", "Normalize")
+    seen = Observation(command=("x.py",), ended="steps", seconds=1.0, loaders=(facts,))
+    assert from_json(json.loads(json.dumps(to_json(seen)))) == seen
 
 
 def test_augmentation_on_the_gpu_goes_first() -> None:
@@ -414,12 +422,8 @@ class Photos(torch.utils.data.Dataset):
 if __name__ == "__main__":
     data = Photos()
     loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=1, multiprocessing_context="spawn")
-    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(144, 1))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for images, indices in loader:
         assert torch.equal(images, torch.stack([data[int(index)][0] for index in indices]))
-        net(images).sum().backward()
-        optimizer.step()
     assert sys.modules["fulltilt.launch.unfinished"]._tables, "none came as bytes"
 """
 
@@ -428,8 +432,6 @@ def test_workers_that_are_spawned(tmp_path: Path) -> None:
     (tmp_path / "torchvision").mkdir()
     (tmp_path / "torchvision" / "__init__.py").touch()
     (tmp_path / "torchvision" / "transforms.py").write_text(TORCHVISION)
-    (tmp_path / "train.py").write_text(SCRIPT)
-    seen = observe(parse([str(tmp_path / "train.py")]), settings={"loader.bytes": True})
+    (tmp_path / "look.py").write_text(SCRIPT)
+    seen = observe(parse([str(tmp_path / "look.py")]), settings={"loader.bytes": True})
     assert seen.exit_status == 0, seen.notes
-    (loader,) = seen.loaders
-    assert loader.tail == ("ToTensor", "Normalize")
