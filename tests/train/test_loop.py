@@ -293,6 +293,7 @@ def test_a_finished_run_has_nothing_left_to_do(tmp_path, caplog):
     again.resume()
     assert again.fit().epochs == []
     assert "nothing is left to do: 1 of 1 epochs are over" in caplog.text
+    assert "on cpu: 1 epoch of " in caplog.text
 
 
 def test_a_learning_rate_that_has_no_effect_is_said(tmp_path, caplog):

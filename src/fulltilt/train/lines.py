@@ -8,6 +8,10 @@ from typing import Any
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"))
 
 
+def many(count: int, one: str, more: str) -> str:
+    return f"{count} {one if count == 1 else more}"
+
+
 def perf_line(batch: int, stats: Mapping[str, float], *, loss: float | None = None) -> str:
     """[perf] batch 100: GPU 78.5%, GPU 0.045 s, CPU 0.012 s, …"""
     parts = [

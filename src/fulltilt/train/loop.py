@@ -25,6 +25,7 @@ from fulltilt.train.course import Course
 from fulltilt.train.device import as_optimizers, check_weights
 from fulltilt.train.group import restarted, start_until_exit
 from fulltilt.train.history import History
+from fulltilt.train.lines import many
 from fulltilt.train.losses import Losses, RollBackError
 from fulltilt.train.monitored import Monitored
 from fulltilt.train.parallel import Arranged, arrange
@@ -363,13 +364,13 @@ class Trainer:
     def _say_start(self) -> None:
         config, report = self.config, self._report
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        per_epoch = "" if self._training.batches is None else f" of {self._training.batches} batches"
+        per_epoch = "" if (count := self._training.batches) is None else f" of {many(count, 'batch', 'batches')}"
         report.say(
-            "training %s (%s parameters) on %s: %d epochs%s",
+            "training %s (%s parameters) on %s: %s%s",
             type(self.model).__name__,
             f"{parameters:,}",
             self.device,
-            config.epochs,
+            many(config.epochs, "epoch", "epochs"),
             per_epoch,
         )
         if self._arranged.parallel is not None:
