@@ -257,3 +257,17 @@ def test_images_leave_as_bytes_where_the_loop_waits_for_its_workers() -> None:
     assert tried(cpu, tail=tail, stages=stages) is None
     # The script has no workers: with those of another candidate.
     assert tried(waiting(0.8, workers=0), tail=tail, stages=stages) is not None
+
+
+def test_another_decoder_is_tried_with_more_workers() -> None:
+    def tried(settings: dict[str, Any], level: Level, **changes: Any) -> bool:
+        seen = observed("cuda:0", workers=4)
+        seen = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], **changes),))
+        found = candidates((finding(settings, 0.5),), seen, cores=8, level=level)
+        return any("decode" in one.settings for one in found)
+
+    photographs = {"tail": ("ToTensor",), "stages": (Stage(name="decode", seconds=5e-3),)}
+    assert tried({"loader.num_workers": 8}, "numeric", **photographs)
+    assert not tried({"loader.num_workers": 8}, "exact", **photographs)
+    assert not tried({"loader.pin_memory": True}, "numeric", **photographs)
+    assert not tried({"loader.num_workers": 8}, "numeric")

@@ -258,6 +258,9 @@ def _riders(observation: Observation, taken: Mapping[str, Any], level: Level, co
         found += [{"threads": threads}] if workers and threads < training.threads else []
     else:
         found += [{"cudnn_benchmark": True}] if training.images and not training.cudnn_benchmark else []
+        decodes = loader is not None and loader.tail and any(stage.name == "decode" for stage in loader.stages)
+        if decodes and "loader.num_workers" in taken:  # Pillow's images, and cores that become few
+            found.append({"decode": True})
         if "graphs" in taken:  # what is left to launch one by one, and what the compiler can add
             found += [] if training.fused else [{"fused": True}]
             found.append({"compile": True})
