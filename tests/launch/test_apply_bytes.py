@@ -265,6 +265,18 @@ def test_what_is_in_a_batch_with_another_kind_is_joined_as_the_script_would() ->
     assert torch.equal(mixed, torch.stack([own(colours[0]), compose(to_tensor(), normalize())(colours[0])]))
 
 
+def test_images_of_tensors_lie_in_memory_as_they_did() -> None:
+    stopped, own = ending(to_dtype(), normalize()), compose(to_dtype(), normalize())
+    flat = torch.randint(0, LEVELS, (9, 12, 3), dtype=torch.uint8).permute(2, 0, 1)
+    for image in (flat, flat.contiguous(), flat):
+        found = stopped(image)
+        assert type(found) is Unfinished
+        assert found.stride() == found.done().stride() == own(image).stride()
+        assert torch.equal(found, own(image))
+    assert type(stopped(flat.transpose(1, 2))) is Unfinished
+    assert not hasattr(stopped(flat), "__cuda_array_interface__")
+
+
 def test_transforms_that_are_not_what_their_name_says() -> None:
     centred = tv("Normalize", lambda image: image - image.mean(), mean=(0,), std=(1,))
     image = photo()

@@ -82,7 +82,10 @@ def _form(image: Any) -> Form | None:
         return ("Pillow", image.mode, _MODES[image.mode]) if image.mode in _MODES else None
     if isinstance(image, Tensor):
         plain = image.dtype == torch.uint8 and image.dim() == 3 and image.device.type == "cpu"
-        return ("torch", type(image), len(image)) if plain and len(image) in _CHANNELS else None
+        # What is made of it one by one lies in memory as it does.
+        return (
+            ("torch", (type(image), image.is_contiguous()), len(image)) if plain and len(image) in _CHANNELS else None
+        )
     if str(getattr(image, "dtype", "")) != "uint8" or not hasattr(image, "__array__") or image.ndim not in (2, 3):
         return None
     channels = 1 if image.ndim == 2 else image.shape[2]
@@ -102,7 +105,7 @@ def _every_byte(form: Form) -> Any:
         return Image.fromarray(gray if which == "L" else deep)
     if kind == "numpy":
         return gray if which == 2 else deep
-    return which(torch.from_numpy(deep).permute(2, 0, 1).contiguous())
+    return which[0](torch.from_numpy(deep).permute(2, 0, 1).contiguous())
 
 
 def _pixels(image: Any) -> Tensor:

@@ -81,8 +81,7 @@ class Unfinished(Tensor):
         """`last`: the pixels' channels are behind rows and columns. `spread`: the numbers' lie so in memory, too, as
         the transforms would have left them; sums over them are rounded in the order of memory."""
         first = pixels.movedim(-1, -3) if last else pixels
-        like = torch.empty(first.shape, device="meta")
-        strides = (_spread_out(like) if spread else like).stride()
+        strides = _spread_out(torch.empty(first.shape, device="meta")).stride() if spread else None
         made: Any = Tensor._make_wrapper_subclass
         self: Unfinished = made(cls, first.shape, strides=strides, dtype=table.dtype, device=pixels.device)
         self._pixels, self._table, self._last, self._spread, self._done = pixels, table, last, spread, None
@@ -110,9 +109,9 @@ class Unfinished(Tensor):
         cls, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:  # fmt: skip
         kwargs = kwargs or {}
-        name = function.__name__
-        if name == "__get__":  # of a property
-            name = function.__self__.__name__  # type: ignore[attr-defined]
+        name = getattr(function, "__name__", "")
+        if name == "__get__":  # a property's; those written in Python have no name
+            name = getattr(getattr(function, "__self__", None), "__name__", "")
         if args and isinstance(args[0], Unfinished) and args[0].parts() is not None:
             self: Unfinished = args[0]
             if name in _FACTS:
