@@ -149,8 +149,8 @@ def _make_part(job: tuple[str, str, int, int]) -> None:
     size = _PHOTO_SIZE[script]
     if script == "resnet50_plain":
         for path in make_photos(data / f"class-{number}", count, size=size, seed=number):
-            for name in range(1, _NAMES):
-                other = path.with_stem(f"{path.stem}-{name}")
+            for copy in range(1, _NAMES):
+                other = path.with_stem(f"{path.stem}-{copy}")
                 other.unlink(missing_ok=True)
                 other.hardlink_to(path)
         return
