@@ -28,7 +28,7 @@ from fulltilt.launch.ending_in_bytes import Ending
 from fulltilt.launch.known_torchvision import known
 from fulltilt.launch.observe import observe
 from fulltilt.launch.seen import described, with_data
-from fulltilt.launch.unfinished import LEVELS, Table, Unfinished, hand_over, join
+from fulltilt.launch.unfinished import LEVELS, Table, Unfinished, Uses, hand_over, join, uses_of
 from fulltilt.measure.observation import Observation, from_json, to_json
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -160,6 +160,15 @@ def test_where_there_is_cuda_they_are_finished_when_they_are_used() -> None:
     before, _, _ = batches(Photos(made), {})
     after, arrived, notes = batches(Photos(made), {"loader.bytes": True, "loader.ahead": True}, kind=Unfinished)
     assert (len(arrived), notes) == (4, [])
+    same(after, before)
+
+
+def test_images_that_stay_on_the_cpu_are_the_workers_again() -> None:
+    made = compose(flip(), to_tensor(), normalize(MEAN, STD))
+    long = ConcatDataset([Photos(made)] * 2)
+    before, _, _ = batches(long, {}, batch_size=1)
+    after, arrived, notes = batches(long, {"loader.bytes": True}, batch_size=1)
+    assert (len(arrived), notes) == (32, ["bytes: left alone where the script uses images on the CPU"])
     same(after, before)
 
 
@@ -370,7 +379,7 @@ def test_what_is_known_without_the_numbers_does_not_make_them() -> None:
 
 def test_between_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ForkingPickler, "_extra_reducers", dict(ForkingPickler._extra_reducers))  # type: ignore[attr-defined]
-    hand_over()
+    hand_over("between")
     values = torch.randn(3, LEVELS).to(torch.bfloat16)
     pixels = torch.randint(0, LEVELS, (2, 5, 4, 3), dtype=torch.uint8)
     expected = torch.stack([values[channel][pixels[..., channel].long()] for channel in range(3)], 1)
@@ -384,6 +393,7 @@ def test_between_processes(monkeypatch: pytest.MonkeyPatch) -> None:
             found = ForkingPickler.loads(sent) if not ready else found_again(batch)
             assert type(found) is (Tensor if touched else kind)
             assert torch.equal(found, expected * 2 if touched else expected)
+    assert uses_of("between") == Uses(sent=0, finished=2)
 
 
 def found_again(batch: Tensor) -> Any:

@@ -8,14 +8,16 @@ are the script's own, and the floats are those that its transforms make, bit for
 
 The table is made by the transforms themselves, of an image that has all 256 bytes in each channel, and compared with
 what they make of the first real image: where they differ, the transforms go on as they were. Left alone are loaders
-without workers (the data set there is the script's own, and is not to be changed), and those that collate in a way of
-their own.
+without workers (the data set there is the script's own, and is not to be changed), those that collate in a way of their
+own, and, from the next epoch on, those whose images the script does not send to a GPU.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +26,9 @@ from fulltilt.launch.chains import tails
 Note = Callable[[str], None]
 
 _VARIABLE = "FULLTILT_BYTES"
-"""In the environment of workers whose loader's images are handed over as bytes."""
+"""In the environment of workers whose loader's images are handed over as bytes: its number."""
+_MOST_FINISHED = 16
+"""Batches that the loop may make floats of itself, until the workers do it again."""
 
 
 def install(note: Note, *, leave: Callable[[Any], bool] = lambda _: False) -> None:
@@ -32,7 +36,13 @@ def install(note: Note, *, leave: Callable[[Any], bool] = lambda _: False) -> No
     from torch.utils.data import DataLoader
     from torch.utils.data._utils import fetch
 
-    DataLoader.__iter__ = _iterating(DataLoader.__iter__, leave, note)  # type: ignore[method-assign]
+    numbers: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+    count = itertools.count()
+
+    def number_of(loader: Any) -> str:
+        return numbers[loader] if loader in numbers else numbers.setdefault(loader, str(next(count)))
+
+    DataLoader.__iter__ = _iterating(DataLoader.__iter__, leave, number_of, note)  # type: ignore[method-assign]
     fetch._BaseDatasetFetcher.__init__ = _fetching(fetch._BaseDatasetFetcher.__init__)  # type: ignore[method-assign]
 
 
@@ -46,7 +56,11 @@ def tail_names(loader: Any) -> tuple[str, ...]:
     return tuple(type(member).__name__ for member in found[0].tail) if found else ()
 
 
-def _iterating(original: Callable[..., Any], leave: Callable[[Any], bool], note: Note) -> Callable[..., Any]:
+def _iterating(
+    original: Callable[..., Any], leave: Callable[[Any], bool], number_of: Callable[[Any], str], note: Note
+) -> Callable[..., Any]:
+    from fulltilt.launch.unfinished import uses_of
+
     @functools.wraps(original)
     def iterate(self: Any) -> Any:
         if not tail_names(self) or leave(self):
@@ -54,7 +68,13 @@ def _iterating(original: Callable[..., Any], leave: Callable[[Any], bool], note:
         if self.num_workers == 0:
             note("bytes: left alone where the loader has no workers")
             return original(self)
-        os.environ[_VARIABLE] = "1"  # workers inherit it, forked or spawned
+        number = number_of(self)
+        uses = uses_of(number)
+        # Workers that live on go on as they began.
+        if self._iterator is None and uses.finished > max(uses.sent, _MOST_FINISHED):
+            note("bytes: left alone where the script uses images on the CPU")
+            return original(self)
+        os.environ[_VARIABLE] = number  # workers inherit it, forked or spawned
         try:
             return original(self)
         finally:
@@ -68,14 +88,15 @@ def _fetching(made: Callable[..., None]) -> Callable[..., None]:
     def init(self: Any, dataset: Any, *rest: Any) -> None:
         from torch.utils.data import get_worker_info
 
-        if os.environ.get(_VARIABLE) and get_worker_info() is not None:
+        number = os.environ.get(_VARIABLE)
+        if number is not None and get_worker_info() is not None:
             from torch.utils.data._utils.collate import default_collate_fn_map
 
             from fulltilt.launch.ending_in_bytes import Ending
             from fulltilt.launch.unfinished import Unfinished, hand_over, join
 
             default_collate_fn_map[Unfinished] = join
-            hand_over()
+            hand_over(number)
             for place in tails(dataset):
                 vars(place.owner)[place.name] = Ending(place)
         made(self, dataset, *rest)

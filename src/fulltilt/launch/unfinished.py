@@ -67,6 +67,16 @@ def _placed(table: Table, device: torch.device) -> tuple[Tensor, Tensor]:
     return found
 
 
+@dataclass(slots=True)
+class Uses:
+    """What became of a loader's batches in the training process."""
+
+    sent: int = 0
+    """To a GPU, as bytes."""
+    finished: int = 0
+    """On the host, in the loop's own time."""
+
+
 class Unfinished(Tensor):
     """A tensor on the CPU of which only bytes are there: of an image, or of a batch of them."""
 
@@ -74,6 +84,7 @@ class Unfinished(Tensor):
     _table: Table
     _last: bool
     _spread: bool
+    _uses: Uses | None
     _done: Tensor | None
 
     @staticmethod
@@ -84,7 +95,8 @@ class Unfinished(Tensor):
         strides = _spread_out(torch.empty(first.shape, device="meta")).stride() if spread else None
         made: Any = Tensor._make_wrapper_subclass
         self: Unfinished = made(cls, first.shape, strides=strides, dtype=table.dtype, device=pixels.device)
-        self._pixels, self._table, self._last, self._spread, self._done = pixels, table, last, spread, None
+        self._pixels, self._table, self._last, self._spread = pixels, table, last, spread
+        self._uses = self._done = None
         return self
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -93,9 +105,17 @@ class Unfinished(Tensor):
     def done(self) -> Tensor:
         """The numbers. From now on they are this tensor: they may be changed in place."""
         if self._done is None:
+            if self._uses is not None:
+                self._uses.finished += 1
             numbers = self._table.look_up(self._pixels, last=self._last)
             self._done = _spread_out(numbers) if self._spread else numbers
         return self._done
+
+    def sent(self, pixels: Tensor) -> Tensor:
+        """The numbers of its pixels that are on a GPU already. A dtype, a layout are for the caller to see to."""
+        if self._uses is not None:
+            self._uses.sent += 1
+        return self._table.look_up(pixels, last=self._last)
 
     def parts(self) -> tuple[Tensor, Table, bool] | None:
         """What it is made of; None where somebody has asked for the numbers."""
@@ -150,9 +170,7 @@ def _send(self: Unfinished, function: Callable[..., Any], args: Any, kwargs: Any
         return None
     if device is None or device.type != "cuda" or self._spread:
         return None
-    pixels = self._pixels.to(device, non_blocking=free)
-    # For what else was asked: a dtype, a memory format.
-    return function(self._table.look_up(pixels, last=self._last), *args, **kwargs)
+    return function(self.sent(self._pixels.to(device, non_blocking=free)), *args, **kwargs)
 
 
 def _send_to_cuda(self: Unfinished, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -163,11 +181,14 @@ def _send_to_cuda(self: Unfinished, function: Callable[..., Any], args: Any, kwa
     if odd or self._spread:
         return None
     pixels = self._pixels.cuda(device, non_blocking=bool(wanted.get("non_blocking")))
-    return function(self._table.look_up(pixels, last=self._last), *args, **kwargs)
+    return function(self.sent(pixels), *args, **kwargs)
 
 
 def _pin(self: Unfinished, _: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    return Unfinished(self._pixels.pin_memory(*args, **kwargs), self._table, last=self._last, spread=self._spread)
+    pixels = self._pixels.pin_memory(*args, **kwargs)
+    pinned = Unfinished(pixels, self._table, last=self._last, spread=self._spread)
+    pinned._uses = self._uses
+    return pinned
 
 
 def _is_pinned(self: Unfinished, _: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -216,23 +237,29 @@ def _joined(collate: Any, tensors: list[Tensor], collate_fn_map: Any) -> Tensor:
     return joined
 
 
-def hand_over() -> None:
-    """In a worker: batches are sent as bytes from now on."""
+_uses: dict[str, Uses] = {}
+
+
+def uses_of(loader: str) -> Uses:
+    """In the training process, by the loader's number."""
+    return _uses.setdefault(loader, Uses())
+
+
+def hand_over(loader: str) -> None:
+    """In a worker of the loader with that number: batches are sent as bytes from now on."""
     from multiprocessing.reduction import ForkingPickler
 
-    ForkingPickler.register(Unfinished, _reduced)
+    def reduced(batch: Unfinished) -> tuple[Any, ...]:
+        parts = batch.parts()
+        return (_itself, (batch.done(),)) if parts is None else (_arrived, (*parts, loader))
+
+    ForkingPickler.register(Unfinished, reduced)
 
 
-def _reduced(batch: Unfinished) -> tuple[Any, ...]:
-    parts = batch.parts()
-    if parts is None:
-        return _itself, (batch.done(),)
-    return _arrived, parts
-
-
-def _arrived(pixels: Tensor, table: Table, last: bool) -> Tensor:
+def _arrived(pixels: Tensor, table: Table, last: bool, loader: str) -> Tensor:
     """In the training process. One that has not begun with CUDA would only carry the bytes around."""
     batch = Unfinished(pixels, table, last=last)
+    batch._uses = uses_of(loader)
     cuda: Any = torch.cuda
     return batch if cuda.is_initialized() else batch.done()
 
