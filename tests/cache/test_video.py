@@ -106,13 +106,15 @@ def test_clips_from_it(folder, videos, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(expected, given, strict=True))
 
 
-def test_clips_of_what_it_lacks(folder, videos, tmp_path):
-    """A size that it does not have, and a file that has changed: decoded as ever."""
+def test_clips_of_what_it_lacks(folder, videos, tmp_path, caplog):
+    """A size that it does not have, which is told once, and a file that has changed: decoded as ever."""
     shutil.copyfile(videos[1], videos[0])
     for size in ((32, 32), (40, 40)):
         options = {"length": 4, "size": size, "clips": 2}
         plain, cached = VideoClips(videos, **options), VideoClips(videos, cache=folder, **options)
         assert all(torch.equal(plain[number], cached[number]) for number in range(4))
+        assert len(caplog.records) == (size == (40, 40))
+    assert "as 32×48, and clips of 40×40 need 40×60: they are decoded" in caplog.text
 
 
 def test_fed_by_processes(folder, videos):
@@ -122,7 +124,7 @@ def test_fed_by_processes(folder, videos):
 
 
 def test_no_cache_there(tmp_path, videos):
-    with pytest.raises(CacheError):
+    with pytest.raises(CacheError, match=r"nothing holds no cache; make one with `fulltilt video cache SOURCE "):
         VideoClips(videos, length=4, size=(32, 32), cache=tmp_path / "nothing")
 
 

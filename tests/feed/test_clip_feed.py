@@ -235,7 +235,11 @@ class TestBad:
     @pytest.mark.parametrize("share", [0.5, 1.0])
     def test_left_out(self, damaged, engines, monkeypatch, share):
         with shared(monkeypatch, clips(damaged, on_error="skip"), share, batch_size=4, shuffle=False) as it:
-            batches = list(it)
+            batches, numbers = [], []
+            for batch in it:
+                batches.append(batch)
+                numbers.append(it.indices.tolist())
+            assert numbers == [[0, 1, 2, 3], [6, 7]]
             assert [labels.tolist() for _, labels in batches] == [[0, 0, 1, 1], [3, 3]]
             assert it.stats()["skipped"] == 2
         expected = clips(damaged)[0, 7][0]

@@ -19,7 +19,7 @@ from tests.decode.video.support import make, sequential
 from fulltilt.augment import GPUAugmentation
 from fulltilt.decode.video import Video, open_video
 from fulltilt.errors import DecodeError, InputError
-from fulltilt.feed import VideoClips, clip_knowledge, feed, open_videos
+from fulltilt.feed import VideoClips, build, clip_knowledge, feed, open_videos
 
 
 @pytest.fixture(scope="module")
@@ -260,6 +260,38 @@ class TestBad:
         found = source.__getitems__(range(6))
         assert [clip is None for clip in found] == [False, False, True, False, False, False]
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True) if one is not None)
+
+    def test_what_is_left_is_told_and_augmented_as_ever(self, folder, tmp_path):
+        """Numbers are those of the batch's own clips, and a clip's draw does not depend on others in its batch."""
+        bad = tmp_path / "bad.mp4"
+        bad.write_bytes(b"no video" * 100)
+        first, second = (entry.path for entry in clips(folder).entries[:2])
+        source = VideoClips([first, bad, second], length=2, size=(32, 48), clips=2, on_error="skip")
+        found = []
+        for batch_size in (6, 3):
+            augment = GPUAugmentation(rotation_degrees=30)
+            with feed(source, batch_size=batch_size, num_workers=0, augment=augment) as it:
+                batches = [(images.clone(), it.indices.tolist()) for images in it]
+            assert [number for _, numbers in batches for number in numbers] == [0, 1, 4, 5]
+            found.append(torch.cat([images for images, _ in batches]))
+        assert torch.equal(*found)
+
+    def test_ranks_stay_in_step(self, folder, tmp_path, monkeypatch):
+        """One that passed over a batch would leave the others waiting for it."""
+        bad = tmp_path / "bad.mp4"
+        bad.write_bytes(b"no video" * 100)
+        paths = [entry.path for entry in clips(folder).entries[:2]]
+        source = VideoClips([bad, *paths, bad], length=2, size=(32, 48), labels=[0, 1, 2, 3], on_error="skip")
+        for rank, expected in ((0, [1, 2]), (1, [1, 1])):
+            monkeypatch.setattr(build, "_ranks", lambda rank=rank: (rank, 2))
+            with feed(source, batch_size=1, num_workers=0) as it:
+                given = [(labels.tolist(), it.indices.tolist()) for _, labels in it]
+                assert it.stats()["skipped"] == 1
+            assert len(given) == len(it) == 2
+            assert [numbers for _, numbers in given] == [labels for labels, _ in given]
+            assert sorted(label for labels, _ in given for label in labels) == sorted(expected)
+        with pytest.raises(InputError, match="not one of 2 videos has a clip that can be decoded"):
+            VideoClips([bad, bad], length=2, size=(8, 8), on_error="skip").instead_of(0, 0)
 
     def test_not_one_good_clip(self, tmp_path):
         bad = tmp_path / "bad.mp4"

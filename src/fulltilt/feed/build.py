@@ -280,8 +280,11 @@ def _clips(
         "ahead": ahead,
         "augment": augment,
     }
+    told = collate is None and source.leaves_out
     made: DatasetFeed = (
-        DatasetFeed(source, order, collate=collate or source.collate, **common)
+        DatasetFeed(
+            source, order, collate=source.collate_told if told else collate or source.collate, told=told, **common
+        )
         if share == 0.0
         else ClipFeed(source, order, gpu_share=share, **common)
     )

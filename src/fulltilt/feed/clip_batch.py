@@ -87,7 +87,7 @@ class Splitter:
 
 
 def joint(pixels: Tensor | None, labels: Tensor | None, there: Tensor, part: Part | None, share: float) -> Any:
-    """(the CPU's clips, their places, all labels, the GPU's clips, how many there are, share).
+    """The CPU's clips, their places, all labels, and what makes a whole of them.
 
     `there` says which of the clips that the workers were asked for they gave. Places are those among clips that were
     not left out.
@@ -98,23 +98,26 @@ def joint(pixels: Tensor | None, labels: Tensor | None, there: Tensor, part: Par
     by_cpu = [position for position in range(total) if position not in positions]
     kept_cpu = [position for position, good in zip(by_cpu, there.tolist(), strict=True) if good]
     kept_gpu = {} if part is None else {p: s for p, s in zip(part.positions, samples, strict=True) if s is not None}
-    place = {position: number for number, position in enumerate(sorted([*kept_cpu, *kept_gpu]))}
+    kept = sorted([*kept_cpu, *kept_gpu])
+    place = {position: number for number, position in enumerate(kept)}
     clips = [(place[position], pixels_of(sample)) for position, sample in kept_gpu.items()]
     told = {place[position]: label for position, s in kept_gpu.items() if (label := label_of(s)) is not None}
     if labels is not None:
         told |= dict(zip((place[position] for position in kept_cpu), labels.unbind(), strict=True))
     merged = torch.stack([told[number].cpu() for number in sorted(told)]) if told else None
     places = torch.tensor([place[position] for position in kept_cpu], dtype=torch.int64)
-    return pixels, places, merged, Whole(clips, [] if part is None else part.ready, len(place), share)
+    return pixels, places, merged, Whole(clips, [] if part is None else part.ready, kept, share)
 
 
 class Whole:
     """What a joint batch becomes once its host part is on the device."""
 
     def __init__(
-        self, clips: list[tuple[int, Tensor]], ready: list[torch.cuda.Event], count: int, share: float
+        self, clips: list[tuple[int, Tensor]], ready: list[torch.cuda.Event], positions: list[int], share: float
     ) -> None:
-        self._clips, self._ready, self.count, self.share = clips, ready, count, share
+        self._clips, self._ready, self.share = clips, ready, share
+        self.positions, self.count = positions, len(positions)
+        """Which of the clips that were asked for are in it."""
 
     def batch(self, pixels: Tensor | None, places: Tensor, labels: Tensor | None) -> Any:
         """Clips in their order, with labels where there are any; None where all were left out."""

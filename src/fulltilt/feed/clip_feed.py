@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from fulltilt.errors import InputError, UnavailableError
 from fulltilt.feed.balance import Balance
-from fulltilt.feed.base import NOTHING, when_forgotten
+from fulltilt.feed.base import when_forgotten
 from fulltilt.feed.clip_batch import Splitter
 from fulltilt.feed.clip_side import ClipSide
 from fulltilt.feed.clips import VideoClips
@@ -60,7 +61,7 @@ class ClipFeed(DatasetFeed):
         )
         self._crew.let_go()
         chosen, threads = hosting.value, 1 if source.threads == "auto" else source.threads
-        self._source, self._device = source, device
+        self._source = source
         self._splitter = Splitter(source.clips)
         tuner = partial(Tuner, most=chosen.most, beyond=chosen.beyond, least=max(chosen.least, 1))
         self._sharing = Sharing(
@@ -152,7 +153,8 @@ class ClipFeed(DatasetFeed):
         self._skipped += len(step.indices) - whole.count
         batch = whole.batch(pixels, places, labels)
         if batch is None:
-            return step, NOTHING
+            return self._without_any(step)
+        step = replace(step, indices=step.indices[whole.positions])
         return step, self._augment(batch, step.epoch, torch.from_numpy(step.indices))
 
     def _follow(self, samples: int, waited: float, share: float) -> None:

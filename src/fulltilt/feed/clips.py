@@ -22,12 +22,13 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from fulltilt.cache import Cache
+from fulltilt.cache.manifest import MANIFEST
 from fulltilt.cache.video import cached_frames
 from fulltilt.decode.video import Video, open_video
 from fulltilt.decode.video.device import DeviceVideo
 from fulltilt.decode.video.priority import give_way
 from fulltilt.decode.video.reader import MOST_THREADS, sides_of
-from fulltilt.errors import DecodeError, InputError
+from fulltilt.errors import CacheError, DecodeError, InputError
 from fulltilt.feed.clip_entries import Entry, Segment, entries_of
 from fulltilt.feed.clip_knowledge import Knowledge
 from fulltilt.feed.clip_times import frame_labels, frames_within, late_segments
@@ -124,10 +125,12 @@ class VideoClips:
         self._open_videos = open_videos
         self._cache_folder = None if cache is None else os.path.abspath(cache)
         if self._cache_folder is not None:
+            if not os.path.exists(os.path.join(self._cache_folder, MANIFEST)):
+                raise CacheError(f"{cache} holds no cache; make one with `fulltilt video cache SOURCE {cache}`")
             Cache.open(self._cache_folder)  # says at once what is wrong with it
         self.entries, self.classes = entries_of(source, labels, classes, temporal=temporal)
-        self._told = torch.zeros(len(self.entries), dtype=torch.bool).share_memory_()  # type: ignore[no-untyped-call]
-        """Whether an entry's problem has been logged: all workers look at the same."""
+        self._told = _flags(len(self.entries) + 1)
+        """Whether an entry's problem has been logged, and the cache's behind them: all workers look at the same."""
         self._frames = torch.zeros((2 * _LINES, 2), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._here, self._threads = threading.local(), itertools.count()
         self.knowledge = Knowledge()
@@ -180,7 +183,7 @@ class VideoClips:
         part = copy.copy(self)
         part.knowledge = self.knowledge
         part.entries = [self.entries[number] for number in entries]
-        part._told = torch.zeros(len(part.entries), dtype=torch.bool).share_memory_()  # type: ignore[no-untyped-call]
+        part._told = _flags(len(part.entries) + 1)
         part._frames = torch.zeros_like(self._frames).share_memory_()  # type: ignore[no-untyped-call]
         part.jitter = self.jitter if jitter is None else jitter
         return part
@@ -214,6 +217,15 @@ class VideoClips:
         batch = self.collate(samples)
         pixels, labels = batch if isinstance(batch, tuple) else (batch, None)
         return pixels, labels, there
+
+    def instead_of(self, epoch: int, number: int) -> tuple[Any, int]:
+        """A batch of one clip, and its number: the next one behind this that can be decoded, of another video."""
+        for step in range(1, len(self.entries)):
+            other = (number + step * self.clips) % len(self)
+            batch = self.collate([self[epoch, other]])
+            if batch is not None:
+                return batch, other
+        raise InputError(f"not one of {len(self.entries)} videos has a clip that can be decoded")
 
     @property
     def frames(self) -> Frames:
@@ -312,7 +324,15 @@ class VideoClips:
         cache: Cache | None = getattr(self._here, "cache", None)
         if cache is None:
             cache = self._here.cache = Cache.open(self._cache_folder)
-        return cached_frames(cache, path, numbers, count=len(video), size=size, window=window)
+        found = cached_frames(cache, path, numbers, count=len(video), size=size, window=window)
+        kept = cache.settings.target(video.height, video.width)
+        if found is None and kept != size:
+            self._tell(
+                len(self.entries),
+                f"{self._cache_folder} has frames of {path} as {kept[0]}×{kept[1]}, and clips of "
+                f"{self.size[0]}×{self.size[1]} need {size[0]}×{size[1]}: they are decoded, as others of such a size",
+            )
+        return found
 
     def _tell(self, entry: int, what: str) -> None:
         if not self._told[entry]:
@@ -326,6 +346,10 @@ class VideoClips:
         self.__dict__.update(state)
         self._here, self._threads = threading.local(), itertools.count()
         self.knowledge = Knowledge()
+
+
+def _flags(count: int) -> Tensor:
+    return torch.zeros(count, dtype=torch.bool).share_memory_()  # type: ignore[no-untyped-call, no-any-return]
 
 
 def _is_count(value: object) -> bool:

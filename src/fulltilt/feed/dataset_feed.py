@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fulltilt.errors import InputError
 from fulltilt.feed.base import NOTHING, OrderedFeed, when_forgotten
@@ -19,7 +22,7 @@ from fulltilt.feed.mover import Mover
 from fulltilt.feed.order import Order, Step
 from fulltilt.feed.shelf import Request, batch_seed
 from fulltilt.feed.splits import Split
-from fulltilt.feed.structure import Augmenter, samples_in
+from fulltilt.feed.structure import Augmenter, map_tensors, samples_in
 from fulltilt.machine.decision import Decision
 
 
@@ -37,9 +40,17 @@ class DatasetFeed(OrderedFeed):
         ahead: int,
         augment: Callable[..., Any] | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
+        told: bool = False,
     ) -> None:
+        """
+        Args:
+            told: `collate` says which samples it was given, as `VideoClips.collate_told` does.
+        """
         super().__init__(order)
         chosen = hosting.value
+        self._dataset, self._device, self._told = dataset, device, told
+        self._there: deque[NDArray[np.bool_]] = deque()
+        """Which samples the workers gave, of steps that the loop has not seen yet."""
         self._keyed = bool(getattr(dataset, "takes_epoch", False))
         self._leaves_out = bool(getattr(dataset, "leaves_out", False))
         self._skipped = 0
@@ -100,7 +111,9 @@ class DatasetFeed(OrderedFeed):
     def _begin(self, steps: Iterator[Step]) -> None:
         self._mover.stop()
         self._given = deque()
-        self._mover.start(running(self._crew.legs, _requests(steps, self._given, self.order, keyed=self._keyed)))
+        self._there = deque()
+        batches = running(self._crew.legs, _requests(steps, self._given, self.order, keyed=self._keyed))
+        self._mover.start(_parted(batches, self._there) if self._told else batches)
 
     def _paused(self) -> None:
         self._crew.pause()
@@ -114,11 +127,30 @@ class DatasetFeed(OrderedFeed):
         self._clock.waited(waited)
         step = self._given.popleft()
         self._crew.saw(len(step.indices), waited)
+        there = self._there.popleft() if self._told else None
         if self._leaves_out:
             self._skipped += len(step.indices) - samples_in(batch)
             if batch is None:
-                return step, NOTHING
+                return self._without_any(step)
+        if there is not None:
+            step = replace(step, indices=step.indices[there])
         return step, self._augment(batch, step.epoch, torch.from_numpy(step.indices))
+
+    def _without_any(self, step: Step) -> tuple[Step, Any]:
+        """Of a step whose samples were all left out: nothing, unless other ranks wait for this one to take it, too."""
+        if self.order.world == 1 or not isinstance(self._dataset, VideoClips):
+            return step, NOTHING
+        batch, number = self._dataset.instead_of(step.epoch, int(step.indices[0]))
+        moved = map_tensors(lambda tensor: tensor.to(self._device), batch)
+        step = replace(step, indices=np.array([number], np.int64))
+        return step, self._augment(moved, step.epoch, torch.from_numpy(step.indices))
+
+
+def _parted(batches: Iterator[Any], there: deque[NDArray[np.bool_]]) -> Iterator[Any]:
+    """Batches alone; which samples they have stays on the host."""
+    for pixels, labels, given in batches:
+        there.append(given.numpy())
+        yield pixels if labels is None else (pixels, labels)
 
 
 def running(legs: Legs, stream: Iterator[Request]) -> Iterator[Any]:

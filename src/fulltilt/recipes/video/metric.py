@@ -32,7 +32,7 @@ class SegmentMap(Metric):
 
     def __init__(self, classes: int = 4, thresholds: float | Sequence[float] = (0.3, 0.4, 0.5, 0.6, 0.7)) -> None:
         super().__init__()
-        self.thresholds = (thresholds,) if isinstance(thresholds, float) else tuple(thresholds)
+        self.thresholds = (thresholds,) if isinstance(thresholds, int | float) else tuple(thresholds)
         if not self.thresholds or not all(0 < threshold <= 1 for threshold in self.thresholds):
             raise InputError(f"thresholds are {thresholds}; expected numbers above 0, up to 1")
         self.classes = classes
