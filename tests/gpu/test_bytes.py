@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +23,8 @@ from torchvision import transforms as v1
 from fulltilt.launch.apply import install
 
 class Photos(Dataset):
-    def __init__(self, transform, after):
-        self.transform, self.after = transform, after
+    def __init__(self, transform, after, mode):
+        self.transform, self.after, self.mode = transform, after, mode
 
     def __len__(self):
         return 100
@@ -34,13 +33,13 @@ class Photos(Dataset):
         made = torch.Generator().manual_seed(index)
         noise = torch.randint(0, 256, (24, 24, 3), generator=made, dtype=torch.uint8).numpy()
         image = Image.fromarray(noise).resize((180 + index % 40, 160 + index % 30))
-        return self.after(self.transform(image.convert("L") if sys.argv[1] == "gray" else image)), index % 10
+        return self.after(self.transform(image.convert(self.mode))), index % 10
 
 def as_it_is(image):
     return image
 
 mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-transform, after = {
+chains = {
     "v1": (v1.Compose([
         v1.RandomResizedCrop(128), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize(mean, std, inplace=True),
     ]), as_it_is),
@@ -59,55 +58,66 @@ transform, after = {
     "used": (v2.Compose([
         v2.Resize((128, 128)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std),
     ]), lambda image: v2.functional.horizontal_flip(image) - image.mean()),
-}[sys.argv[1]]
+}
 
-settings, notes = json.loads(sys.argv[2]), []
+settings, pin, notes = json.loads(sys.argv[1]), sys.argv[2] == "pin", []
 torch.zeros(1, device="cuda")
 install(settings, notes)
-torch.manual_seed(0)
-loader = DataLoader(
-    Photos(transform, after), batch_size=32, shuffle=True, num_workers=3, persistent_workers=True,
-    pin_memory=sys.argv[3] == "pin",
-)
-found, kinds = [], set()
-for epoch in range(2):
-    for images, labels in loader:
-        kinds.add(f"{type(images).__name__} {images.device.type} {images.is_pinned()}")
-        images = images.to("cuda", non_blocking=True)
-        labels = labels.to("cuda", non_blocking=True)
-        images.record_stream(torch.cuda.current_stream())
-        digest = hashlib.sha256(images.cpu().numpy().tobytes()).hexdigest()
-        found.append([
-            digest, list(images.shape), list(images.stride()), str(images.dtype), type(images).__name__, labels.tolist()
-        ])
-    found.append(torch.rand(1).item())
-print(json.dumps({"found": found, "kinds": sorted(kinds), "notes": notes}))
+result = {}
+for chain, (transform, after) in chains.items():
+    torch.manual_seed(0)
+    photos = Photos(transform, after, "L" if chain == "gray" else "RGB")
+    loader = DataLoader(
+        photos, batch_size=32, shuffle=True, num_workers=3, persistent_workers=True, pin_memory=pin,
+    )
+    found, kinds = [], set()
+    for epoch in range(2):
+        for images, labels in loader:
+            kinds.add(f"{type(images).__name__} {images.device.type} {images.is_pinned()}")
+            images = images.to("cuda", non_blocking=True)
+            labels = labels.to("cuda", non_blocking=True)
+            found.append([
+                hashlib.sha256(images.cpu().numpy().tobytes()).hexdigest(), list(images.shape), list(images.stride()),
+                str(images.dtype), type(images).__name__, labels.tolist(),
+            ])
+        found.append(torch.rand(1).item())
+    result[chain] = {"found": found, "kinds": sorted(kinds)}
+    del loader
+print(json.dumps({"chains": result, "notes": notes}))
 """
 
+CHAINS = ("v1", "gray", "v1 tensors", "v2", "v2 images", "used")
+RUNS: dict[str, tuple[dict[str, bool], str]] = {
+    "as is": ({}, "no"),
+    "bytes": ({"loader.bytes": True}, "no"),
+    "ahead": ({"loader.bytes": True, "loader.ahead": True}, "pin"),
+}
 
-def looked(folder: Path, chain: str, settings: dict[str, Any], pin: str) -> dict[str, Any]:
-    script = folder / "look.py"
+
+@pytest.fixture(scope="module")
+def looked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Every chain's batches, in each of the runs."""
+    pytest.importorskip("torchvision.transforms.v2")
+    script = tmp_path_factory.mktemp("bytes") / "look.py"
     script.write_text(SCRIPT)
-    words = [sys.executable, str(script), chain, json.dumps(settings), pin]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
-    assert ended.returncode == 0, ended.stderr
-    found: dict[str, Any] = json.loads(ended.stdout)
+    found: dict[str, dict[str, Any]] = {}
+    for run, (settings, pin) in RUNS.items():
+        words = [sys.executable, str(script), json.dumps(settings), pin]
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
+        assert ended.returncode == 0, ended.stderr
+        found[run] = json.loads(ended.stdout)
     return found
 
 
-@pytest.mark.parametrize("chain", ["v1", "gray", "v1 tensors", "v2", "v2 images", "used"])
-def test_batches_are_the_scripts_own_bit_for_bit(tmp_path: Path, chain: str) -> None:
-    pytest.importorskip("torchvision.transforms.v2")
-    before = looked(tmp_path, chain, {}, "no")
-    assert before["kinds"] == ["Tensor cpu False"]
+@pytest.mark.parametrize("chain", CHAINS)
+def test_batches_are_the_scripts_own_bit_for_bit(looked: dict[str, dict[str, Any]], chain: str) -> None:
+    before, after, ahead = (looked[run]["chains"][chain] for run in RUNS)
+    assert before["found"] == after["found"] == ahead["found"]
+    assert [looked[run]["notes"] for run in RUNS] == [[], [], []]
     kind = "Tensor" if chain == "used" else "Unfinished"
-    after = looked(tmp_path, chain, {"loader.bytes": True}, "no")
-    assert (after["found"], after["notes"]) == (before["found"], [])
+    assert before["kinds"] == ["Tensor cpu False"]
     assert after["kinds"] == [f"{kind} cpu False"]
-    after = looked(tmp_path, chain, {"loader.bytes": True, "loader.ahead": True}, "pin")
-    assert (after["found"], after["notes"]) == (before["found"], [])
-    assert f"{kind} cpu True" in after["kinds"], "the first ones, which the script moves itself"
-    assert any(one.startswith("Tensor cuda") for one in after["kinds"]), "those that came ahead"
+    assert ahead["kinds"] == sorted([f"{kind} cpu True", "Tensor cuda False"]), "first the script moves them itself"
 
 
 def batch(gpu: torch.device) -> tuple[Unfinished, torch.Tensor]:
