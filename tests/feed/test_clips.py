@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import pickle
@@ -373,6 +374,30 @@ def test_memory_and_handles_stay_flat_over_10000_clips(tmp_path):
     assert handles_later <= handles
     assert memory_later - memory < 10e6
     assert len(source._videos()) == 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_feed_that_is_closed_leaves_no_file_open(folder, workers):
+    """Also before the garbage collector comes by."""
+    source = clips(folder)
+
+    def still_open():
+        return [file.path for file in psutil.Process().open_files() if file.path.startswith(str(folder))]
+
+    gc.collect()
+    gc.disable()
+    try:
+        with feed(source, batch_size=4, num_workers=workers, worker_kind="threads" if workers else "auto") as it:
+            for _ in it:
+                pass
+            assert still_open()
+        assert not still_open()
+        source[0]
+        assert still_open()
+        del source
+        assert not still_open()
+    finally:
+        gc.enable()
 
 
 def test_a_closed_video_keeps_no_decoder(tmp_path):

@@ -293,10 +293,10 @@ class VideoClips:
         if found is None:
             if torch.utils.data.get_worker_info() is not None:
                 give_way()
-            threads = 1 if self.threads == "auto" else self.threads
+            threads, quality = 1 if self.threads == "auto" else self.threads, self.quality
             found = self._here.videos = OpenVideos(
                 self._open_videos,
-                lambda path, known: open_video(path, threads=threads, known=known, quality=self.quality),
+                lambda path, known: open_video(path, threads=threads, known=known, quality=quality),
                 self.knowledge,
             )
         return found

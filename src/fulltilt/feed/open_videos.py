@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
@@ -30,6 +31,9 @@ class OpenVideos(Generic[Opened]):
         """Of those."""
         self._ends: dict[str, int] = {}
         """The frame behind the last one that was taken."""
+        # A video that stands somewhere holds itself: without this, decoders of a thread that has ended would stay until
+        # the garbage collector comes by.
+        weakref.finalize(self, _close_all, self._open).atexit = False
 
     def __len__(self) -> int:
         return len(self._open)
@@ -88,8 +92,12 @@ class OpenVideos(Generic[Opened]):
             self._open.pop(path).close()
 
     def close(self) -> None:
-        while self._open:
-            self._open.popitem()[1].close()
+        _close_all(self._open)
+
+
+def _close_all(videos: OrderedDict[str, Opened]) -> None:
+    while videos:
+        videos.popitem()[1].close()
 
 
 def stamp_of(path: str) -> Stamp:
