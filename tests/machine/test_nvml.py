@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 from tests.machine.fake_nvml import Refuse, a100_mig, h200, install, lost_gpu, v100
@@ -20,6 +22,32 @@ def test_opening_and_closing_are_balanced(monkeypatch):
             assert fake.open_count == 2
     driver.close()
     assert fake.open_count == 0
+
+
+def test_threads_take_turns(monkeypatch):
+    fake = install(monkeypatch, [h200()])
+    inside, most = 0, 0
+
+    def entered(name):
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.002)
+        inside -= 1
+
+    monkeypatch.setattr(fake, "_enter", entered)
+
+    def look():
+        with Driver() as driver:
+            for gpu in driver.devices():
+                driver.read("nvmlDeviceGetPowerUsage", gpu.handle)
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
 
 
 def test_an_error_inside_still_closes(monkeypatch):

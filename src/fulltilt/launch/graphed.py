@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -202,8 +203,7 @@ def _try(there_and_back: _ThereAndBack, is_as_before: Callable[[], bool], device
             with _heard() as said:
                 there_and_back.there()
                 there_and_back.back()
-            # Other threads are heard, too: one doubt is no proof.
-            waits = waits and any("synchronizing CUDA operation" in str(one.message) for one in said)
+            waits = waits and any("synchronizing CUDA operation" in one for one in said)  # the first may set things up
     if waits:
         raise Refused("it waits for the device")
     if _draws() != drawn:
@@ -353,13 +353,21 @@ def _beside(device: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _heard() -> Iterator[list[Any]]:
-    """Warnings of what waits for the device; no others are let through."""
+def _heard() -> Iterator[list[str]]:
+    """Warnings of this thread about what waits for the device; loaders' threads may wait. None is shown."""
     cuda: Any = torch.cuda
     on = cuda.is_available() and cuda.is_initialized()
     mode = cuda.get_sync_debug_mode() if on else None
-    with warnings.catch_warnings(record=True) as said:
+    here = threading.get_ident()
+    said: list[str] = []
+
+    def note(message: Any, *_: Any, **__: Any) -> None:
+        if threading.get_ident() == here:
+            said.append(str(message))
+
+    with warnings.catch_warnings():
         warnings.simplefilter("always")
+        warnings.showwarning = note
         try:
             if on:
                 cuda.set_sync_debug_mode("warn")

@@ -75,7 +75,8 @@ class Gpm:
         request, api = self._request, self._driver.api
         request.sample1, request.sample2 = self._before, self._now
         try:
-            api.nvmlGpmMetricsGet(request)  # not through Driver.read: its argument is no handle of a card
+            with self._driver.turn:
+                api.nvmlGpmMetricsGet(request)  # not through Driver.read: its argument is no handle of a card
         except api.NVMLError:
             return {}  # this pair can't be compared, for instance after a reset of the counters; the next one may
         found = {}
