@@ -29,6 +29,12 @@ class Net(nn.Module):
         return self.head(self.drop(self.body(images).mean((2, 3))))  # type: ignore[no-any-return]
 
 
+@pytest.fixture(autouse=True)
+def the_same_each_time() -> Iterator[None]:
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+        yield
+
+
 @pytest.fixture
 def busy() -> Iterator[None]:
     """Another thread pins and copies, as loaders do."""
