@@ -15,12 +15,16 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tests.decode.video.support import make, sequential
 
 from fulltilt.augment import GPUAugmentation
+from fulltilt.cache import CacheSettings
 from fulltilt.decode.video import Video, open_video
 from fulltilt.errors import DecodeError, InputError
 from fulltilt.feed import VideoClips, build, clip_knowledge, feed, open_videos
+from fulltilt.feed.clips import _cover
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +173,24 @@ def test_segments_as_labels_of_frames(tmp_path):
     expected = np.zeros(50, int)
     expected[10:20], expected[30:40] = 2, 1
     assert labels.tolist() == expected.tolist()
+
+
+@given(st.sampled_from([32, 112, 160, 224]), st.integers(224, 2200), st.integers(224, 4100))
+@example(112, 640, 1300)
+@example(112, 650, 320)
+def test_what_a_square_clip_needs_is_what_a_cache_keeps(size, height, width):
+    (tall, wide), top, left = _cover((height, width), (size, size))
+    assert (tall, wide) == CacheSettings(size=size).target(height, width)
+    assert min(tall, wide) == size
+    assert (top, left) == ((tall - size) // 2, (wide - size) // 2)
+
+
+@given(*[st.integers(1, 300)] * 4)
+def test_a_clip_is_covered(height, width, rows, columns):
+    (tall, wide), top, left = _cover((height, width), (rows, columns))
+    assert tall == rows or wide == columns
+    assert 0 <= top <= tall - rows
+    assert 0 <= left <= wide - columns
 
 
 class TestLabels:

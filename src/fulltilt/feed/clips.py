@@ -358,6 +358,7 @@ def _is_count(value: object) -> bool:
 
 def _cover(video: tuple[int, int], size: tuple[int, int]) -> tuple[tuple[int, int], int, int]:
     """The size to scale to so that `size` is covered, and where in it the middle part begins."""
-    scale = max(size[0] / video[0], size[1] / video[1])
-    height, width = (max(side, round(scale * of)) for side, of in zip(size, video, strict=True))
+    fits = 0 if size[0] * video[1] >= size[1] * video[0] else 1
+    # Rounded as a cache's sizes are: 113.5 rows must be as many there as here.
+    height, width = (max(side, round(of * size[fits] / video[fits])) for side, of in zip(size, video, strict=True))
     return (height, width), (height - size[0]) // 2, (width - size[1]) // 2
