@@ -472,6 +472,20 @@ def test_what_is_known_of_files_is_kept_within_limits(tmp_path, monkeypatch):
     videos.close()
 
 
+def test_fewer_large_videos_are_kept_open(tmp_path, monkeypatch):
+    """Their decoders are what takes memory."""
+    monkeypatch.setattr(open_videos, "PIXELS", 64 * 64)
+    small = [str(make(tmp_path / f"s{number}", count=4, size=(64, 64))) for number in range(4)]
+    large = [str(make(tmp_path / f"l{number}", count=4, size=(128, 64))) for number in range(2)]
+    videos = open_videos.OpenVideos(3, lambda path, known: open_video(path, known=known))
+    kept = []
+    for path in [*small, *large, small[0]]:
+        videos.get(path)
+        kept.append(len(videos))
+    assert kept == [1, 2, 3, 3, 2, 1, 2]
+    videos.close()
+
+
 def test_processes_are_forked_while_others_decode(folder):
     """Each feed looks at its source in a forked process, while threads of the one before may still be ending."""
     began = time.monotonic()

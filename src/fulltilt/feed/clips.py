@@ -104,7 +104,7 @@ class VideoClips:
             threads: of each decoder; "auto" leaves it to the feed, which measures; without one it is 1.
             together: so many clips of a video come one behind the other in a shuffled order and are decoded in one
                 pass: cheaper where key frames are far apart, but a batch has fewer videos. 1 shuffles all clips alike.
-            open_videos: decoders that each worker keeps open.
+            open_videos: decoders that each worker keeps open; fewer where videos are larger than 1920×1088.
             cache: a folder that `fulltilt video cache` has filled: frames that it holds in the size that is
                 needed are copied from it, others are decoded.
         """

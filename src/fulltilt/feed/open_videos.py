@@ -14,10 +14,13 @@ from fulltilt.feed.clip_knowledge import KNOWN_FRAMES, Knowledge, Stamp
 from fulltilt.machine.decision import Decision
 
 Opened = TypeVar("Opened", Video, DeviceVideo)
+PIXELS = 1920 * 1088
+"""Of a video's pictures, on average of those that are open: a decoder of 3840×2160 holds 90 MB."""
 
 
 class OpenVideos(Generic[Opened]):
-    """At most so many; what was used longest ago is closed. What is known of a file stays while it is the same."""
+    """At most so many, fewer of large ones; what was used longest ago is closed. What is known of a file stays while it
+    is the same."""
 
     def __init__(
         self, most: int, open_one: Callable[[str, Known | None], Opened], knowledge: Knowledge | None = None
@@ -58,8 +61,13 @@ class OpenVideos(Generic[Opened]):
         video = self._open_one(path, self._knowledge.of(path, stamp))
         self._knowledge.add(path, stamp, video.known)
         self._open[path] = video
+        while len(self._open) > 1 and self._pixels() > self._most * PIXELS:
+            self._open.popitem(last=False)[1].close()
         self._keep(path, stamp, video)
         return video
+
+    def _pixels(self) -> int:
+        return sum(video.height * video.width for video in self._open.values())
 
     def _keep(self, path: str, stamp: Stamp, video: Opened) -> None:
         if path in self._before:
