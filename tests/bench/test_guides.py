@@ -365,9 +365,13 @@ def test_contestants_train_as_long_as_before_and_each_is_kept_at_once(contended)
     assert [target.met for target in cases["after"].targets] == [True, True, True, True, True, None, True]
 
 
-def test_without_time_a_contestant_is_not_begun(contended):
+def test_without_time_a_contestant_is_not_begun(contended, tmp_path, monkeypatch):
     scale = run.Scale(each_seconds=1.0, workload_seconds=0.0)
-    found = run.measure(only=("classification",), small=True, scale=scale, say=lambda _: None, has_gpu=False)
+    said = []
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "data").mkdir(parents=True)
+    found = run.measure(only=("classification",), small=True, scale=scale, say=said.append, has_gpu=False)
+    assert "generated data stay in runs/data" in said[-1]
     assert found.problem == run.NO_GPU
     assert contended == [] or all(one[1] == "before" for one in contended)
 

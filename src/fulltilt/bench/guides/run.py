@@ -21,6 +21,7 @@ from fulltilt.bench.guides.order import AFTER, BEFORE, CONTESTANTS, Answer, Cont
 from fulltilt.bench.guides.watch import Watch
 from fulltilt.bench.results import chosen
 from fulltilt.errors import FulltiltError
+from fulltilt.recipes.generated import ROOT
 
 Say = Callable[[str], None]
 Keep = Callable[[GuidesBench], None]
@@ -91,6 +92,8 @@ def measure(
                 cases.append(case)
                 so_far(cases)
             done += compared(cases, hold=problem is None)
+    if Path(ROOT).is_dir():
+        say(f"generated data stay in {ROOT}, as the recipes keep them, for the next time")
     return so_far([])
 
 
