@@ -10,6 +10,7 @@ import pytest
 from tests.decode.video.support import CODECS, make, picture, sequential
 
 from fulltilt.decode.video import open_video
+from fulltilt.decode.video.container import Container
 from fulltilt.decode.video.nvdec import reason_against
 from fulltilt.errors import DecodeError
 
@@ -170,6 +171,38 @@ def test_a_clock_that_is_set_back(tmp_path, one, other):
     reference = sequential(path)
     assert np.array_equal(reference[20:], sequential(second))
     assert same(path, reference).times is None
+
+
+def test_a_title_in_other_letters(tmp_path):
+    """As tools of other times and places wrote them: names are no part of the pictures."""
+    path = make(tmp_path / "v", count=12)
+    reference, data = sequential(path), path.read_bytes()
+    assert data.count(b"VideoHandler") == 1
+    path.write_bytes(data.replace(b"VideoHandler", "Vidéo de é".encode("latin-1").ljust(12)))
+    with pytest.raises(UnicodeDecodeError):
+        av.open(str(path))
+    same(path, reference)
+
+
+@pytest.mark.parametrize("codec", ["mpeg-ts", "h264"])
+def test_a_stream_that_turns_up_on_the_way(tmp_path, monkeypatch, codec):
+    """PyAV does not know it, and fails when it comes to the file's end."""
+
+    class Surprised:
+        def __init__(self, file):
+            self._file = file
+
+        def __getattr__(self, name):
+            return getattr(self._file, name)
+
+        def demux(self, stream):
+            yield from (packet for packet in self._file.demux(stream) if packet.size)
+            raise IndexError("list index out of range")
+
+    path = make(tmp_path / "v", codec)
+    reference, inner = sequential(path), Container._av_open
+    monkeypatch.setattr(Container, "_av_open", lambda self, options: Surprised(inner(self, options)))
+    same(path, reference)
 
 
 class TestCoverPicture:

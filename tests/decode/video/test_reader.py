@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import cache
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tests.decode.video.support import CODECS, make, sequential
 
 from fulltilt.decode.video import open_video
-from fulltilt.errors import DecodeError, InputError
+from fulltilt.errors import DecodeError, FulltiltError, InputError
 
 
 @pytest.fixture(scope="module")
@@ -232,6 +233,27 @@ class TestDamage:
             assert 0 < bad + (120 - len(video)) < 40
             last = video.frames([len(video) - 1])[0]
             assert np.array_equal(last, reference[-1])
+
+    @pytest.mark.parametrize("codec", CODECS)
+    def test_whatever_is_wrong_it_is_our_error(self, videos, tmp_path, codec):
+        """Bytes changed, left out, or missing at the end, mostly where headers are: frames come, or the reason."""
+        path, _ = videos(codec, 12, False)
+        data, draw, opened = path.read_bytes(), np.random.default_rng(7), 0
+        bad = tmp_path / f"bad{path.suffix}"
+        for _ in range(40):
+            changed = bytearray(data)
+            for at in draw.integers(0, draw.choice([600, len(data)]), draw.choice([1, 4, 30])):
+                changed[at] = draw.integers(256)
+            at = int(draw.integers(len(data)))
+            if draw.random() < 0.3:
+                del changed[at : at + draw.choice([1, 100, len(data)])]
+            bad.write_bytes(changed)
+            with contextlib.suppress(FulltiltError), open_video(bad, threads=int(draw.integers(1, 3))) as video:
+                opened += 1
+                for wanted in draw.integers(0, len(video), (3, 4)):
+                    with contextlib.suppress(DecodeError):
+                        assert len(video.frames(wanted, size=(32, 48))) == 4
+        assert 0 < opened < 40
 
     def test_cut_off(self, tmp_path):
         path = make(tmp_path / "v", "mpeg-ts", count=60, gop=10)

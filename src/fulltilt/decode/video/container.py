@@ -64,6 +64,9 @@ class Container:
         self.decoded = 0
         """Packets that have gone into the decoder."""
         self._av = pyav()
+        self.read_errors = (self._av.FFmpegError, OSError, IndexError)
+        """That reading packets raises. The last at the end of a file in which another stream has turned up on the way,
+        such as sound that begins later: PyAV has not heard of it."""
         self._is_fresh = False
         """Opened, and nothing has been read of it."""
         self._is_closed = False
@@ -101,11 +104,11 @@ class Container:
         av = self._av
         options = {} if self._looks else {"skip_frame": "all"}
         try:
-            file = av.open(str(self.path), options={**options, "analyzeduration": "1"} if self._is_brief else options)
+            file = self._av_open({**options, "analyzeduration": "1"} if self._is_brief else options)
             if self._is_brief and not _is_told(file):
                 self._is_brief = False
                 file.close()
-                file = av.open(str(self.path), options=options)
+                file = self._av_open(options)
         except FileNotFoundError:
             raise InputError(f"{self.path}: no such file") from None
         except (OSError, av.FFmpegError) as error:
@@ -135,6 +138,10 @@ class Container:
         self._is_fresh = True
         return file, stream
 
+    def _av_open(self, options: dict[str, str]) -> Any:
+        """Titles and names that are written in other letters than UTF-8 are nobody's concern here."""
+        return self._av.open(str(self.path), options=options, metadata_errors="replace")
+
     def _kind(self) -> Any:
         """What is wrong with a file that no demuxer takes."""
         try:
@@ -144,7 +151,6 @@ class Container:
 
     def index(self) -> FrameIndex:
         """Read from the packets, without decoding; the file stands at its beginning again afterwards."""
-        av = self._av
         if "mp4" not in self.file.format.name:  # others don't say when a packet is decoded: that follows from pictures
             self._looks = True
             self._open_again()
@@ -161,7 +167,7 @@ class Container:
                 key = packet.is_keyframe and (not h264 or h264_entry(bytes(packet), extradata))
                 timed = timed and not (mpeg4 and packed(bytes(packet)))
                 packets.append(PacketFacts(packet.pts, packet.dts, key, not packet.is_discard))
-        except (av.FFmpegError, OSError) as error:
+        except self.read_errors as error:
             if not packets:
                 raise DecodeError(f"{self.path}: no packet can be read ({_said(error)})") from None
         index = index_of(packets, timed=timed)
@@ -198,7 +204,6 @@ class Container:
 
         A packet that can't be decoded is passed over: the frame is missing, and who wants it says so.
         """
-        av = self._av
         self._is_fresh = False
         packets = self.file.demux(self.stream)
         while True:
@@ -206,7 +211,7 @@ class Container:
                 packet = next(packets)
             except StopIteration:
                 return
-            except (av.FFmpegError, OSError):  # the rest can't be read: what the decoder holds is still good
+            except self.read_errors:  # the rest can't be read: what the decoder holds is still good
                 yield from self._decoded(None)
                 return
             if packet.pts in course.skip and self.unneeded(packet):

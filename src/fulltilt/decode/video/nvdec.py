@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fulltilt.decode.video.annexb import behind_start_codes, hevc_sets, length_bytes
-from fulltilt.decode.video.container import Container, pyav
+from fulltilt.decode.video.container import Container
 from fulltilt.decode.video.entry import parameter_sets
 from fulltilt.decode.video.index import Run
 from fulltilt.decode.video.limits import limits_of
@@ -191,12 +191,11 @@ class Engine:
 
     def _packets(self) -> Iterator[tuple[int, Any]]:
         """From here on, with their frames' numbers."""
-        av = pyav()
         try:
             for packet in self._container.packets():
                 number = self._index.number_of(packet.pts)
                 yield _NOT_SHOWN if number is None else number, packet
-        except (av.FFmpegError, OSError):
+        except self._container.read_errors:
             return  # the rest of the file can't be read: what the decoder holds is still good
 
     def _decoded(self, first: int, wanted: tuple[int, ...], *, stay: bool) -> Iterator[tuple[int, Any]]:
