@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 class Tape:
     """Leaves results where they were at first, as a graph does."""
 
-    def __init__(self, device: Any, pool: Any = None) -> None:
+    def __init__(self, stream: Any, pool: Any = None) -> None:
         self.pool = pool
 
     def record(self, function: Callable[[], list[Tensor]]) -> list[Tensor]:

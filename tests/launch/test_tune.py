@@ -142,6 +142,24 @@ def test_a_setting_that_changes_the_losses_is_rolled_back_and_said() -> None:
     assert found.losses.before != found.losses.after
 
 
+def test_what_is_gone_back_to_and_does_not_work_is_said() -> None:
+    class Fails(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            judged = any(one.get("tie_draws") for one in self.asked)
+            (seen,) = super().observe(command, **options)
+            fails = judged and options.get("settings") and not options.get("tie_draws")
+            return (replace(seen, ended="failed", exit_status=3) if fails else seen,)
+
+    works = tuned(Script(broken={"fused": 0.5}))
+    assert isinstance(works, Tuned)
+    assert works.plan.settings
+    assert "fused" not in works.plan.settings
+    fails = tuned(Fails(broken={"fused": 0.5}))
+    assert isinstance(fails, Tuned)
+    assert not fails.plan.settings
+    assert [trial.reason for trial in fails.trials[-2:]] == [fails.plan.verified, "failed (exit status 3)"]
+
+
 def test_a_script_that_never_repeats_itself_is_held_to_its_own_band() -> None:
     found = tuned(Script(drifts=True))
     assert isinstance(found, Tuned)

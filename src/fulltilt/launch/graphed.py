@@ -39,15 +39,14 @@ class Refused(Exception):  # noqa: N818
 class CudaTape:
     """What a function launches, to be launched again."""
 
-    def __init__(self, device: Any, pool: Any = None) -> None:
-        self._device, self._pool = device, pool
+    def __init__(self, stream: Any, pool: Any = None) -> None:
+        self._stream, self._pool = stream, pool
         self._graph = torch.cuda.CUDAGraph()
 
     def record(self, function: Callable[[], list[Tensor]]) -> list[Tensor]:
         """Call it; from then on `replay` leaves its results in the tensors that it has returned now."""
         # Other threads go on pinning and copying batches meanwhile: only what this one does belongs to the capture.
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        with torch.cuda.graph(self._graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+        with torch.cuda.graph(self._graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             return function()
 
     @property
@@ -86,13 +85,16 @@ class Graphed:
         self._held = [one for child in module.modules() for one in _parts(child)]  # so that no other gets their ids
         self._last: weakref.ref[_Turn] | None = None
         there_and_back = _ThereAndBack(call, self._leaves, self._given, self._weights, device)
+        cuda: Any = torch.cuda
+        # One stream for all: a backward runs where its forward did, and gradients end where weights were first used.
+        stream = cuda.Stream(device) if device.type == "cuda" else None
         with _unchanged(module, device):
-            _try(there_and_back, lambda: state(module) == self._state, device)
-            self._forward = tape(device)
+            _try(there_and_back, lambda: state(module) == self._state, stream)
+            self._forward = tape(stream)
             self._outputs = self._forward.record(there_and_back.there)
             self._returned = there_and_back.returned
             self._needs = [output.requires_grad for output in self._outputs]
-            self._backward = tape(device, self._forward.pool)
+            self._backward = tape(stream, self._forward.pool)
             self._pieces = self._backward.record(there_and_back.back)
         self._ends_grads, self._views = there_and_back.ends_grads, there_and_back.views
         self._outputs = [output.detach() for output in self._outputs]
@@ -171,6 +173,10 @@ class _ThereAndBack:
         self.returned: Callable[[Iterable[Tensor]], Any] = returned
         return outputs
 
+    def forget(self) -> None:
+        """Of the last forward, what would hold on to the weights' places in it."""
+        self._ends = []
+
     def back(self) -> list[Tensor]:
         """Gradients of all weights of a type in one piece, each in its weight's layout: one copy serves them all."""
         # Kept, so that a script may go back twice.
@@ -193,16 +199,19 @@ class _ThereAndBack:
         return pieces
 
 
-def _try(there_and_back: _ThereAndBack, is_as_before: Callable[[], bool], device: Any) -> None:
+def _try(there_and_back: _ThereAndBack, is_as_before: Callable[[], bool], stream: Any) -> None:
     """What is done once only is done now, and what no graph can repeat is found out before one is captured: a capture
     that fails leaves torch's random numbers unusable."""
     drawn = _draws()
     waits = True
-    with _beside(device):
+    with _beside(stream):
         for _ in range(_TRIES):
             with _heard() as said:
                 there_and_back.there()
                 there_and_back.back()
+            there_and_back.forget()
+            if any("AccumulateGrad node's stream" in one for one in said):
+                raise Refused("an earlier call of it has not been let go of")
             waits = waits and any("synchronizing CUDA operation" in one for one in said)  # the first may set things up
     if waits:
         raise Refused("it waits for the device")
@@ -339,17 +348,17 @@ def _unchanged(module: Any, device: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _beside(device: Any) -> Iterator[None]:
+def _beside(stream: Any) -> Iterator[None]:
     """On a stream of its own, as captures need their trials to be."""
-    if device.type != "cuda":
+    if stream is None:
         yield
         return
     cuda: Any = torch.cuda
-    side, current = cuda.Stream(device), cuda.current_stream(device)
-    side.wait_stream(current)
-    with cuda.stream(side):
+    current = cuda.current_stream(stream.device)
+    stream.wait_stream(current)
+    with cuda.stream(stream):
         yield
-    current.wait_stream(side)
+    current.wait_stream(stream)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from fulltilt.launch.plan import Key, Plan
 from fulltilt.launch.rate import Rate, rate_of, training_loader
 from fulltilt.launch.search import LEAST_GAIN, Found, Settings, search
 from fulltilt.launch.settings import SETTINGS
-from fulltilt.launch.verify import LEAST_STEPS, Verdict, fallbacks
+from fulltilt.launch.verify import LEAST_STEPS, fallbacks
 from fulltilt.measure.observation import Observation
 
 Observe = Callable[..., tuple[Observation, ...]]
@@ -206,18 +206,14 @@ class Tuner:
             return Tuned(plan=plan, diagnosis=diagnosis, trials=tuple(trials), seconds=self.clock() - began)
         self.say("comparing the losses of the first steps, before and after")
         judged = self.judge(settings)
-        for lesser in fallbacks(settings, {name: kind.level for name, kind in SETTINGS.items()}):
-            if judged.holds:
-                break
+        lesser = fallbacks(settings, {name: kind.level for name, kind in SETTINGS.items()})
+        while not judged.holds:
             self.say(f"rolled back: {judged.reason}")
-            trials.append(_rolled_back(settings, rate, judged))
-            settings = lesser
-            if settings:
-                held = self._measure(settings)
-                if isinstance(held, str) or compare(held, found.baseline)[0] < LEAST_GAIN:
-                    settings = {}
-                    break
-                rate, judged = held, self.judge(settings)
+            trials.append(_turned_down(settings, rate, f"rolled back: {judged.reason}"))
+            settings, held = self._next_best(lesser, found.baseline, trials)
+            if held is None:
+                break
+            rate, judged = held, self.judge(settings)
         if not settings:
             self.say("the script is left as it is")
             plan = self._plan({}, found.baseline, diagnosis, verified=f"rolled back: {judged.reason}")
@@ -236,6 +232,25 @@ class Tuner:
             plan=plan, diagnosis=diagnosis, trials=tuple(trials), after=outcome, losses=judged.curves,
             seconds=self.clock() - began,
         )  # fmt: skip
+
+    def _next_best(
+        self, lesser: list[dict[str, Any]], baseline: Rate, trials: list[Trial]
+    ) -> tuple[dict[str, Any], Rate | None]:
+        """Of settings that are left to go back to, the first that could be measured; none where it does not pay."""
+        # What was judged before is known by now: of the next ones, one run is left to be made.
+        self.verify_seconds = min(self.verify_seconds, self.start_seconds + _VERIFY_SECONDS)
+        while lesser and lesser[0]:
+            settings = lesser.pop(0)
+            held = self._measure(settings)
+            gain = 0.0 if isinstance(held, str) else compare(held, baseline)[0]
+            if not isinstance(held, str) and gain >= LEAST_GAIN:
+                return settings, held
+            rate, why = (None, held) if isinstance(held, str) else (held, f"{gain * 100:+.0f} %: not beyond noise")
+            trials.append(_turned_down(settings, rate, why))
+            self._say_trial(trials[-1])
+            if rate is not None:
+                break
+        return {}, None
 
     def _limit_with(self, settings: Mapping[str, Any], diagnosis: Diagnosis, reached: float) -> float | None:
         """What the step could do under the plan: its old limit where only feeding has changed, if that can be true.
@@ -292,16 +307,16 @@ def amount(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _rolled_back(settings: Mapping[str, Any], rate: Rate, judged: Verdict) -> Trial:
+def _turned_down(settings: Mapping[str, Any], rate: Rate | None, reason: str) -> Trial:
     from fulltilt.launch.candidates import describe
 
     return Trial(
         title=describe(settings),
         settings=dict(settings),
-        samples_per_second=rate.value,
+        samples_per_second=None if rate is None else rate.value,
         kept=False,
-        reason=f"rolled back: {judged.reason}",
-        noise=rate.noise,
+        reason=reason,
+        noise=None if rate is None else rate.noise,
     )
 
 
