@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ SCRIPTS = ("resnet50_plain", "unet_plain")
 TARGETS = {"resnet50_plain": 3.0, "unet_plain": 2.5}
 """How many times faster they are to become on the GPU host, at level numeric."""
 _CLASSES = 8
+_LEAVING_SECONDS = 15.0
 _RATE = re.compile(r"([\d.]+) images per second")
 _NAMES = 4
 """Of each photograph in class folders: an epoch of a few dozen steps would be mostly its start, before and after."""
@@ -45,6 +47,8 @@ class ScriptFigures:
     tuning_seconds: float
     verdict: str = ""
     trials: list[dict[str, Any]] = field(default_factory=list)
+    losses: dict[str, Any] | None = None
+    """Of the first steps, before and after, with the band, as they were judged last."""
 
     @property
     def met(self) -> bool:
@@ -115,16 +119,24 @@ def _one(
         tuning_seconds=round(seconds, 1),
         verdict=told["diagnosis"]["verdict"],
         trials=told["trials"],
+        losses=told["losses"],
     )
 
 
 def _rate(command: list[str]) -> float:
     """The rate that a script prints at its end; our own lines pass through to stderr."""
-    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    printed = _RATE.findall(ended.stdout)
-    if ended.returncode or not printed:
-        last = (ended.stdout.strip().splitlines() or ["no output"])[-1]
-        raise FulltiltError(f"`{' '.join(command)}` ended with status {ended.returncode} ({last})")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            output, _ = process.communicate()
+        except BaseException:  # Ctrl-C is the command's, too: it has children of its own to end
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_LEAVING_SECONDS)
+            process.terminate()
+            raise
+    printed = _RATE.findall(output)
+    if process.returncode or not printed:
+        last = (output.strip().splitlines() or ["no output"])[-1]
+        raise FulltiltError(f"`{' '.join(command)}` ended with status {process.returncode} ({last})")
     return float(printed[-1])
 
 
