@@ -17,7 +17,7 @@ import pytest
 
 from fulltilt.errors import InputError
 from fulltilt.launch.command import Command, parse
-from fulltilt.launch.observe import observe
+from fulltilt.launch.observe import _ended, observe
 from fulltilt.measure.observation import Observation
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -231,7 +231,7 @@ def test_a_mode_that_does_not_exist() -> None:
 WATCHER = """
 import sys
 from fulltilt.launch.command import parse
-from fulltilt.launch.observe import observe
+from fulltilt.launch.observe import _ended, observe
 observe(parse(sys.argv[1:]), echo=True, full=True)
 """
 
@@ -262,3 +262,15 @@ def test_ending_the_watcher_ends_all_children_and_leaves_nothing(
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive, [child.cmdline() for child in alive]
     assert not list(temporary.glob("fulltilt-*"))
+
+
+@pytest.mark.parametrize(
+    ("status", "own", "raised", "ended"),
+    [(3, 3, False, "script"), (3, None, False, "failed"), (4, 3, False, "failed"), (3, 3, True, "failed")],
+)
+def test_in_a_trial_the_scripts_own_status_is_no_failure(
+    status: int, own: int | None, raised: bool, ended: str
+) -> None:
+    seen = Observation(command=("train.py",), ended="script", seconds=1.0, applied={"tf32": True})
+    found = _ended(seen, status=status, own=own, late=False, raised=raised, tail=())
+    assert (found.ended, found.exit_status) == (ended, status)

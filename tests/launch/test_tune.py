@@ -142,6 +142,17 @@ def test_a_setting_that_changes_the_losses_is_rolled_back_and_said() -> None:
     assert found.losses.before != found.losses.after
 
 
+def test_a_script_that_leaves_with_a_status_of_its_own_may_do_so_in_trials() -> None:
+    class Leaves(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            (seen,) = super().observe(command, **options)
+            return (replace(seen, ended="script", exit_status=3),)
+
+    script = Leaves()
+    assert isinstance(tuned(script, "exact"), Tuned)
+    assert {one.get("own_status") for one in script.asked[1:]} == {3}
+
+
 def test_what_is_gone_back_to_and_does_not_work_is_said() -> None:
     class Fails(Script):
         def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:

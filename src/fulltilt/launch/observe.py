@@ -63,13 +63,15 @@ def observe_all(
     shield: bool = True,
     echo: bool = False,
     deadline_seconds: float | None = None,
+    own_status: int | None = None,
     on_progress: Progress | None = None,
 ) -> tuple[Observation, ...]:
     """Run the command until enough was seen of it; an observation for each rank, rank 0's first.
 
     `max_seconds` counts from the first step; `deadline_seconds`, where given, from the command's start, and ends one
     that never trains. With `loader_too` the training loader is measured alone, behind the last step. With `echo` the
-    script's output is the terminal's; else its last lines are in the notes where it failed.
+    script's output is the terminal's; else its last lines are in the notes where it failed. `own_status` is what it
+    leaves with by itself, as was seen before: to end so is no failure.
     """
     if mode not in get_args(Mode):
         raise InputError(f"a script is observed in one of the modes {', '.join(get_args(Mode))}, found {mode!r}")
@@ -120,7 +122,9 @@ def observe_all(
                     until=_trained_until(one),
                 ),
             )
-            for one in (_ended(one, status=status, late=late, raised=raised, tail=tail) for one in found)
+            for one in (
+                _ended(one, status=status, own=own_status, late=late, raised=raised, tail=tail) for one in found
+            )
         )
 
 
@@ -211,11 +215,14 @@ def _trained_until(one: Observation) -> float:
     return one.steps[-1].started + one.steps[-1].seconds if one.steps else one.seconds
 
 
-def _ended(one: Observation, *, status: int | None, late: bool, raised: bool, tail: tuple[str, ...]) -> Observation:
+def _ended(
+    one: Observation, *, status: int | None, own: int | None, late: bool, raised: bool, tail: tuple[str, ...]
+) -> Observation:
     """The end as the parent saw it: it alone knows the exit status.
 
     A script that has trained and ends with a status of its own has come to its end, unless an exception has `raised`
-    it there: what the status means is the script's. In a trial it may mean that a setting was more than it could bear.
+    it there: what the status means is the script's. In a trial another one than its `own` may mean that a setting was
+    more than it could bear.
     """
     ended: Ended = one.ended
     notes = list(one.notes)
@@ -226,7 +233,7 @@ def _ended(one: Observation, *, status: int | None, late: bool, raised: bool, ta
         elif status is not None and status < 0:
             ended = "killed"
             notes.append(f"the script was killed by signal {-status}")
-        elif status and (raised or one.applied or len(one.steps) < LEAST_STEPS):
+        elif status and (raised or (status != own and (one.applied or len(one.steps) < LEAST_STEPS))):
             ended = "failed"
     if not one.steps and ended == "script":
         notes.append("the script ended without a step of an optimizer")

@@ -83,6 +83,8 @@ class Tuner:
     step_seconds: float = 0.0
     start_seconds: float = 0.0
     """From the command's start to its first step."""
+    own_status: int | None = None
+    """What the script leaves with by itself, where it came to its end."""
     judge: Judge = field(init=False)
     verify_seconds: float = 0.0
     """Kept back for it."""
@@ -138,6 +140,7 @@ class Tuner:
             status = seen.exit_status or 0
             how = f"signal {-status}" if status < 0 else f"exit status {status}"
             return NotTuned(reason=f"it ends with an error ({how})")
+        self.own_status = seen.exit_status if seen.ended == "script" else None
         if seen.ended == "time" and not seen.steps:
             return NotTuned(reason=f"it took no step within {self.seconds / 2:g} s, half of the time (--max-seconds)")
         if len(seen.steps) < LEAST_STEPS:
@@ -170,7 +173,8 @@ class Tuner:
         if (options.get("settings") or {}).get("compile"):
             options["max_seconds"] += _COMPILE_SECONDS
         late = 30.0 + 3 * self.start_seconds + 2 * options["max_seconds"]
-        return self.observe(self.command, deadline_seconds=min(late, at_most), **options)[0]
+        deadline = min(late, at_most)
+        return self.observe(self.command, deadline_seconds=deadline, own_status=self.own_status, **options)[0]
 
     # trials
 
