@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fulltilt.launch.graphed import Graphed, Refused
+from fulltilt.launch.graphed import Graphed
+from fulltilt.launch.tried import Refused
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda", 0)

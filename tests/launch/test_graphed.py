@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fulltilt.launch.graphed import Graphed, Refused
+from fulltilt.launch.graphed import Graphed
+from fulltilt.launch.tried import Refused
 
 CPU = torch.device("cpu")
 
@@ -171,6 +172,17 @@ def test_a_model_that_was_changed_does_not_fit(change: Callable[[Net], Any]) -> 
     graph = graphed(net, images)
     assert graph.fits(net, (images,), {})
     change(net)
+    assert not graph.fits(net, (images,), {})
+
+
+def test_the_same_number_given_again_fits() -> None:
+    _, net = twins()
+    (images,) = batches(1)
+    graph = graphed(net, images)
+    for _ in range(2):
+        net.scale = float("1.0")
+        assert graph.fits(net, (images,), {})
+    net.scale = 1.5
     assert not graph.fits(net, (images,), {})
 
 

@@ -182,7 +182,8 @@ class _Caller:
     ) -> Graphed | None:
         import torch
 
-        from fulltilt.launch.graphed import Graphed, Refused
+        from fulltilt.launch.graphed import Graphed
+        from fulltilt.launch.tried import Refused
 
         def call(*args: Any, **kwargs: Any) -> Any:
             # What autocast keeps of the weights would be the first step's for ever.

@@ -12,13 +12,8 @@ its backward before it. What the script is given are copies: it may keep them, a
 
 from __future__ import annotations
 
-import random
-import sys
-import threading
-import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -26,14 +21,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
 
-_TRIES = 3
+from fulltilt.launch.looks import PLAIN, Looks
+from fulltilt.launch.tried import Refused, try_out, unchanged
+
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_PLAIN = (bool, int, float, str, type(None), torch.dtype)
-"""Attributes of these types may decide what a module's code does."""
-
-
-class Refused(Exception):  # noqa: N818
-    """Why a model is left as it is: a clause."""
 
 
 class CudaTape:
@@ -81,15 +72,14 @@ class Graphed:
         leaves, self._given = pytree.tree_flatten((args, kwargs))
         self._leaves = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self._weights = [weight for weight in module.parameters() if weight.requires_grad]
-        self._state = state(module)
-        self._held = [one for child in module.modules() for one in _parts(child)]  # so that no other gets their ids
+        self._looks = Looks(module)
         self._last: weakref.ref[_Turn] | None = None
         there_and_back = _ThereAndBack(call, self._leaves, self._given, self._weights, device)
         cuda: Any = torch.cuda
         # One stream for all: a backward runs where its forward did, and gradients end where weights were first used.
         stream = cuda.Stream(device) if device.type == "cuda" else None
-        with _unchanged(module, device):
-            _try(there_and_back, lambda: state(module) == self._state, stream)
+        with unchanged(module, device):
+            try_out(there_and_back, lambda: self._looks.hold(module), stream)
             self._forward = tape(stream)
             self._outputs = self._forward.record(there_and_back.there)
             self._returned = there_and_back.returned
@@ -107,7 +97,7 @@ class Graphed:
         leaves, given = pytree.tree_flatten((args, kwargs))
         if given != self._given or any(map(_differs, leaves, self._leaves)):
             return False
-        return state(module) == self._state
+        return self._looks.hold(module)
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for place, leaf in zip(self._leaves, pytree.tree_leaves((args, kwargs)), strict=True):
@@ -199,28 +189,6 @@ class _ThereAndBack:
         return pieces
 
 
-def _try(there_and_back: _ThereAndBack, is_as_before: Callable[[], bool], stream: Any) -> None:
-    """What is done once only is done now, and what no graph can repeat is found out before one is captured: a capture
-    that fails leaves torch's random numbers unusable."""
-    drawn = _draws()
-    waits = True
-    with _beside(stream):
-        for _ in range(_TRIES):
-            with _heard() as said:
-                there_and_back.there()
-                there_and_back.back()
-            there_and_back.forget()
-            if any("AccumulateGrad node's stream" in one for one in said):
-                raise Refused("an earlier call of it has not been let go of")
-            waits = waits and any("synchronizing CUDA operation" in one for one in said)  # the first may set things up
-    if waits:
-        raise Refused("it waits for the device")
-    if _draws() != drawn:
-        raise Refused("it draws random numbers on the CPU")
-    if not is_as_before():
-        raise Refused("its own code changes it with each call")
-
-
 class _Turn:
     """One forward, for as long as something could go back through it."""
 
@@ -246,34 +214,6 @@ class _Replayed(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         ctx.turn.done = True
         return None, None, *ctx.graphed.replay_backward(grads)
-
-
-def state(module: Any) -> list[Any]:
-    """What a graph bakes in and Python may change: options, weights and buffers, their places, what hangs where. A
-    model that keeps something of each call for the script (features, an auxiliary loss) is never the same again."""
-    found: list[Any] = []
-    for child in module.modules():
-        own = vars(child)
-        found += [_mark(value) for value in own.values()]
-        for weight in own["_parameters"].values():
-            if weight is not None:
-                found += (id(weight), weight.data_ptr(), weight.requires_grad)
-        found += [buffer.data_ptr() for buffer in own["_buffers"].values() if buffer is not None]
-        found += map(id, own["_modules"].values())
-    return found
-
-
-def _mark(value: Any) -> Any:
-    if type(value) in _PLAIN:
-        return value
-    return len(value) if isinstance(value, dict | list | set) else id(value)
-
-
-def _parts(module: Any) -> Iterator[Any]:
-    own = vars(module)
-    yield from own.values()
-    yield from own["_parameters"].values()
-    yield from own["_modules"].values()
 
 
 def _differs(leaf: Any, known: Any) -> bool:
@@ -306,7 +246,7 @@ def _why_not_with(given: Any, device: Any) -> str | None:
                 return f"it is given a {type(leaf).__name__} on {leaf.device}"
             if leaf.requires_grad:
                 return "its inputs want gradients"
-        elif type(leaf) not in _PLAIN:
+        elif type(leaf) not in PLAIN:
             return f"it is given a {type(leaf).__name__}"
     return None
 
@@ -315,72 +255,3 @@ def _is_dense(weight: Any) -> bool:
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     last = formats.get(weight.dim())
     return bool(weight.is_contiguous() or (last is not None and weight.is_contiguous(memory_format=last)))
-
-
-def _draws() -> list[Any]:
-    """Where the generators on the CPU stand."""
-    numpy = sys.modules.get("numpy")
-    found: list[Any] = [random.getstate(), torch.get_rng_state().numpy().tobytes()]
-    if numpy is not None:
-        name, keys, *rest = numpy.random.get_state()
-        found.append((name, keys.tobytes(), *rest))
-    return found
-
-
-@contextmanager
-def _unchanged(module: Any, device: Any) -> Iterator[None]:
-    """Trials leave no trace: statistics, gradients and random numbers are as before."""
-    numpy = sys.modules.get("numpy")
-    drawn = None if numpy is None else numpy.random.get_state()
-    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    python = random.getstate()
-    devices = [device] if device.type == "cuda" else []
-    try:
-        with torch.random.fork_rng(devices):
-            yield
-    finally:
-        random.setstate(python)
-        if numpy is not None:
-            numpy.random.set_state(drawn)
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
-
-
-@contextmanager
-def _beside(stream: Any) -> Iterator[None]:
-    """On a stream of its own, as captures need their trials to be."""
-    if stream is None:
-        yield
-        return
-    cuda: Any = torch.cuda
-    current = cuda.current_stream(stream.device)
-    stream.wait_stream(current)
-    with cuda.stream(stream):
-        yield
-    current.wait_stream(stream)
-
-
-@contextmanager
-def _heard() -> Iterator[list[str]]:
-    """Warnings of this thread about what waits for the device; loaders' threads may wait. None is shown."""
-    cuda: Any = torch.cuda
-    on = cuda.is_available() and cuda.is_initialized()
-    mode = cuda.get_sync_debug_mode() if on else None
-    here = threading.get_ident()
-    said: list[str] = []
-
-    def note(message: Any, *_: Any, **__: Any) -> None:
-        if threading.get_ident() == here:
-            said.append(str(message))
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.showwarning = note
-        try:
-            if on:
-                cuda.set_sync_debug_mode("warn")
-            yield said
-        finally:
-            if on:
-                cuda.set_sync_debug_mode(mode)

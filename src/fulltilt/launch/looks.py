@@ -1,0 +1,68 @@
+"""Whether a module still looks as it did: all of it that decides what its code does, and that Python may change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_HUNG = ("_parameters", "_buffers", "_modules")
+PLAIN = (bool, int, float, str, type(None), torch.dtype)
+"""Attributes of these types may decide what a module's code does."""
+
+
+class Looks:
+    """How a module looked when it was recorded: what a graph bakes in and Python may change.
+
+    It is looked at before each replay, so what is compared is what the interpreter compares without running code: who
+    hangs where, how much is in lists and hooks, where weights lie. Only where that differs, values are compared.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._state = _state(module)
+        self._note(module)
+
+    def hold(self, module: Any) -> bool:
+        if (
+            list(map(len, self._containers)) == self._lengths
+            and [[*map(id, hung.values())] for hung in self._hung] == self._ids
+            and [tensor.data_ptr() for tensor in self._tensors] == self._places
+            and [tensor.requires_grad for tensor in self._tensors] == self._wanted
+        ):
+            return True
+        if _state(module) != self._state:
+            return False
+        self._note(module)  # the same numbers, given again
+        return True
+
+    def _note(self, module: Any) -> None:
+        owned = [vars(child) for child in module.modules()]
+        self._hung = [hung for own in owned for hung in (own, *(own[name] for name in _HUNG))]
+        self._held = [list(hung.values()) for hung in self._hung]  # so that no others get their ids
+        self._ids = [[*map(id, values)] for values in self._held]
+        self._containers = [one for own in owned for one in own.values() if isinstance(one, dict | list | set)]
+        self._lengths = list(map(len, self._containers))
+        tensors = [*module.parameters(), *module.buffers()]
+        self._tensors = tensors
+        self._places = [tensor.data_ptr() for tensor in tensors]
+        self._wanted = [tensor.requires_grad for tensor in tensors]
+
+
+def _state(module: Any) -> list[Any]:
+    """Options, weights and buffers, their places, what hangs where. A model that keeps something of each call for the
+    script (features, an auxiliary loss) is never the same again."""
+    found: list[Any] = []
+    for child in module.modules():
+        own = vars(child)
+        found += [_mark(value) for value in own.values()]
+        for tensor in (*own["_parameters"].values(), *own["_buffers"].values()):
+            if tensor is not None:
+                found += (id(tensor), tensor.data_ptr(), tensor.requires_grad)
+        found += map(id, own["_modules"].values())
+    return found
+
+
+def _mark(value: Any) -> Any:
+    if type(value) in PLAIN:
+        return value
+    return len(value) if isinstance(value, dict | list | set) else id(value)

@@ -1,0 +1,117 @@
+"""A model's forward and backward tried a few times, without a trace, before graphs are captured of them."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+
+_TRIES = 3
+
+
+class Refused(Exception):  # noqa: N818
+    """Why a model is left as it is: a clause."""
+
+
+class ThereAndBack(Protocol):
+    def there(self) -> Any: ...
+    def back(self) -> Any: ...
+    def forget(self) -> None: ...
+
+
+def try_out(there_and_back: ThereAndBack, is_as_before: Callable[[], bool], stream: Any) -> None:
+    """What is done once only is done now, and what no graph can repeat is found out before one is captured: a capture
+    that fails leaves torch's random numbers unusable."""
+    drawn = _draws()
+    waits = True
+    with _beside(stream):
+        for _ in range(_TRIES):
+            with _heard() as said:
+                there_and_back.there()
+                there_and_back.back()
+            there_and_back.forget()
+            if any("AccumulateGrad node's stream" in one for one in said):
+                raise Refused("an earlier call of it has not been let go of")
+            waits = waits and any("synchronizing CUDA operation" in one for one in said)  # the first may set things up
+    if waits:
+        raise Refused("it waits for the device")
+    if _draws() != drawn:
+        raise Refused("it draws random numbers on the CPU")
+    if not is_as_before():
+        raise Refused("its own code changes it with each call")
+
+
+def _draws() -> list[Any]:
+    """Where the generators on the CPU stand."""
+    numpy = sys.modules.get("numpy")
+    found: list[Any] = [random.getstate(), torch.get_rng_state().numpy().tobytes()]
+    if numpy is not None:
+        name, keys, *rest = numpy.random.get_state()
+        found.append((name, keys.tobytes(), *rest))
+    return found
+
+
+@contextmanager
+def unchanged(module: Any, device: Any) -> Iterator[None]:
+    """Trials leave no trace: statistics and random numbers are as before, and no warning is shown."""
+    numpy = sys.modules.get("numpy")
+    drawn = None if numpy is None else numpy.random.get_state()
+    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    python = random.getstate()
+    devices = [device] if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a script may have made errors of them
+            yield
+    finally:
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(drawn)
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+@contextmanager
+def _beside(stream: Any) -> Iterator[None]:
+    """On a stream of its own, as captures need their trials to be."""
+    if stream is None:
+        yield
+        return
+    cuda: Any = torch.cuda
+    current = cuda.current_stream(stream.device)
+    stream.wait_stream(current)
+    with cuda.stream(stream):
+        yield
+    current.wait_stream(stream)
+
+
+@contextmanager
+def _heard() -> Iterator[list[str]]:
+    """Warnings of this thread about what waits for the device; loaders' threads may wait. None is shown."""
+    cuda: Any = torch.cuda
+    on = cuda.is_available() and cuda.is_initialized()
+    mode = cuda.get_sync_debug_mode() if on else None
+    here = threading.get_ident()
+    said: list[str] = []
+
+    def note(message: Any, *_: Any, **__: Any) -> None:
+        if threading.get_ident() == here:
+            said.append(str(message))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = note
+        try:
+            if on:
+                cuda.set_sync_debug_mode("warn")
+            yield said
+        finally:
+            if on:
+                cuda.set_sync_debug_mode(mode)
