@@ -168,8 +168,9 @@ def _workers(observation: Observation, taken: Mapping[str, Any], cores: int, fas
     if waits > _WAITS * total:
         gain = waits / (2 * (total - waits / 2))
     else:
-        share = _share(observation, loader)
-        if share is None or not loader.num_workers or faster * share < 1.0:
+        training, share = observation.training, _share(observation, loader)
+        on_gpu = training is not None and training.device.startswith("cuda")  # else the step needs the cores itself
+        if not on_gpu or share is None or not loader.num_workers or faster * share < 1.0:
             return []
         enough = math.ceil(_RESERVE * loader.num_workers * share)  # as fast as it is now
         wanted = min(cores, max(loader.num_workers + 1, enough))
