@@ -108,12 +108,12 @@ def test_a_killed_worker_is_replaced(images, tmp_path):
     workers, killed = [], []
 
     def kill_one(progress):
-        if not workers:
+        if len(workers) < 2:  # the second may start later
             children = subprocess.run(
                 ["ps", "-o", "pid=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True
             )
-            workers.extend(int(pid) for pid in children.stdout.split() if is_worker(int(pid)))
-        if progress.done in (5, 20) and len(killed) < 2:
+            workers[:] = [int(pid) for pid in children.stdout.split() if is_worker(int(pid))]
+        if len(workers) == 2 and len(killed) < 2 and progress.done >= (5, 20)[len(killed)]:
             # Not the one that took the first one's place: it has the same sample, which is given up after two deaths.
             killed.append(workers[len(killed)])
             os.kill(killed[-1], signal.SIGKILL)
