@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -81,12 +82,13 @@ Judge(run, steps=20, side_by_side=True)({"tf32": True})
 """
 
 
-def test_sigterm_ends_all_of_them() -> None:
+def test_sigterm_ends_all_of_them(tmp_path: Path) -> None:
     script = [str(SCRIPTS / "plain.py"), "--workers", "0", "--epochs", "1000000"]
-    with subprocess.Popen([sys.executable, "-c", COMPARING, *script], stderr=subprocess.DEVNULL) as judge:
+    children: list[psutil.Process] = []
+    command = [sys.executable, "-c", COMPARING, *script]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=tmp_path) as judge:
         try:
             until = time.monotonic() + 60
-            children: list[psutil.Process] = []
             while len(children) < 4 and time.monotonic() < until:
                 time.sleep(0.1)
                 children = psutil.Process(judge.pid).children()
@@ -94,10 +96,13 @@ def test_sigterm_ends_all_of_them() -> None:
             time.sleep(0.5)
             judge.send_signal(signal.SIGTERM)
             assert judge.wait(30) == 128 + signal.SIGTERM
+            _, alive = psutil.wait_procs(children, timeout=5)
+            assert not alive
         finally:
             judge.kill()
-    _, alive = psutil.wait_procs(children, timeout=5)
-    assert not alive
+            for child in children:  # each a session of its own, which would go on for days
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
 
 
 @pytest.mark.parametrize(
