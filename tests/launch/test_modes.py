@@ -92,3 +92,11 @@ if __name__ == "__main__":
     assert len(tied) == len(untied) == 32
     assert tied[:16] == tied[16:]
     assert untied[:16] != untied[16:]
+
+
+def test_nobody_looks_at_the_machine_while_losses_are_compared() -> None:
+    seen = observe(parse([PLAIN, "--workers", "0", "--epochs", "9"]), max_steps=12, seed=1, tie_draws=True)
+    assert len(seen.first_losses) >= 12
+    assert seen.surroundings is not None
+    assert seen.surroundings.cpu_share is None
+    assert seen.surroundings.memory_bytes == ()

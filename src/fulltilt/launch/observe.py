@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -100,8 +101,9 @@ def observe_all(
         before = state(guarded) if shield else {}
         began = time.monotonic()
         status, late, around = _run(
-            command, file, log=log, out=out, deadline=deadline_seconds, progress=on_progress, shield=shield
-        )
+            command, file, log=log, out=out, deadline=deadline_seconds, progress=on_progress, shield=shield,
+            looks=not tie_draws,
+        )  # fmt: skip
         seconds = time.monotonic() - began
         changed = changes(before, state(guarded)) if shield else ()
         reports = [read(path) for path in sorted(out.glob("rank-*.json"))]
@@ -168,8 +170,10 @@ def _run(
     deadline: float | None,
     progress: Progress | None,
     shield: bool,
+    looks: bool,
 ) -> tuple[int | None, bool, Around]:
-    """Exit status (None where we ended it), whether that was for the time, and what went on around it."""
+    """Exit status (None where we ended it), whether that was for the time, and what went on around it; nobody `looks`
+    at that where losses are compared, and several run side by side."""
     began = time.monotonic()
     sink = None if log is None else log.open("wb")
     try:
@@ -179,7 +183,7 @@ def _run(
         around = Around(process.pid)
         reported: float | None = None
         try:
-            with around:
+            with around if looks else nullcontext():
                 while process.poll() is None:
                     time.sleep(POLL_SECONDS)
                     now = time.monotonic()
