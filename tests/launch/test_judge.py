@@ -35,7 +35,7 @@ def test_side_by_side_the_same_is_found_as_one_after_the_other() -> None:
         asked.append(settings)
         return seen(settings)
 
-    meeting = threading.Barrier(4)  # nudged one way and the other
+    meeting = threading.Barrier(3)
 
     def run_beside(*, settings: dict[str, Any], on_progress: Any, **_: Any) -> Observation:
         on_progress(0.1, 0)
@@ -68,7 +68,7 @@ def test_where_one_fails_the_others_are_broken_off() -> None:
     began = time.monotonic()
     with pytest.raises(OSError, match="no room"):
         Judge(run, steps=20, side_by_side=True)(NUMERIC)
-    assert ended == ["left"] * 3
+    assert ended == ["left", "left"]
     assert time.monotonic() - began < 15
 
 
@@ -89,10 +89,10 @@ def test_sigterm_ends_all_of_them(tmp_path: Path) -> None:
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=tmp_path) as judge:
         try:
             until = time.monotonic() + 60
-            while len(children) < 4 and time.monotonic() < until:
+            while len(children) < 3 and time.monotonic() < until:
                 time.sleep(0.1)
                 children = psutil.Process(judge.pid).children()
-            assert len(children) == 4
+            assert len(children) == 3
             time.sleep(0.5)
             judge.send_signal(signal.SIGTERM)
             assert judge.wait(30) == 128 + signal.SIGTERM

@@ -8,8 +8,7 @@ exact     Every loss is the same, to the last bit. A script whose losses differ 
 numeric   Rounding differs, and training makes a small difference grow. How fast it grows is the script's own, so it is
           measured: a third run, as it is, begins with its weights off by the rounding that the settings bring
           (bfloat16: 2^-9, otherwise 2^-12). At each step the loss may be off by `_TIMES` as much as that run was until
-          then (and two steps on), plus `_FLOOR` of the loss. Where there is a fourth, off the other way, the further
-          of the two counts: one alone may stay near by chance.
+          then (and two steps on), plus `_FLOOR` of the loss.
 
 NaN and infinity count as equal to themselves only.
 """
@@ -57,13 +56,13 @@ def verdict(
     after: Sequence[float],
     *,
     again: Sequence[float] = (),
-    nudged: Sequence[float] | Sequence[Sequence[float]] = (),
+    nudged: Sequence[float] = (),
 ) -> Verdict:
     """Judge losses.
 
     Args:
         again: of a second run as it is; asked for where exact settings differ.
-        nudged: of the run whose weights were off, or of several; asked for where settings are numeric.
+        nudged: of the run whose weights were off; asked for where settings are numeric.
     """
     count = min(len(before), len(after))
     curves = LossCurves(before=tuple(before[:count]), after=tuple(after[:count]))
@@ -77,9 +76,8 @@ def verdict(
         told = f"{before[off]:.6g} became {after[off]:.6g}"
         reason = f"losses differ from step {off + 1} on ({told}), and two runs as they are don't"
         return Verdict(holds=False, reason=reason, curves=curves, step=off)
-    references, floor = ((again,), 0.0) if level == "exact" else (_runs(nudged), _FLOOR)
-    bands = [_band(before[:count], reference, floor) for reference in references]
-    band = [max(at) for at in zip(*bands, strict=True)]
+    reference, floor = (again, 0.0) if level == "exact" else (nudged, _FLOOR)
+    band = _band(before[:count], reference, floor)
     curves = LossCurves(before=curves.before, after=curves.after, band=tuple(band))
     for at in range(count):
         if not _equal(before[at], after[at]) and not abs(before[at] - after[at]) <= band[at]:
@@ -112,11 +110,6 @@ def fallbacks(settings: Mapping[str, Any], level_of: Mapping[str, Level]) -> lis
         if one != settings and one not in found:
             found.append(one)
     return found
-
-
-def _runs(nudged: Sequence[float] | Sequence[Sequence[float]]) -> tuple[Sequence[float], ...]:
-    several = [one for one in nudged if isinstance(one, Sequence)]
-    return tuple(several) or ([one for one in nudged if not isinstance(one, Sequence)],)
 
 
 def _band(before: Sequence[float], reference: Sequence[float], floor: float) -> list[float]:
