@@ -71,6 +71,15 @@ def test_what_needs_no_gpu_is_available_without_one(installed):
     assert (path.available, path.provider, path.version, path.tried) == (True, "PyAV", "18.1.0", False)
 
 
+def test_a_version_that_the_decoders_are_not_written_for(installed):
+    installed("av", "19.0.2")
+    path = found(NO_GPU, CPU)["pyav"]
+    assert (path.available, path.reason) == (
+        False,
+        "videos need PyAV 18, found 19.0.2 (pip install 'fulltilt[video]')",
+    )
+
+
 def test_a_torchvision_for_cuda_beside_a_torch_without(installed):
     installed("torchvision", "0.28.0", build="+cu130", requires=["torch (==2.13.0)"])
     path = found(NO_GPU, CPU)["torchvision"]

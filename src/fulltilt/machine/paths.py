@@ -92,6 +92,13 @@ def _has_cuvid(version: str, site: _Site) -> str | None:  # noqa: ARG001
     return "the driver's libnvcuvid.so.1 is missing; in a container add video to NVIDIA_DRIVER_CAPABILITIES"
 
 
+def pyav_problem(version: str, site: _Site | None = None) -> str | None:  # noqa: ARG001
+    """Why videos can't be read with a PyAV of this version, or None."""
+    if _major(version) == _PYAV:
+        return None
+    return f"videos need PyAV {_PYAV}, found {version} ({_VIDEO})"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Provider:
     module: str
@@ -113,6 +120,8 @@ class _Spec:
 
 
 _VIDEO = "pip install 'fulltilt[video]'"
+_PYAV = 18
+"""The next one gives times as a type of its own, and opens files with other arguments."""
 _NVJPEG = (
     "import torch, torchvision.io as io; "
     "io.decode_jpeg(io.encode_jpeg(torch.zeros(3, 16, 16, dtype=torch.uint8)), device='cuda')"
@@ -179,7 +188,7 @@ _SPECS = (
     _Spec(
         name="pyav",
         purpose="video decoding on the CPU",
-        providers=(_Provider(module="av", package="PyAV", install=_VIDEO, probe="import av"),),
+        providers=(_Provider(module="av", package="PyAV", install=_VIDEO, probe="import av", check=pyav_problem),),
     ),
     _Spec(name="torchvision", purpose="its transforms, and nvJPEG", providers=(_TORCHVISION,)),
     _Spec(

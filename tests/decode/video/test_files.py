@@ -12,7 +12,7 @@ from tests.decode.video.support import CODECS, make, picture, sequential
 from fulltilt.decode.video import open_video
 from fulltilt.decode.video.container import Container
 from fulltilt.decode.video.nvdec import reason_against
-from fulltilt.errors import DecodeError
+from fulltilt.errors import DecodeError, UnavailableError
 
 REFRESH = {"x264-params": "intra-refresh=1:keyint=12:bframes=0"}
 
@@ -28,6 +28,13 @@ def same(path, reference, *, threads=1):
             wanted = draw.integers(0, len(video), 5)
             assert np.array_equal(video.frames(wanted), reference[wanted])
         return video.index
+
+
+def test_a_library_of_another_version_is_named(tmp_path, monkeypatch):
+    path = make(tmp_path / "v", count=3)
+    monkeypatch.setattr(av, "__version__", "19.0.2")
+    with pytest.raises(UnavailableError, match=r"videos need PyAV 18, found 19\.0\.2 \(pip install"):
+        open_video(path)
 
 
 def test_a_transport_stream_from_the_middle_of_a_group(tmp_path):

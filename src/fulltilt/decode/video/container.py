@@ -15,6 +15,7 @@ from fulltilt.decode.video.entry import h264_entry, packed, unneeded
 from fulltilt.decode.video.forks import watch
 from fulltilt.decode.video.index import FrameIndex, PacketFacts, index_of
 from fulltilt.errors import DecodeError, InputError, UnavailableError
+from fulltilt.machine.paths import pyav_problem
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -28,6 +29,9 @@ def pyav() -> Any:
         import av
     except ImportError as error:
         raise UnavailableError(f"videos need PyAV ({error}): pip install 'fulltilt[video]'") from error
+    problem = pyav_problem(av.__version__)
+    if problem is not None:
+        raise UnavailableError(problem)
     # Its log stays off, as it is: a decoder's thread that logs waits for the interpreter lock, and whoever closes the
     # file holds it while waiting for the thread.
     return av
