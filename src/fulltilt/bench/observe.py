@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from fulltilt.bench.ground import machine_facts
@@ -19,8 +19,8 @@ SHORT_MS = 2.0
 """Steps up to here may cost MOST_MS more, longer ones MOST_SHARE of themselves."""
 MOST_MS = 0.05
 MOST_SHARE = 0.01
-PAIRS = 8
-QUICK_PAIRS = 4
+RUNS = 3
+QUICK_RUNS = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +31,11 @@ class Cost:
     plain_ms: float
     """A step without the hooks: the median over blocks."""
     watched_ms: float
+    """And with them, over a whole run."""
+    first_ms: float
+    """What the first steps of a run cost, all of which are watched."""
     added_ms: float
-    """The median of the differences between neighbouring blocks."""
+    """What a run's steps cost: these, and all others in their measure."""
     noise_ms: float
     """How sure that is: half the middle half of the differences, over the root of their number."""
     blocks: int
@@ -72,7 +75,7 @@ def measure(*, quick: bool, say: Callable[[str], None], device: str | None = Non
     """In a process of its own, since hooks are put into torch."""
     device = device or _device()
     say(f"steps of 1, 10 and 100 ms on {device}, watched in every other block")
-    command = [sys.executable, "-m", "fulltilt.bench.observed", device, str(QUICK_PAIRS if quick else PAIRS)]
+    command = [sys.executable, "-m", "fulltilt.bench.observed", device, str(QUICK_RUNS if quick else RUNS)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
@@ -86,19 +89,35 @@ def measure(*, quick: bool, say: Callable[[str], None], device: str | None = Non
     )
 
 
-def cost(asked_ms: float, *, plain: Sequence[float], watched: Sequence[float]) -> Cost:
-    """From seconds per step of neighbouring blocks."""
-    added = sorted((after - before) * 1e3 for before, after in zip(plain, watched, strict=True))
-    quarter = len(added) // 4
+def cost(
+    asked_ms: float, *, steps: Sequence[int], first: Sequence[bool], plain: Sequence[float], watched: Sequence[float]
+) -> Cost:
+    """From pairs of neighbouring blocks: their steps, whether they are a run's first, seconds of a step in both."""
+    added = [(after - before) * 1e3 for before, after in zip(plain, watched, strict=True)]
+    kinds = {
+        kind: [one for one, its in zip(added, first, strict=True) if its is kind]
+        for kind in (True, False)
+        if kind in first
+    }
+    parts = {kind: sum(count for count, its in zip(steps, first, strict=True) if its is kind) for kind in kinds}
+    whole = sum(middle(kinds[kind]) * parts[kind] for kind in kinds) / sum(parts.values())
+    ordered, quarter = sorted(added), len(added) // 4
     return Cost(
         asked_ms=asked_ms,
         plain_ms=median(plain) * 1e3,
-        watched_ms=median(watched) * 1e3,
-        added_ms=median(added),
-        noise_ms=(added[-1 - quarter] - added[quarter]) / 2 / math.sqrt(len(added)),
+        watched_ms=median(plain) * 1e3 + whole,
+        first_ms=middle(kinds[True]),
+        added_ms=whole,
+        noise_ms=(ordered[-1 - quarter] - ordered[quarter]) / 2 / math.sqrt(len(added)),
         blocks=len(added),
         pairs_ms=tuple((round(one * 1e3, 4), round(two * 1e3, 4)) for one, two in zip(plain, watched, strict=True)),
     )
+
+
+def middle(values: Sequence[float]) -> float:
+    """The mean of their middle half: a machine's moods leave it alone, and it has what comes in every other block."""
+    ordered, quarter = sorted(values), len(values) // 4
+    return fmean(ordered[quarter : len(ordered) - quarter])
 
 
 def show(found: ObserveBench) -> None:

@@ -1,5 +1,5 @@
 """A training loop that is watched in every other block of its steps. Run by `fulltilt bench observe` in a process of
-its own: `python -m fulltilt.bench.observed DEVICE PAIRS`."""
+its own: `python -m fulltilt.bench.observed DEVICE RUNS`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,25 @@ from typing import Any
 from fulltilt.launch import patching
 from fulltilt.launch.inside import Process
 from fulltilt.launch.job import Job
+from fulltilt.measure.bursts import FIRST, one_of
 
 STEPS_MS = (1.0, 10.0, 100.0)
 BATCH = 16
 WIDTH = 64
-BLOCK_SECONDS = 0.5
-"""A block has as many steps as fit, and at least four."""
-SHORT_BLOCK_SECONDS = 1.5
-"""Of short steps: nearly a run by default, from its first steps, all of which are watched, to the 200th of these."""
+RUN_STEPS = 200
+"""That are watched: a run by default, from its first steps, all of which are watched, on."""
+RUN_SECONDS = 2.5
+"""And of long steps as many as fit."""
 SHORT_SECONDS = 3e-3
-WARM_UP_SECONDS = 0.2
-"""Before each block: the interpreter adapts its code to functions that were put in or taken out."""
+"""Steps up to here are watched in twice as many runs: their cost is the smaller part of what they differ by."""
+BLOCK_SECONDS = 0.15
+"""A block lasts at least as long, and at least four steps. A machine's moods last longer, and are in both of a pair."""
+WARM_UP_STEPS = 64
+WARM_UP_SECONDS = 0.1
+"""Before each block, whichever is sooner: the interpreter adapts its code to what was put in or taken out."""
 MOST_STEPS = 2000
+MOST_MORE = 400
+"""Steps until a block's last burst is over: two of the longest ways to the next."""
 SIZINGS = 6
 
 
@@ -84,12 +91,16 @@ class Loop:
         self._criterion = self._torch.nn.CrossEntropyLoss()
         self.run(3)
 
-    def run(self, steps: int) -> float:
+    def run(self, steps: int, over: Callable[[], bool] = lambda: True) -> float:
         """Seconds per step, over whole steps; the loss of each is read, so that nothing hides behind the GPU."""
+        return self.block(steps, over)[1]
+
+    def block(self, steps: int, over: Callable[[], bool]) -> tuple[int, float]:
+        """As many steps, and more until it is `over`: their number, and seconds for each."""
         batches = iter(self._loader)
         next(batches)
-        began = self._clock()
-        for _ in range(steps):
+        done, began = 0, self._clock()
+        while done < steps or not (over() or done >= 2 * steps + MOST_MORE):
             images, labels = next(batches)
             images = images.to(self._device, non_blocking=True)
             labels = labels.to(self._device, non_blocking=True)
@@ -98,27 +109,81 @@ class Loop:
             loss.backward()
             self._optimizer.step()
             loss.item()
-        return (self._clock() - began) / steps
+            done += 1
+        return done, (self._clock() - began) / done
 
 
-def compare(loop: Loop, watching: Callable[[bool], None], pairs: int) -> dict[str, list[float]]:
-    """Seconds per step of blocks without and with watching, each pair in the other order than the one before."""
+class Watching:
+    """The hooks of a process, put in and taken out, as if what is between were not there."""
+
+    def __init__(self, process: Process) -> None:
+        self._watch, self._on = process.watch, False
+
+    def begin(self) -> None:
+        """A run from its first step on."""
+        self.wake()
+        self._watch.records.clear()
+        self._watch.look_at = 0
+        self._watch.dozing.begin_anew()
+
+    def wake(self) -> None:
+        if self._watch.sleeper:
+            self._watch.dozing.wake(self._watch)
+
+    def put(self, wanted: bool, *, idle: int = 0) -> None:
+        """In or out; steps that are passed by don't count while `idle` ones go on."""
+        if wanted and self._watch.sleeper:
+            self._watch.dozing.stay(idle)
+        if wanted != self._on:
+            (patching.put_all_in if wanted else patching.take_all_out)()
+            self._on = wanted
+
+    def rests(self) -> bool:
+        """Between bursts: one that had steps without hooks in it would seem to last for long."""
+        return bool(self._watch.sleeper)
+
+    @property
+    def steps(self) -> int:
+        return self._watch.steps
+
+
+def compare(loop: Loop, watching: Watching, runs: int) -> dict[str, list[Any]]:
+    """Runs by default, cut in blocks with a neighbour each that is not watched, before or after it in turn: of each
+    pair how many steps, the seconds of one, and whether it is a run's first, all of which is watched."""
     step_seconds = loop.run(3)
-    block_seconds = SHORT_BLOCK_SECONDS if step_seconds < SHORT_SECONDS else BLOCK_SECONDS
-    steps = max(4, min(MOST_STEPS - 2, int(block_seconds / step_seconds)))
-    warm_up = max(2, min(MOST_STEPS - 2, int(WARM_UP_SECONDS / step_seconds)))
-    found: dict[str, list[float]] = {"plain": [], "watched": []}
-    for pair in range(pairs):
-        for watched in (bool(pair % 2), not pair % 2):
-            watching(watched)
-            loop.run(warm_up)
-            watching(watched)  # a block begins as a run does
-            found["watched" if watched else "plain"].append(loop.run(steps))
-    watching(False)
+    warm_up = max(2, min(WARM_UP_STEPS, int(WARM_UP_SECONDS / step_seconds)))
+    least = max(4, int(BLOCK_SECONDS / step_seconds))
+    wanted_steps = min(RUN_STEPS, max(4 * least, int(RUN_SECONDS / step_seconds)))
+    dozes = one_of(step_seconds * 1e9) > 1
+    over = watching.rests if dozes else lambda: True
+    found: dict[str, list[Any]] = {"steps": [], "first": [], "plain": [], "watched": []}
+
+    def plain(steps: int) -> float:
+        watching.put(False)
+        loop.run(warm_up)
+        return loop.run(steps)
+
+    for _ in range(2 * runs if step_seconds < SHORT_SECONDS else runs):
+        watching.put(True)
+        loop.run(warm_up)
+        watching.begin()
+        steps, first = FIRST if dozes else least, True
+        while watching.steps < wanted_steps:
+            before = plain(steps) if not first and len(found["steps"]) % 2 else None
+            if not first:
+                watching.put(True, idle=warm_up)
+                loop.run(warm_up)
+            steps, seconds = loop.block(steps if first else least, over)
+            found["steps"].append(steps)
+            found["first"].append(first)
+            found["watched"].append(seconds)
+            found["plain"].append(plain(steps) if before is None else before)
+            first = False
+    watching.put(False)
     return found
 
 
-def main(device: str, pairs: int) -> None:
+def main(device: str, runs: int) -> None:
     import torch
 
     torch.set_num_threads(1)  # other threads come and go with the machine's load; the hooks are in this one
@@ -135,20 +200,8 @@ def main(device: str, pairs: int) -> None:
 
         process.hook(torch, ended=ended)
         patching.take_all_out()
-        on = False
-
-        def watching(wanted: bool) -> None:
-            nonlocal on
-            if watch.sleeper:
-                watch.dozing.wake(watch)
-            watch.records.clear()
-            watch.look_at = 0
-            watch.dozing.begin_anew()
-            if wanted != on:
-                (patching.put_all_in if wanted else patching.take_all_out)()
-                on = wanted
-
-        found = {step_ms: compare(Loop(device, step_ms), watching, pairs) for step_ms in STEPS_MS}
+        watching = Watching(process)
+        found = {step_ms: compare(Loop(device, step_ms), watching, runs) for step_ms in STEPS_MS}
     print(json.dumps({"steps": found}))
 
 

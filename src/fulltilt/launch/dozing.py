@@ -54,6 +54,10 @@ class Dozing:
         """The next steps are watched one after the other again, as at first."""
         self._left = FIRST
 
+    def stay(self, steps: int) -> None:
+        """So many more are passed by."""
+        self._away += steps
+
     def passes_by(self, watch: Watch, optimizer: Any) -> None:
         """A step that nobody watches has ended. Watching goes on at the end of one that counts, if any still does."""
         self.passed_by += optimizer is watch.optimizer
