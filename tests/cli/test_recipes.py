@@ -151,6 +151,7 @@ def test_pictures_and_masks_in_two_folders(here):
     content = yaml.safe_load(Path("config.yaml").read_text())
     assert content["data"]["masks"] == str(Path("../masks").resolve())
     assert read_config(Path("config.yaml"), look_up=True).data.val_share == 0.2
+    assert trained("training.epochs=1", SMALL_UNET).steps == 2, "of four pictures: batch norm needs two at a time"
 
 
 def test_readings_of_ones_own_sensors(here):
@@ -159,8 +160,10 @@ def test_readings_of_ones_own_sensors(here):
             f"2024-01-{1 + h // 24:02} {h % 24:02}:00,{height + np.sin(h / 9)},{h % 7}\n" for h in range(480)
         )
         Path("readings").mkdir(exist_ok=True)
-        Path("readings", f"{name}.csv").write_text(f"time,level,wind\n{hours}")
-    make_project(Path("mine"), recipe_named("forecast"), data=Path("readings"))
+        Path("readings", f"{name}.csv").write_text(f"time,level,wind,sky\n{hours}")
+    project = make_project(Path("mine"), recipe_named("forecast"), data=Path("readings"))
+    assert project.own is not None
+    assert project.own.told == "480 hours of level, wind at 2 sensors; level is forecast; left out: sky"
     os.chdir("mine")
     content = yaml.safe_load(Path("config.yaml").read_text())
     assert content["data"]["args"]["target"] == content["data"]["val_args"]["target"] == "level"

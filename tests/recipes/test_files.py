@@ -62,6 +62,11 @@ def test_masks(tmp_path):
     ("rows", "says"),
     [
         ([["path", "label"], *[[f"{i}.png", 0.5] for i in range(5)]], "labels are numbers like 0.5"),
+        ([["path", "label"], *[[f"{i}.png", float(i % 2)] for i in range(5)]], r"like 0\.0; classes are whole numbers"),
+        (
+            [["path", "label"], *[[f"{i}.png", "NaN" if i == 2 else i % 2] for i in range(5)]],
+            r"1 of 5 labels are missing \(nan\), first that of row 3",
+        ),
         ([["path", "label"], *[[f"{i}.png", i - 1] for i in range(5)]], "a label is -1"),
         ([["path", "label"], *[[f"{i}.png", "a"] for i in range(5)]], "all 5 pictures are of one class, a"),
         ([["path", "label"], *[[f"{i}.png", 100 * i] for i in range(5)]], "5 pictures for classes from 0 to 400"),
@@ -99,8 +104,18 @@ def test_folders_for_training_and_validation(tmp_path):
     assert found.val is not None
     assert (found.train.source.name, found.val.source.name) == ("train", "val")
     picture(tmp_path / "val" / "emu" / "0.jpg")
-    with pytest.raises(InputError, match="classes has no emu; it has cat, dog"):
+    with pytest.raises(InputError, match=r"/val, to validate with: classes has no emu; it has cat, dog"):
         look(tmp_path)
+
+
+def test_a_folder_for_training_alone(tmp_path):
+    """It is what is trained on, not the only class that there is."""
+    for kind in ("cat", "dog"):
+        for i in range(3):
+            picture(tmp_path / "train" / kind / f"{i}.jpg")
+    found = look(tmp_path)
+    assert (found.classes, found.val) == (("cat", "dog"), None)
+    assert found.train.source == (tmp_path / "train").resolve()
 
 
 def test_a_class_called_train_is_a_class(tmp_path):
@@ -136,3 +151,14 @@ def test_a_mask_that_can_not_be_one_is_said(tmp_path):
     picture(wrong)
     with pytest.raises(InputError, match=r"2\.png: a mask of mode RGB: colours are not labels"):
         look(tmp_path / "images", tmp_path / "masks")
+    Image.fromarray(np.full((20, 30), 300, np.uint16)).save(wrong)
+    with pytest.raises(InputError, match=r"2\.png: the mask holds 300; save masks with 8 bits"):
+        look(tmp_path / "images", tmp_path / "masks")
+
+
+def test_masks_that_hold_nothing_are_told_of(tmp_path):
+    for i in range(5):
+        picture(tmp_path / "images" / f"{i}.jpg", mode="L")
+        picture(tmp_path / "masks" / f"{i}.png", mode="L")
+    told = str(look(tmp_path / "images", tmp_path / "masks"))
+    assert told == "5 grey pictures of 20×30 with masks that hold 0 and nothing to search for"

@@ -48,6 +48,9 @@ def test_several_readings_of_an_hour_are_averaged(tmp_path):
         ("time,sensor,x\n2024-01-01,a,high\n", "no column of numbers"),
         ("time,sensor,x\n2024-01-01,a,1\n2024-01-02,b,1\n", "no hour that all 2 sensors cover"),
         ("time,sensor,x\n2024-01-01,a,1\n2024-01-03,a,1\n2024-01-02,b,1\n2024-01-03,b,1\n2024-01-04,b,", None),
+        ("time;sensor;x\n2024-01-01;a;1\n", "found time;sensor;x; the first line names the columns, with commas"),
+        ("time,sensor,x\n2024-01-01,a,1\n2024-01-02,,1\n", r"all\.csv, line 3: an empty sensor"),
+        ("time,x\n2024-01-01,1\n", "the file of a single sensor goes into a folder"),
         ("time,sensor,x\n2024-01-02,a,\n2024-01-01,a,1\n2024-01-02,b,1\n", "a has no x in the hours"),
     ],
 )
@@ -71,6 +74,27 @@ def test_what_is_missing_is_counted_and_said_where_it_is_most(tmp_path, caplog):
     path.write_text("time,sensor,x\n2024-01-01,a,1\n2024-01-02,a,3\n")
     read_readings(path)
     assert "23 of 25 readings are missing" in caplog.text
+
+
+def test_a_word_among_numbers_is_named(tmp_path):
+    """It would take the column away, and another one would be forecast in its place."""
+    path = tmp_path / "all.csv"
+    path.write_text("time,sensor,x,y\n2024-01-01 00:00,a,1,1\n\n2024-01-01 01:00,a,error,2\n2024-01-01 02:00,a,3,3\n")
+    with pytest.raises(InputError, match=r"line 4: x is 'error', which is no number \(1 such cells, 2 numbers\)"):
+        read_readings(path)
+
+
+def test_columns_that_are_left_out_are_named(tmp_path):
+    path = tmp_path / "all.csv"
+    path.write_text("time,sensor,x,wd,silent\n2024-01-01 00:00,a,1,N,\n2024-01-01 01:00,a,2,S,NaN\n")
+    found = read_readings(path)
+    assert (found.quantities, found.left_out) == (("x",), ("wd", "silent"))
+
+
+def test_files_of_a_folder_with_capitals_and_hidden_ones(tmp_path):
+    (tmp_path / "A.CSV").write_text("time,x\n2024-01-01 00:00,1\n")
+    (tmp_path / "._A.csv").write_bytes(b"\x00\xff")
+    assert read_readings(tmp_path).sensors == ("A",)
 
 
 def test_a_table_in_another_encoding_is_refused(tmp_path):

@@ -10,6 +10,7 @@ from statistics import median_high
 from typing import Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fulltilt.decode import Header, decode_mask, probe
 from fulltilt.errors import DecodeError, InputError
@@ -25,6 +26,8 @@ _LEAST_PICTURES: Final = 5
 """Fewer can't be parted into some to train on and some to validate with."""
 _NAMED: Final = 10
 """Classes, or labels of masks, that are named in a line; of more, the first."""
+_LARGEST_LABEL: Final = 255
+"""Masks are fed as bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +52,20 @@ class Found:
     def __str__(self) -> str:
         kind = f"{'grey' if self.channels == 1 else 'colour'} pictures of {self.height}×{self.width}"
         if self.classes is None:
-            several = len(set(self.labels) - {0}) > 1
-            numbers = ", ".join(map(str, self.labels[:_NAMED])) + (", …" if len(self.labels) > _NAMED else "")
-            what = "with masks" + (f" that hold {numbers}, of which all but 0 are taken as one" if several else "")
+            what = f"with masks{self._held()}"
         else:
             more = ", …" if len(self.classes) > _NAMED else ""
             what = f"in {len(self.classes)} classes ({', '.join(self.classes[:_NAMED])}{more})"
         other = f"; {self.val_count:,} in {self.val.source} to validate with" if self.val is not None else ""
         return f"{self.count:,} {kind} {what}{other}"
+
+    def _held(self) -> str:
+        """What masks hold, where it is not the usual: ground and one thing."""
+        searched = set(self.labels) - {0}
+        if not searched:
+            return " that hold 0 and nothing to search for"
+        numbers = ", ".join(map(str, self.labels[:_NAMED])) + (", …" if len(self.labels) > _NAMED else "")
+        return f" that hold {numbers}, of which all but 0 are taken as one" if len(searched) > 1 else ""
 
 
 def look(source: Path, masks: Path | None = None) -> Found:
@@ -78,7 +87,7 @@ def look(source: Path, masks: Path | None = None) -> Found:
     if len(files) < _LEAST_PICTURES:
         raise InputError(f"{source}: {len(files)} pictures are too few; there must be {_LEAST_PICTURES} at least")
     _check_there(files)
-    others = None if val is None else ImageFiles(str(val.source), masks=val.masks, classes=files.classes)
+    others = None if val is None else _others(val, files)
     seen = _looked_at(files)
     grey = all(header.mode in ("1", "L", "LA", "I;16") for header in seen)
     return Found(
@@ -94,10 +103,20 @@ def look(source: Path, masks: Path | None = None) -> Found:
     )
 
 
+def _others(val: Part, files: ImageFiles) -> ImageFiles:
+    """Those to validate with, of the classes that there are to train on."""
+    try:
+        return ImageFiles(str(val.source), masks=val.masks, classes=files.classes)
+    except InputError as error:
+        raise InputError(f"{val.source}, to validate with: {error}") from error
+
+
 def _classes(files: ImageFiles, source: Path) -> tuple[str, ...]:
     assert files.labels is not None
     if files.labels.dtype.kind == "f":
-        raise InputError(f"{source}: labels are numbers like {files.labels[0]:g}, not classes; this needs classes")
+        raise InputError(
+            f"{source}: {_no_class(files.labels.astype(np.float32))}; classes are whole numbers (0, 1, …) or names"
+        )
     counted = Counter(files.labels.tolist())
     if min(counted) < 0:
         raise InputError(f"{source}: a label is {min(counted)}; classes are numbered from 0 on")
@@ -111,6 +130,15 @@ def _classes(files: ImageFiles, source: Path) -> tuple[str, ...]:
             f"{source}: {len(files)} pictures for classes from 0 to {max(counted)}: are labels numbered from 0 on?"
         )
     return tuple(names)
+
+
+def _no_class(labels: NDArray[np.float32]) -> str:
+    """Which label makes these numbers no classes: a missing one, which a table may write as nan, or a fraction."""
+    missing = np.flatnonzero(np.isnan(labels))
+    if missing.size:
+        return f"{missing.size} of {labels.size} labels are missing (nan), first that of row {missing[0] + 1}"
+    fractions = labels[labels != np.round(labels)]
+    return f"labels are numbers like {float(fractions[0] if fractions.size else labels[0])}"
 
 
 def _check_there(files: ImageFiles) -> None:
@@ -146,6 +174,8 @@ def _labels(files: ImageFiles, pictures: Sequence[Header]) -> tuple[int, ...]:
         if mask.shape != (picture.height, picture.width):
             sizes = f"{mask.shape[0]}×{mask.shape[1]}, its picture {picture.height}×{picture.width}"
             raise InputError(f"{path}: the mask is {sizes}; they must be of one size")
+        if mask.max() > _LARGEST_LABEL:
+            raise InputError(f"{path}: the mask holds {mask.max()}; save masks with 8 bits, as 0 to {_LARGEST_LABEL}")
         held.update(np.unique(mask).tolist())
     return tuple(sorted(held))
 

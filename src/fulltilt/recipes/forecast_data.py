@@ -38,6 +38,8 @@ class Readings:
     """In the order in which they stand: neighbours side by side."""
     drawn_share: float = 0.0
     """Of the values, those that were missing and drawn between their neighbours."""
+    left_out: tuple[str, ...] = ()
+    """Columns of what was read that are no quantity of all sensors: words, or nothing at all."""
 
     def __post_init__(self) -> None:
         expected = (len(self.quantities), len(self.sensors))

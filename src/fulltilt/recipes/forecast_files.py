@@ -3,8 +3,9 @@
     readings/north.csv     time,pm25,wind              readings.csv     time,sensor,pm25,wind
                            2024-01-01 00:00,35,1.2                      2024-01-01 00:00,north,35,1.2
 
-Times are ISO dates, or columns year, month, day, hour. Every column of numbers but those is a quantity. An hour that is
-missing, or a reading that is (empty, NA, nan, inf), is drawn straight between the readings around it.
+Times are ISO dates, or columns year, month, day, hour. Every column of numbers but those is a quantity; one of words
+(a wind's name) is left out. An hour that is missing, or a reading that is (empty, NA, nan, inf), is drawn straight
+between the readings around it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import csv
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -38,25 +40,26 @@ Row = tuple[int, dict[str, float]]
 """The hour, counted from 1970, and what was read."""
 
 
+@dataclass(slots=True)
+class _Column:
+    """What the cells of a column are."""
+
+    numbers: int = 0
+    words: int = 0
+    first_word: str = ""
+    """Where it is, and what."""
+
+
+Columns = dict[str, _Column]
+
+
 def read_readings(path: Path) -> Readings:
     """All sensors of a folder or CSV over the hours that every one of them covers."""
-    by_sensor: dict[str, list[Row]] = {}
-    if path.is_dir():
-        files = sorted(path.glob("*.csv"))
-        if not files:
-            raise InputError(f"{path} holds no .csv file; expected one for each sensor")
-        for file in files:
-            for _, row in _rows(file):
-                by_sensor.setdefault(file.stem, []).append(row)
-    elif path.is_file():
-        for name, row in _rows(path):
-            if name is None:
-                raise InputError(f"{path} has no column {' or '.join(_SENSORS)} that says which sensor a row is of")
-            by_sensor.setdefault(name, []).append(row)
-    else:
-        raise InputError(f"{path} does not exist; expected a folder of .csv files, or one")
+    columns: Columns = {}
+    by_sensor = _by_sensor(path, columns)
     if not by_sensor:
         raise InputError(f"{path} holds no readings: there are no rows below its header")
+    _refuse_stray_words(columns)
     quantities = _common(path, by_sensor)
     first = max(min(hour for hour, _ in rows) for rows in by_sensor.values())
     last = min(max(hour for hour, _ in rows) for rows in by_sensor.values())
@@ -69,37 +72,82 @@ def read_readings(path: Path) -> Readings:
         log.log(level, "%s: %d of %d readings are missing and drawn between their neighbours", path, missing, total)
     filled = np.stack([_filled(grid) for grid in grids], axis=-1)
     return Readings(
-        values=filled.astype(np.float32), quantities=quantities, sensors=tuple(by_sensor), drawn_share=missing / total
+        values=filled.astype(np.float32),
+        quantities=quantities,
+        sensors=tuple(by_sensor),
+        drawn_share=missing / total,
+        left_out=tuple(name for name in columns if name not in quantities),
     )
 
 
-def _rows(file: Path) -> Iterable[tuple[str | None, Row]]:
+def _by_sensor(path: Path, columns: Columns) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    if path.is_dir():
+        files = [file for file in sorted(path.iterdir()) if file.suffix.lower() == ".csv" and file.name[0] != "."]
+        if not files:
+            raise InputError(f"{path} holds no .csv file; expected one for each sensor")
+        for file in files:
+            for _, row in _rows(file, columns):
+                found.setdefault(file.stem, []).append(row)
+    elif path.is_file():
+        for name, row in _rows(path, columns):
+            if name is None:
+                raise InputError(
+                    f"{path} has no column {' or '.join(_SENSORS)} that says which sensor a row is of; "
+                    "the file of a single sensor goes into a folder, which is given in its place"
+                )
+            found.setdefault(name, []).append(row)
+    else:
+        raise InputError(f"{path} does not exist; expected a folder of .csv files, or one")
+    return found
+
+
+def _rows(file: Path, columns: Columns) -> Iterable[tuple[str | None, Row]]:
     """Sensor, where there is a column for it, and row."""
     try:
-        yield from _parsed(file)
+        yield from _parsed(file, columns)
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{file} can't be read as a table ({error}); save it as a .csv in UTF-8") from error
 
 
-def _parsed(file: Path) -> Iterator[tuple[str | None, Row]]:
+def _parsed(file: Path, seen: Columns) -> Iterator[tuple[str | None, Row]]:
     with file.open(newline="", encoding="utf-8-sig") as opened:
         reader = csv.DictReader(opened)
         columns = {name.strip().lower(): name for name in reader.fieldnames or ()}
         if columns and not any(name in columns for name in _TIMES) and not all(part in columns for part in _PARTS):
+            only = "; the first line names the columns, with commas between them" if len(columns) == 1 else ""
             raise InputError(
-                f"{file} has no column {', '.join(_TIMES)}, nor {', '.join(_PARTS)}; found {', '.join(columns)}"
+                f"{file} has no column {', '.join(_TIMES)}, nor {', '.join(_PARTS)}; found {', '.join(columns)}{only}"
             )
         sensor = next((columns[name] for name in _SENSORS if name in columns), None)
         taken = {*_TIMES, *_PARTS, *_SENSORS, *_COUNTERS}
         quantities = {low.replace(".", ""): name for low, name in columns.items() if low not in taken}
-        for number, line in enumerate(reader, start=2):
-            hour = _hour(file, number, line, columns)
-            read = {low: _number(line[name]) for low, name in quantities.items()}
-            yield None if sensor is None else line[sensor], (hour, {k: v for k, v in read.items() if v is not None})
+        counts = {low: seen.setdefault(low, _Column()) for low in quantities}
+        for line in reader:
+            where = f"{file}, line {reader.line_num}"
+            if sensor is not None and not (line[sensor] or "").strip():
+                raise InputError(f"{where}: an empty {sensor}; each row names its sensor")
+            read: dict[str, float] = {}
+            for low, name in quantities.items():
+                value = _number(line[name])
+                if value is None:
+                    counts[low].words += 1
+                    counts[low].first_word = counts[low].first_word or f"{where}: {name} is {line[name]!r}"
+                else:
+                    counts[low].numbers += not math.isnan(value)
+                    read[low] = value
+            yield None if sensor is None else line[sensor].strip(), (_hour(where, line, columns), read)
 
 
-def _hour(file: Path, number: int, line: Mapping[str, str], columns: Mapping[str, str]) -> int:
-    where = f"{file}, line {number}"
+def _refuse_stray_words(columns: Columns) -> None:
+    """A word or two among numbers would leave the column out of what is learnt, be it the one to forecast."""
+    for column in columns.values():
+        if 0 < column.words <= column.numbers:
+            others = f" ({column.words} such cells, {column.numbers} numbers)"
+            raise InputError(f"{column.first_word}, which is no number{others}; leave a cell empty where none was read")
+
+
+def _hour(where: str, line: Mapping[str, str], columns: Mapping[str, str]) -> int:
     name = next((columns[name] for name in _TIMES if name in columns), None)
     try:
         if name is not None:

@@ -1,7 +1,7 @@
 """How a user's folder is laid out: one that is parted into train/ and val/, or one that holds images/ and masks/.
 
 photos/cat/…             classes
-photos/train/cat/…       parts, with classes in each; test/ is left alone
+photos/train/cat/…       parts, with classes in each; test/ is left alone, and train/ may be the only one
       /val/cat/…
 scans/images/…           pictures and masks, which are two folders
      /masks/…
@@ -19,7 +19,7 @@ _TRAIN: Final = ("train", "training")
 _VAL: Final = ("val", "valid", "validation")
 _TEST: Final = ("test", "testing")
 _IMAGES: Final = ("images", "image", "imgs", "img")
-_MASKS: Final = ("masks", "mask", "annotations", "labels")
+_MASKS: Final = ("masks", "mask", "msk", "annotations", "labels")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ def parts(source: Path, masks: Path | None) -> tuple[Part, Part | None]:
     train = _one_of(_TRAIN, inside)
     val = _one_of(_VAL, inside)
     test = _one_of(_TEST, inside)
-    if train is None or (val is None and test is None):
+    if train is None or (val is None and test is None and len(inside) > 1):  # among others it is a class
         return whole, None
     if masks is None:
         return Part(source=source / train, masks=None), None if val is None else Part(source=source / val, masks=None)

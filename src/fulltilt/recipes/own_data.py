@@ -25,6 +25,8 @@ _MANY: Final = 100
 """Of fewer pictures a larger share is needed to see anything by."""
 _STEPS: Final = 10
 """To an epoch, at least."""
+_LEAST_BATCH: Final = 2
+"""Batch norm can't train on a single sample."""
 _LARGEST_FOUND: Final = 512
 """By `batch_size: auto`."""
 _EVERY: Final = 5
@@ -91,7 +93,7 @@ def _use_pictures(content: dict[str, Any], data: Path, masks: Path | None) -> Fo
         "source": str(found.train.source),
         "val_share": 0.1 if found.count >= _MANY else 0.2,
         "channels": found.channels,
-        "batch_size": min(content["data"]["batch_size"], max(1, found.count // _STEPS)),
+        "batch_size": min(content["data"]["batch_size"], max(_LEAST_BATCH, found.count // _STEPS)),
     }
     if found.val is not None:
         del content["data"]["val_share"]
@@ -114,15 +116,20 @@ def _use_readings(content: dict[str, Any], data: Path) -> OwnData:
             args["window"] = window
     windows = round(len(readings.values) * (1 - _VAL_HOURS)) - window - _HORIZON + 1
     if windows < _STEPS * _LARGEST_FOUND:  # the size that is fastest would leave an epoch with a step or two
-        content["data"]["batch_size"] = max(1, windows // _STEPS)
+        content["data"]["batch_size"] = max(_LEAST_BATCH, windows // _STEPS)
     sizes = {"sensors": len(readings.sensors), "quantities": len(readings.quantities)}
     content["model"]["args"] |= sizes
     told = (
-        f"{len(readings.values):,} hours of {', '.join(readings.quantities)} at {len(readings.sensors)} sensors; "
+        f"{len(readings.values):,} hours of {', '.join(readings.quantities)} at {_sensors(len(readings.sensors))}; "
         f"{target} is forecast"
-        + (f"; {100 * readings.drawn_share:.2g} % were missing and are drawn" if readings.drawn_share else "")
+        + (f"; {100 * readings.drawn_share:.3g} % were missing and are drawn" if readings.drawn_share else "")
+        + (f"; left out: {', '.join(readings.left_out)}" if readings.left_out else "")
     )
     return OwnData(told=told, outputs=readings.sensors)
+
+
+def _sensors(count: int) -> str:
+    return "1 sensor" if count == 1 else f"{count} sensors"
 
 
 def _window(data: Path, hours: int) -> int:
