@@ -99,7 +99,28 @@ def kernels() -> Iterator[Path]:
             if not triton.knobs.runtime.interpret:
                 pytest.fail("no GPU, and Triton was imported without TRITON_INTERPRET=1: kernels can't be tested")
             stack.enter_context(mock.patch.object(engine, "on_cpu", engine.on_gpu))
+            stack.enter_context(_adapted_once())
         yield found
+
+
+@contextmanager
+def _adapted_once() -> Iterator[None]:
+    """Triton's interpreter adapts its language at every call of one kernel's function by another, although it is
+    adapted from the launch to its end. That is a third of all its time; here it is done where it is not done yet.
+    """
+    from triton import language
+    from triton.runtime import interpreter
+
+    adapt = interpreter._patch_lang
+
+    def once(function: Any) -> Any:
+        languages = [one for one in function.__globals__.values() if one is language or one is language.core]
+        if any(language.core.is_builtin(one.load) for one in languages):
+            return adapt(function)
+        return interpreter._LangPatchScope()  # nothing to put back
+
+    with mock.patch.object(interpreter, "_patch_lang", once):
+        yield
 
 
 POISON = 0xFF
