@@ -7,6 +7,7 @@ import json
 import pytest
 
 from fulltilt.bench.ground import joined, with_parts
+from fulltilt.cli.bench_outputs import Outputs
 
 OLD = {"machine": {"gpu": "a"}, "date": "monday", "cases": [{"part": "x", "n": 1}, {"part": "z", "n": 1}]}
 NEW = {"machine": {"gpu": "a"}, "date": "friday", "cases": [{"part": "y", "n": 2}, {"part": "x", "n": 2}]}
@@ -35,8 +36,25 @@ def test_another_machines_figures_are_not_kept(file):
 
 def test_a_first_run_and_a_damaged_file(tmp_path, file):
     file.write_text("{")
-    for path in (None, tmp_path / "none.json", file):
+    listed = tmp_path / "list.json"
+    listed.write_text("[]")
+    for path in (None, tmp_path / "none.json", file, listed):
         assert joined(path, NEW, by="part", order=("x", "y", "z"))["cases"] == NEW["cases"]
+
+
+def test_what_can_not_be_joined_is_kept_under_another_name(file, capsys):
+    """A machine is lent for minutes: what was measured on another one can't be had again."""
+    outputs = Outputs(file)
+    outputs.write(OLD)
+    assert [path.name for path in file.parent.iterdir()] == ["found.json"], "the same machine's is replaced"
+    other = {**NEW, "machine": {"gpu": "b"}}
+    outputs.write(other)
+    aside = file.with_name("found-earlier.json")
+    assert (json.loads(file.read_text()), json.loads(aside.read_text())) == (other, OLD)
+    assert f"was not of this machine and size; it is kept as {aside}" in capsys.readouterr().err
+    outputs.write({**other, "small": True})
+    assert json.loads(file.with_name("found-earlier1.json").read_text()) == other
+    assert json.loads(aside.read_text()) == OLD
 
 
 PARTS = {"one": ("a", "b"), "two": ("c",)}

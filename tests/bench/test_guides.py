@@ -376,14 +376,18 @@ def test_without_time_a_contestant_is_not_begun(contended, tmp_path, monkeypatch
     assert contended == [] or all(one[1] == "before" for one in contended)
 
 
-def test_a_recipe_that_cannot_begin_is_a_line(monkeypatch, contended):
+@pytest.mark.parametrize("error", [InputError("PyAV is missing"), RuntimeError("PyAV is missing")])
+def test_a_recipe_that_cannot_begin_is_a_line_and_the_next_goes_on(monkeypatch, contended, error):
     def fail(name, small):
-        raise InputError("PyAV is missing")
+        if name == "video":
+            raise error
 
     monkeypatch.setattr(run, "make_data", fail)
-    found = run.measure(only=("video",), small=True, scale=run.FEW, say=lambda _: None, has_gpu=False)
-    assert [one.problem for one in found.cases] == ["InputError: PyAV is missing"]
-    assert contended == []
+    found = run.measure(only=("video", "forecast"), small=True, scale=run.FEW, say=lambda _: None, has_gpu=False)
+    assert [one.problem for one in found.cases if one.workload == "video"] == [
+        f"{type(error).__name__}: PyAV is missing"
+    ]
+    assert {one[0] for one in contended} == {"forecast"}
 
 
 def test_small_and_full_figures_never_stand_in_one_file(tmp_path):
@@ -394,6 +398,8 @@ def test_small_and_full_figures_never_stand_in_one_file(tmp_path):
     assert run.joinable(file, small=False) is None
     file.write_text("{}")
     assert run.joinable(file, small=False) == file
+    file.write_text("[]")
+    assert run.joinable(file, small=False) is None
     file.write_text("half a fi")
     assert run.joinable(file, small=False) is None
 

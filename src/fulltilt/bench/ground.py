@@ -80,10 +80,10 @@ def _earlier(file: Path | None, found: dict[str, Any]) -> dict[str, Any] | None:
     if file is None or not file.exists():
         return None
     try:
-        old: dict[str, Any] = json.loads(file.read_text())
+        old = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
         return None
-    return old if old.get("machine") == found["machine"] else None
+    return old if isinstance(old, dict) and old.get("machine") == found["machine"] else None
 
 
 @contextmanager

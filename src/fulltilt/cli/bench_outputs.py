@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,26 @@ class Outputs:
         from fulltilt.machine.files import write_whole
 
         if self.json_file is not None:
+            _spare(self.json_file, result)
             write_whole(self.json_file, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
         if self.chart_file is not None and (drawn := chart(result)) is not None:
             write_whole(self.chart_file, drawn)
+
+
+def _spare(file: Path, result: dict[str, Any]) -> None:
+    """Figures of another machine or size can't stand beside these, and can't be had again: they get another name."""
+    if not file.is_file():
+        return
+    try:
+        earlier = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        earlier = None
+    same = isinstance(earlier, dict) and all(earlier.get(key) == result.get(key) for key in ("machine", "small"))
+    if not same:
+        names = (file.with_name(f"{file.stem}-earlier{number or ''}{file.suffix}") for number in count())
+        aside = next(name for name in names if not name.exists())
+        file.rename(aside)
+        say(f"{file} was not of this machine and size; it is kept as {aside}")
 
 
 def say(text: str) -> None:

@@ -20,7 +20,6 @@ from fulltilt.bench.guides.figures import Case, GuidesBench, about, compared
 from fulltilt.bench.guides.order import AFTER, BEFORE, CONTESTANTS, Answer, Contestant, Order
 from fulltilt.bench.guides.watch import Watch
 from fulltilt.bench.results import chosen
-from fulltilt.errors import FulltiltError
 from fulltilt.recipes.generated import ROOT
 
 Say = Callable[[str], None]
@@ -116,7 +115,7 @@ def _workload(
         told[name] = about(recipe.title, recipe.metric, CLAIMS.get(name))
         say(f"{name}: data")
         make_data(name, small=small)
-    except (FulltiltError, OSError, ImportError) as error:
+    except Exception as error:  # whatever it is: minutes of the others are worth more than its traceback
         yield Case(workload=name, key=name, title="all of it", answer=Answer(), problem=said(error))
         return
     until = time.monotonic() + scale.workload_seconds
@@ -207,7 +206,7 @@ def joinable(file: Path | None, *, small: bool) -> Path | None:
         earlier = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
         return None
-    return file if bool(earlier.get("small")) == small else None
+    return file if isinstance(earlier, dict) and bool(earlier.get("small")) == small else None
 
 
 def _without(case: Case, problem: str) -> Case:
