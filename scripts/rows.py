@@ -218,7 +218,7 @@ def scripts_rows(result: dict[str, Any]) -> list[Row]:
     return [
         (
             one["script"], rate(one, "before"), rate(one, "after"), rate(one, "limit"),
-            f"{one['after'] / one['before']:.2f}×", f"≥ {one['target']:g}×",
+            f"{one['after'] / one['before']:.2f}×", f"≥ {one['target']:g}×", one.get("remaining") or "",
         )
         for one in result["scripts"]
     ]  # fmt: skip

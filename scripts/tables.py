@@ -119,7 +119,7 @@ SECTIONS = (
         title="Ordinary scripts under `fulltilt run`",
         result="h200/scripts.json",
         command="fulltilt bench scripts",
-        columns=("", "before", "after", "limit", "faster", "wanted"),
+        columns=("", "before", "after", "limit", "faster", "wanted", "what is left"),
         rows=rows.scripts_rows,
     ),
     Section(

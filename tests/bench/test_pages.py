@@ -114,7 +114,7 @@ def test_the_other_results_as_rows(tables):
         ("clips", "90 clips/s", "3.40×", "≥ 3×"),
     ]
     scripts = {"scripts": [{"script": "a", "before": 100.0, "after": 250.0, "limit": None, "target": 2.0}]}
-    assert tables.rows.scripts_rows(scripts) == [("a", "100/s", "250/s", "", "2.50×", "≥ 2×")]
+    assert tables.rows.scripts_rows(scripts) == [("a", "100/s", "250/s", "", "2.50×", "≥ 2×", "")]
     beside = {"title": "beside", "samples_per_second": 99.0, "share": 0.99, "at_least": 0.98}
     assist = {
         "workload": "U-Net", "cases": [beside],

@@ -99,6 +99,13 @@ def test_where_each_step_counts_all_are_watched(tmp_path: Path, job: dict[str, A
     assert all(Loop(tmp_path, **job).run(500, step_ms=0.2))
 
 
+def test_a_script_that_only_runs_pays_for_bursts_alone(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, full=True, lets_go=True)
+    loop.watch.group = None  # nobody asks whether it is to stop
+    watched = loop.run(3000, step_ms=1)
+    assert 2 * FIRST < sum(watched) < 3000 / 5
+
+
 def test_ranks_that_stop_together_watch_all_steps(loop: Loop) -> None:
     loop.watch.group = (0, 2)
     assert all(loop.run(500, step_ms=0.2))

@@ -47,6 +47,8 @@ class ScriptFigures:
     tuning_seconds: float
     verdict: str = ""
     trials: list[dict[str, Any]] = field(default_factory=list)
+    remaining: str | None = None
+    """What keeps it below the limit, where it is."""
     losses: dict[str, Any] | None = None
     """Of the first steps, before and after, with the band, as they were judged last."""
 
@@ -119,6 +121,7 @@ def _one(
         tuning_seconds=round(seconds, 1),
         verdict=told["diagnosis"]["verdict"],
         trials=told["trials"],
+        remaining=None if told["after"] is None else told["after"]["remaining"],
         losses=told["losses"],
     )
 

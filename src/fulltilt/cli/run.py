@@ -76,16 +76,17 @@ def run(
         raise typer.Exit(_INTERRUPTED) from None
     if dry_run:
         _show_plan(plan, tuned)
-        _write(plan, tuned, None, html=html, as_json=as_json)
+        _write(plan, tuned, None, None, html=html, as_json=as_json)
         return
     from fulltilt.launch.run import execute
 
     status, seen = execute(command, {} if plan is None else plan.settings)
+    left = _remaining(plan, seen)
     try:
-        _write(plan, tuned, seen, html=html, as_json=as_json)
+        _write(plan, tuned, seen, left, html=html, as_json=as_json)
     except FulltiltError as error:  # the exit status is the script's
         _say(str(error))
-    _summarise(plan, seen)
+    _summarise(plan, seen, left)
     raise typer.Exit(status)
 
 
@@ -184,8 +185,18 @@ def _show_plan(plan: Plan | None, tuned: Tuned | None) -> None:
     print("\n".join(["The same by hand:", *lines]) if lines else "Nothing to change: the script is best left as it is.")
 
 
-def _summarise(plan: Plan | None, seen: Observation | None) -> None:
-    """Before, after, limit, in one line on stderr; nothing where nothing was measured."""
+def _remaining(plan: Plan | None, seen: Observation | None) -> str | None:
+    """What keeps the script with its plan below its limit, in the run that has just ended."""
+    from fulltilt.diagnose.remaining import remaining
+    from fulltilt.machine.cores import read_cores
+
+    if plan is None or not plan.settings or seen is None:
+        return None
+    return remaining(seen, plan.limit, cores=read_cores().usable)
+
+
+def _summarise(plan: Plan | None, seen: Observation | None, left: str | None) -> None:
+    """Before, after, limit, in one line on stderr, and what is left; nothing where nothing was measured."""
     from fulltilt.launch.candidates import describe
     from fulltilt.launch.rate import rate_of
     from fulltilt.launch.tune import amount
@@ -202,10 +213,18 @@ def _summarise(plan: Plan | None, seen: Observation | None) -> None:
         return
     times = f"{after / plan.before:.2g}×" if after / plan.before < 10 else f"{after / plan.before:.0f}×"
     _say(f"before {amount(plan.before)} samples/s, after {amount(after)} ({times}){limit}: {describe(plan.settings)}")
+    if left is not None:
+        _say(left)
 
 
 def _write(
-    plan: Plan | None, tuned: Tuned | None, seen: Observation | None, *, html: Path | None, as_json: Path | None
+    plan: Plan | None,
+    tuned: Tuned | None,
+    seen: Observation | None,
+    left: str | None,
+    *,
+    html: Path | None,
+    as_json: Path | None,
 ) -> None:
     from dataclasses import asdict, replace
 
@@ -215,9 +234,8 @@ def _write(
     after = None if tuned is None else tuned.after
     if after is not None and seen is not None:
         rate = rate_of(seen)
-        after = replace(
-            after, observation=seen, samples_per_second=after.samples_per_second if rate is None else rate.value
-        )
+        reached = after.samples_per_second if rate is None else rate.value
+        after = replace(after, observation=seen, samples_per_second=reached, remaining=left)
     if as_json is not None:
         import json
 

@@ -101,6 +101,8 @@ class Outcome:
     """The step's limit with the plan, where it was measured again."""
     verified: str = ""
     """One sentence about the losses before and after."""
+    remaining: str | None = None
+    """What keeps it below that limit; None where it is near."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ class Thresholds:
     # What is worth a word.
     no_headroom: float = 0.05
     """Below it there is nothing to win by feeding better: two runs of one script differ by as much."""
+    near_limit: float = 0.9
+    """Share of the limit from which nothing has to be said about the rest."""
     least_gain: float = 0.03
     """A fix that is foretold to give less is not named."""
     least_steps: int = 3

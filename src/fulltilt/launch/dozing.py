@@ -27,14 +27,14 @@ class Dozing:
         self._was_inside = False
 
     def step_ended(self, watch: Watch) -> None:
-        """Of a watched step. No burst ends where each step counts: in runs that are compared, watched in full, replayed
-        or counted, or that stop together with other ranks."""
+        """Of a watched step. No burst ends where each step counts: in runs that are compared, watched in full because
+        somebody wants to see them, replayed or counted, or that stop together with other ranks."""
         self._left -= 1
         job = watch.job
-        if self._left > 0 or job.full or job.tie_draws or job.mode != "as is":
+        if self._left > 0 or (job.full and not job.lets_go) or job.tie_draws or job.mode != "as is":
             return
         self._left = BURST
-        if watch.group != (0, 1) or not watch.hooked or watch.closed is not None or len(watch.records) < BURST:
+        if watch.place != (0, 1) or not watch.hooked or watch.closed is not None or len(watch.records) < BURST:
             return
         # Functions, which were traced outside of all modules: `inside` is guarded.
         if not watch.compiled and compiles():

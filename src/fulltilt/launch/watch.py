@@ -285,6 +285,13 @@ class Watch:
             self.gpu.step_ended(record)
 
     @property
+    def place(self) -> tuple[int, int]:
+        """Rank and world; asked for at the end of a step."""
+        if self.group is None:
+            self.group = rank_and_world()
+        return self.group
+
+    @property
     def buffered(self) -> int:
         """Batches that workers may have had ready before the first step: how fast those were had says little."""
         seen = next((one for one in self.loaders if one.role == "train"), None)
@@ -303,9 +310,7 @@ class Watch:
         self.look_at = steps + 1
         if self.stop_at is None:
             why = self._why(steps)
-            if self.group is None:
-                self.group = rank_and_world()
-            rank, world = self.group
+            rank, world = self.place
             if world == 1:
                 return why
             self._agree(why, steps, rank)

@@ -124,7 +124,9 @@ def _rates_card(diagnosis: Diagnosis, figures: Figures, after: Outcome | None) -
         tag("p", bound(diagnosis.verdict.removeprefix(f"{word}. ")), class_="why"),
         class_="verdict",
     )
-    return card(heading, tag("div", *rows, class_="rates"), label="How fast")
+    left = None if after is None or after.remaining is None else f"With the plan it is {after.remaining}."
+    note = tag("p", bound(left), class_="note") if left is not None else None
+    return card(heading, tag("div", *rows, class_="rates"), note, label="How fast")
 
 
 def _time_card(figures: Figures, after: Outcome | None) -> Markup:

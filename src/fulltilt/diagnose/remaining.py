@@ -1,0 +1,51 @@
+"""What keeps a script below its step's limit once all that pays has been done for it. Pure."""
+
+from __future__ import annotations
+
+from fulltilt.measure.observation import Observation
+
+from . import words
+from .figures import Figures
+from .finding import Limits
+from .thresholds import LIMITS
+
+_NAMED_STAGES = 2
+
+
+def remaining(seen: Observation, limit: float | None, *, cores: int) -> str | None:
+    """One sentence; None at the limit, or where it is not known.
+
+    Compared is with the step whose batches lie on the device already: what that leaves out is waiting for batches, the
+    starts of epochs and copies. Whatever is slower beyond these is slowed down by the loader's work beside it.
+    """
+    figures = Figures(observation=seen, limits=Limits(step=limit, loader=None))
+    at_limit = figures.limit
+    if at_limit is None or figures.steps < LIMITS.least_steps or at_limit >= LIMITS.near_limit * figures.fed_step:
+        return None
+    parts = {
+        _batches(figures, cores): figures.wait,
+        "epochs that start": figures.cost("epoch start"),
+        "copies to the device": figures.phases.get("copy", 0.0),
+    }
+    parts[_beside(figures, cores)] = figures.fed_step - at_limit - sum(parts.values())
+    cause, seconds = max(parts.items(), key=lambda part: part[1])
+    reached = words.percent(at_limit / figures.fed_step)
+    return f"at {reached} of the limit; most of the rest, {words.percent(seconds / figures.fed_step)}, is {cause}"
+
+
+def _batches(figures: Figures, cores: int) -> str:
+    loader = figures.train_loader
+    if loader is None or not loader.num_workers:
+        return "batches that are made between the steps"
+    workers = "1 worker" if loader.num_workers == 1 else f"{loader.num_workers} workers"
+    most = ", ".join(f"{stage.name} {words.percent(share)}" for stage, share in figures.ranked_stages()[:_NAMED_STAGES])
+    where = f"{workers} on {cores} cores" if cores > 1 else f"{workers} on 1 core"
+    return f"waiting for batches: {where} make no more{f' ({most} of their work)' if most else ''}"
+
+
+def _beside(figures: Figures, cores: int) -> str:
+    loader = figures.train_loader
+    workers = 0 if loader is None else loader.num_workers
+    if workers + 1 >= cores:
+        return f"a step slowed down by {workers} workers beside it on {cores} cores"
+    return "a step slowed down by the work of feeding it"
