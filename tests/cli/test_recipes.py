@@ -187,12 +187,23 @@ def test_segments_of_ones_own_videos(here):
     assert [len(part) for part in videos] == [5, 1]
     assert not videos[0] & videos[1]
     rows = list(csv.reader((here / folder / SEGMENTS).read_text().splitlines()))
-    for bad, says in (([rows[1][0], "left", 2, 1], "from 2 s to 1 s"), (["none.mp4", "left", 0, 1], "as a video")):
+    assert "*id" not in Path("config.yaml").read_text(), "names are written out, not referred to"
+    for bad, says in (
+        ([rows[1][0], "left", 2, 1], "from 2 s to 1 s"),
+        (
+            [rows[1][0], "left", 50, 60],
+            r"begins at 50 s, and the video is over after \S+ s; start and end are in seconds",
+        ),
+        (["none.mp4", "left", 0, 1], "as a video"),
+    ):
         (here / folder / "none.mp4").write_text("text")
         with (here / folder / "bad.csv").open("w", newline="") as file:
             csv.writer(file).writerows([rows[0], bad, *rows[1:]])
         with pytest.raises(InputError, match=says):
             make_project(here / "other", recipe_named("video"), data=here / folder / "bad.csv")
+    (here / folder / "idle.csv").write_text("\n".join(["path,label,start,end", *(f"{row[0]},,," for row in rows[1:])]))
+    with pytest.raises(InputError, match="there is no segment in it"):
+        make_project(here / "other", recipe_named("video"), data=here / folder / "idle.csv")
     smaller = [f"data.{key}.{size}" for key in ("args", "val_args") for size in ("length=32", "size=32", "clips=1")]
     model = [f"model.args.{part}" for part in ("widths=[8, 8]", "blocks=1", "hidden=8", "reduction=2")]
     history = trained("training.max_steps=2", "data.batch_size=2", "data.val_batch_size=1", *smaller, *model)

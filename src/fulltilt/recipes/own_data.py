@@ -146,22 +146,28 @@ def _check_videos(entries: Sequence[Entry]) -> None:
     missing = [entry.path for entry in entries if not Path(entry.path).is_file()]
     if missing:
         raise InputError(f"{len(missing)} of {len(entries)} videos are not there, first {missing[0]}")
-    _open_some([entry.path for entry in entries])
+    _open_some(entries)
 
 
-def _open_some(paths: Sequence[str]) -> None:
+def _open_some(entries: Sequence[Entry]) -> None:
     """Videos spread over all of them; without PyAV, which training will ask for, none."""
     from fulltilt.decode.video import open_video
 
-    step = max(1, len(paths) // _OPENED)
-    for path in paths[: _OPENED * step : step]:
+    step = max(1, len(entries) // _OPENED)
+    for entry in entries[: _OPENED * step : step]:
         try:
-            with open_video(path):
-                pass
+            with open_video(entry.path) as video:
+                seconds = video.duration_seconds
         except UnavailableError:
             return
         except DecodeError as error:
-            raise InputError(f"{path} can't be opened as a video ({error})") from error
+            raise InputError(f"{entry.path} can't be opened as a video ({error})") from error
+        behind = [one.start for one in entry.segments if seconds is not None and one.start >= seconds]
+        if behind:
+            raise InputError(
+                f"{entry.path}: a segment begins at {behind[0]:g} s, and the video is over after {seconds:.4g} s; "
+                "start and end are in seconds"
+            )
 
 
 def _use_videos(content: dict[str, Any], data: Path) -> OwnData:
@@ -171,6 +177,8 @@ def _use_videos(content: dict[str, Any], data: Path) -> OwnData:
     if data.suffix.lower() != ".csv":
         raise InputError(f"--data: {data} is no .csv; segments are rows of path, label, start and end in seconds")
     entries, classes = entries_of(data, None, None, temporal=True)
+    if not any(entry.segments for entry in entries):
+        raise InputError(f"{data}: there is no segment in it: rows with a label, a start and an end")
     if classes is None:
         raise InputError(f"{data}: labels are numbers; segments need names of actions")
     if len(entries) < _EVERY:
@@ -193,7 +201,7 @@ def _use_videos(content: dict[str, Any], data: Path) -> OwnData:
     source = {"source": "fulltilt.recipes.files:videos", "val_source": "fulltilt.recipes.files:videos"}
     content["data"] |= source | {
         "args": {"path": "train.csv", "classes": classes, "clips": 2},
-        "val_args": {"path": "val.csv", "classes": classes, "clips": 2, "jitter": False},
+        "val_args": {"path": "val.csv", "classes": [*classes], "clips": 2, "jitter": False},
     }
     content["model"]["args"]["classes"] = len(classes)
     for metric in content["metrics"].values():
