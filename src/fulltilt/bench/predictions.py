@@ -73,12 +73,11 @@ def _forecast(folder: Path, name: str, rounds: int) -> Forecast:
     causes: list[str | None] = []
     ratios: list[float] = []
     for _ in range(rounds):
-        ranks = observe_all(command, **_WATCH)
+        ranks = observe_all(command, loader_too=processes is None, **_WATCH)
         seen = ranks[0]
         fed = bool(seen.loaders) and processes is None
         replay = observe(command, mode="replay", **_LIMITS) if fed else None
-        alone = observe(command, mode="loader", **_LIMITS) if fed else None
-        diagnosis = diagnose(seen, replay=replay, loader=alone, ranks=ranks if processes else ())
+        diagnosis = diagnose(seen, replay=replay, loader=seen if fed else None, ranks=ranks if processes else ())
         first = diagnosis.findings[0] if diagnosis.findings else None
         causes.append(None if first is None else first.cause)
         foretold.append(None if first is None else first.gain)
