@@ -9,11 +9,13 @@ STAMP := $(VENV)/.installed
 # transformers, for the test of its callback. Not in the environment itself: torchmetrics imports it where it finds it,
 # which takes a second in each of the hundreds of processes that the tests start.
 PEERS := $(VENV)/peers/.installed
+# One more than cores: many tests wait, for processes, workers and clocks, and leave their core to another.
+WORKERS := $(shell echo $$(($$(nproc) + 1)))
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 DEMO := runs/demo
 SLOW := examples/slow_train.py $(DEMO)/photos --epochs 20 --out $(DEMO)/model.pt
 
-.PHONY: demo test check site format clean
+.PHONY: demo test check lint types site peers format clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -32,15 +34,20 @@ demo: $(STAMP)
 	@$(BIN)/python examples/before_after.py $(DEMO)/run.json
 	@test ! -e $(DEMO)/report.html || echo '  report     $(DEMO)/report.html (open it in a browser)'
 
+# Hundreds of processes are started: each is to find our modules compiled, even where PYTHONDONTWRITEBYTECODE is set.
 test: $(STAMP) $(PEERS)
-	$(BIN)/pytest -n auto
+	$(BIN)/python -m compileall -q -j 0 src
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-check: $(STAMP)
+check: lint types site
+
+lint: $(STAMP)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(SITE)
+
+types: $(STAMP)
+	$(BIN)/mypy
 
 site: $(STAMP)
 	$(SITE)
@@ -53,6 +60,8 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -q -c constraints.txt -e '.[dev]'
 	touch $@
+
+peers: $(PEERS)
 
 $(PEERS): $(STAMP)
 	$(BIN)/python -m pip install --disable-pip-version-check -q --no-deps --upgrade --target $(VENV)/peers \
