@@ -102,7 +102,7 @@ def _share(value: float) -> str:
     return f"{value:.3g} times" if value >= 2 else f"{100 * value:.3g} %"
 
 
-GUIDE_COLUMNS = ("", "samples", "against before", "of the limit", "GPU", "waits", "GPU memory", "metric")
+GUIDE_COLUMNS = ("", "samples", "against before", "of the limit", "GPU utilisation", "waits", "GPU memory", "metric")
 
 
 def guides_rows(result: dict[str, Any]) -> list[Row]:

@@ -233,11 +233,13 @@ def replaced(text: str, inside: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 when something would change")
-    parser.add_argument("--readme", type=Path, default=README)
+    parser.add_argument("--readme", type=Path, help="this one alone, in place of every page and chart")
     wanted = parser.parse_args()
-    new = charts()
-    pages = [(wanted.readme, block()), (BENCHMARKS, benchmarks_page()), (SCALING, scaling_page())]
-    if wanted.readme == README:
+    new: dict[Path, str] = {}
+    pages = [(wanted.readme, block())]
+    if wanted.readme is None:
+        new = charts()
+        pages = [(README, block()), (BENCHMARKS, benchmarks_page()), (SCALING, scaling_page())]
         pages.append((CHINESE, in_chinese(block())))
     for page, inside in pages:
         try:

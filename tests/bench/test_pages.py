@@ -28,6 +28,15 @@ def test_every_committed_result_is_on_the_page(tables):
     assert all(f"benchmarks/results/{result})" in page for result in results)
 
 
+def test_every_heading_of_the_readme_has_a_chinese_one(tables):
+    chinese = sys.modules["chinese"]
+    sections = [section for section in tables.SECTIONS if section.in_readme]
+    assert {section.title for section in sections} <= set(chinese.TITLES)
+    assert {column for section in sections for column in section.columns if column} <= set(chinese.COLUMNS)
+    guides = next(section for section in sections if section.result.endswith("guides.json"))
+    assert "GPU" not in guides.columns, "which in another table is the GPU's time, and here its utilisation"
+
+
 def test_pages_are_made_of_what_there_is(tables, tmp_path):
     assert tables.benchmarks_page(results=tmp_path) == ""
     (tmp_path / "h200").mkdir()
