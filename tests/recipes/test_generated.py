@@ -47,6 +47,12 @@ def test_an_error_leaves_nothing_that_looks_whole(tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
+def test_a_place_that_can_not_be_written_to_says_what_to_give(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(FulltiltError, match=r"can't be made .*; run it in another folder, or .*data\.args\.root="):
+        generated("things", {}, 1, lambda folder, index: None, root=tmp_path / "file")
+
+
 def test_what_a_killed_process_left_is_not_taken_for_it(tmp_path):
     aside = tmp_path / ".dots-seed=1.aside"
     aside.mkdir()

@@ -52,7 +52,10 @@ def generated(
             if not folder.is_dir():
                 _make(folder, count, write, sample_seconds)
     except OSError as error:
-        raise FulltiltError(f"{folder} can't be made ({error.strerror or error}); give another root") from error
+        raise FulltiltError(
+            f"{folder} can't be made ({error.strerror or error}); run it in another folder, or give another root "
+            "(data.args.root=FOLDER)"
+        ) from error
     return folder
 
 
