@@ -18,7 +18,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from fulltilt.bench.guides import after, before, run
+from fulltilt.bench.guides import after, before, contestant, run
 from fulltilt.bench.guides.chart import chart
 from fulltilt.bench.guides.claims import CLAIMS, WORKLOADS
 from fulltilt.bench.guides.figures import Case, GuidesBench, about, compared
@@ -433,6 +433,19 @@ def test_a_contestant_that_fails_says_why():
     assert "there is no recipe 'nothing'" in answer.problem
 
 
+def test_a_contestant_whose_time_is_up_leaves_what_it_has_found(tmp_path, monkeypatch):
+    def run_out_of_time(order, answer):
+        answer.samples_per_second = 5.0
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    monkeypatch.setattr(before, "run", run_out_of_time)
+    given = order(tmp_path)
+    with pytest.raises(SystemExit):
+        contestant.main(given.to_json())
+    assert Answer.read(Path(given.answer)) == Answer(samples_per_second=5.0)
+
+
 # --- contestants, for real -------------------------------------------------------------------------------------------
 
 
@@ -508,6 +521,38 @@ def test_after_is_measured_once_its_feed_has_settled(monkeypatch, settles_at, me
     clock.note(answer)
     assert answer.note == note
     assert answer.samples_per_second == 12.5
+
+
+@pytest.mark.parametrize("one", [each for each in CONTESTANTS if not each.tuned], ids=lambda each: each.key)
+@pytest.mark.filterwarnings("ignore")
+def test_what_was_measured_until_time_was_up_counts(place, tmp_path, monkeypatch, one):
+    """SIGTERM in the ninth step after the warm-up: as where compiling has left little of a contestant's time."""
+    if one.needs is not None:
+        pytest.importorskip(one.needs)
+    counted = Meter.got
+    monkeypatch.setattr(before, "_PROBE_SHARE", 0.0)  # the training itself is what is stopped
+    monkeypatch.setattr(before, "_LEAST_STEPS", 12)
+
+    def stopped(meter, asked, samples):
+        counted(meter, asked, samples)
+        if meter.steps == 9:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Meter, "got", stopped)
+    ended = after._Clock.on_epoch_end
+
+    def stopped_after(clock, trainer, record):
+        ended(clock, trainer, record)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(after._Clock, "on_epoch_end", stopped_after)
+    given = order(tmp_path, one.key, steps=None if one.key == "before" else 14)
+    with pytest.raises(SystemExit):
+        contestant.main(given.to_json())
+    answer = Answer.read(Path(given.answer))
+    assert answer.samples_per_second > 0
+    assert answer.window is not None
+    assert answer.metric is None, "it was not validated"
 
 
 @pytest.mark.parametrize("contestant", ["lightning", "lightning_tuned"])

@@ -48,7 +48,8 @@ def run(order: Order, answer: Answer) -> None:
     twice, validation = tries(), 0.0
     if order.steps is not None or not twice:
         steps = steps_for(order, most=config.training.max_steps or _ENDLESS)
-        trained = _trained(with_training(config, max_steps=steps, output=f"{order.folder}/quality"), _Clock(0, None))
+        short = with_training(config, max_steps=steps, output=f"{order.folder}/quality")
+        trained = _trained(short, _Clock(0, None), None if twice else answer)
         answer.metric, answer.steps = trained.metric(recipe.metric), trained.trainer.step
         if not twice:
             trained.note(order, answer)
@@ -58,7 +59,7 @@ def run(order: Order, answer: Answer) -> None:
         del trained
         gc.collect()  # the trainer, its workers and its memory
     config = with_training(config, epochs=_LONGER * config.training.epochs, output=f"{order.folder}/rates")
-    _trained(config, _Clock(1, order.seconds, validation)).note(order, answer)
+    _trained(config, _Clock(1, order.seconds, validation), answer).note(order, answer)
 
 
 def tries() -> bool:
@@ -66,13 +67,20 @@ def tries() -> bool:
     return torch.cuda.is_available()
 
 
-def _trained(config: Config, clock: _Clock) -> _Trained:
+def _trained(config: Config, clock: _Clock, answer: Answer | None) -> _Trained:
+    """
+    Args:
+        answer: what was measured until then goes there, should the process be asked to end meanwhile.
+    """
     trainer = make_trainer(config)
     held = _Held(trainer)
     clock.held = held
     trainer.callbacks.append(clock)
     stopped_by = trainer.fit().stopped_by
-    if stopped_by is not None:  # the benchmark was asked to end
+    if stopped_by is not None:  # its time is up, or the benchmark was asked to end
+        if answer is not None:
+            clock.note(answer)
+            note_device(answer)
         raise SystemExit(128 + stopped_by)
     return _Trained(trainer, clock, held)
 

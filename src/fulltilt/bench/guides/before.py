@@ -12,6 +12,7 @@ from fulltilt.bench.guides.setting import (
     STOPPED,
     add_note,
     before_config,
+    counting,
     meter_for,
     note_meter,
     recipe_of,
@@ -39,7 +40,8 @@ def run(order: Order, answer: Answer) -> None:
     rate = probe.steps / max(probe.training_seconds, 1e-9)
     steps = max(1, min(whole, max(_LEAST_STEPS, round(_USED * order.seconds * rate))))
     meter = meter_for(PATIENCE * order.seconds, warm=2)
-    _, done = _train(with_training(config, max_steps=steps), meter)
+    with counting(answer, meter):
+        _, done = _train(with_training(config, max_steps=steps), meter)
     _note(order, answer, meter, done, steps)
 
 

@@ -9,7 +9,7 @@ import importlib
 import logging
 import sys
 
-from fulltilt.bench.ground import said
+from fulltilt.bench.ground import ending_at_sigterm, said
 from fulltilt.bench.guides.order import CONTESTANTS, Answer, Order
 
 
@@ -19,7 +19,8 @@ def main(text: str) -> int:
     logging.getLogger("fulltilt").addHandler(logging.NullHandler())
     answer = Answer()
     try:
-        importlib.import_module(f"fulltilt.bench.guides.{one.module}").run(order, answer)
+        with ending_at_sigterm():
+            importlib.import_module(f"fulltilt.bench.guides.{one.module}").run(order, answer)
     except Exception as error:
         answer.problem = said(error)
         raise

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,6 +150,16 @@ def note_meter(answer: Answer, meter: Meter) -> None:
     if meter.began is not None and meter.ended is not None:
         answer.seconds, answer.window = meter.ended - meter.began, (meter.began, meter.ended)
         answer.setup_seconds = since_start(meter.began)
+
+
+@contextmanager
+def counting(answer: Answer, meter: Meter) -> Iterator[None]:
+    """Should the process be asked to end meanwhile, what was measured until then counts."""
+    try:
+        yield
+    except SystemExit:
+        note_meter(answer, meter)
+        raise
 
 
 def loss_of(training: TrainingConfig) -> Callable[..., Tensor]:

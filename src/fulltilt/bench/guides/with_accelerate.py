@@ -15,6 +15,7 @@ from fulltilt.bench.guides.setting import (
     STOPPED,
     Peer,
     add_note,
+    counting,
     figures_of,
     in_float,
     last,
@@ -36,7 +37,8 @@ def run(order: Order, answer: Answer) -> None:
     loop = _Loop(peer, order)
     meter = meter_for(PATIENCE * order.seconds, steps=loop.steps)
     try:
-        loop.train(meter)
+        with counting(answer, meter):
+            loop.train(meter)
         meter.close()  # its last validation is in the whole, as everybody's
         answer.metric, answer.steps = loop.validate().get(recipe_of(order).metric), loop.steps
     except TimeUpError:

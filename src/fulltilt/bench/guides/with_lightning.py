@@ -17,6 +17,7 @@ from fulltilt.bench.guides.setting import (
     STOPPED,
     Peer,
     add_note,
+    counting,
     figures_of,
     in_float,
     last,
@@ -45,7 +46,8 @@ def run(order: Order, answer: Answer) -> None:
     module = _module(config, steps=steps, per_epoch=len(train), fast=peer.fast)
     trainer = _trainer(order, config, steps, tuned=peer.tuned)
     try:
-        trainer.fit(module, Metered(train, meter), val)
+        with counting(answer, meter):
+            trainer.fit(module, Metered(train, meter), val)
         meter.close()  # its last validation is in the whole, as everybody's
         if val is not None:
             trainer.validate(module, val, verbose=False)
