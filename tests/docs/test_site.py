@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,25 @@ def test_the_reference_has_every_public_name(site):
         if not name.startswith("__"):
             assert re.search(rf'id="fulltilt\.[\w.]*{name}"', text), name
     assert "rotation_degrees" in text
+
+
+def test_the_reference_has_what_pages_import_from_a_package(site):
+    """What a reader is told to import, where its package names it as public, can be looked up."""
+    text = (site / "api.html").read_text(encoding="utf-8")
+    told = set()
+    for page in (ROOT / "docs").glob("*.md"):
+        told |= set(
+            re.findall(r"^from (fulltilt[\w.]*) import ([\w, ]+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        )
+    named = {
+        (package, name)
+        for package, names in told
+        for name in names.split(", ")
+        if name in getattr(import_module(package), "__all__", ())
+    }
+    assert ("fulltilt.feed", "VideoClips") in named
+    for package, name in sorted(named):
+        assert re.search(rf'id="fulltilt\.[\w.]*\b{name}"', text), f"{package}.{name}"
 
 
 @pytest.mark.parametrize(
