@@ -221,6 +221,55 @@ for step in range(12):
     assert total(seen, "other") < total(seen, "logging")
 
 
+def test_lightnings_closure_callbacks_and_logs_have_their_phases(tmp_path: Path) -> None:
+    pytest.importorskip("lightning.pytorch")
+    code = """
+import lightning.pytorch as L
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = model
+    def training_step(self, batch, index):
+        loss = self.model(batch[0]).square().mean()
+        time.sleep(0.01)  # the loss, in the closure of the optimizer's step
+        self.log("loss", loss)
+        return loss
+    def configure_optimizers(self):
+        return optimizer
+class Slow(L.Callback):
+    def on_train_batch_end(self, *_):
+        time.sleep(0.02)
+L.Trainer(
+    max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+    enable_model_summary=False, callbacks=[Slow()],
+).fit(Model(), DataLoader(data, batch_size=2))
+"""
+    seen = seen_of(code, tmp_path)
+    count = len(seen.steps)
+    assert count >= 10
+    assert 0.01 * count < total(seen, "forward") < 0.02 * count
+    assert 0.02 * count < total(seen, "logging") < 0.03 * count
+    assert total(seen, "optimizer") < 0.01 * count
+    assert seen.attributed is not None
+    assert seen.attributed > 0.95
+
+
+def test_a_loss_in_a_closure_is_forward(tmp_path: Path) -> None:
+    code = """
+def closure():
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 4)).square().mean()
+    time.sleep(0.01)
+    loss.backward()
+    return loss
+for step in range(15):
+    optimizer.step(closure)
+"""
+    seen = seen_of(code, tmp_path)
+    assert total(seen, "forward") > 0.01 * len(seen.steps)
+    assert total(seen, "optimizer") < 0.01 * len(seen.steps)
+
+
 def test_a_dataset_that_fails_when_it_is_looked_at_does_not_fail_the_script(tmp_path: Path) -> None:
     code = """
 import sys

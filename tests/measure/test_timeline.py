@@ -154,6 +154,48 @@ def test_an_optimizer_that_failed_does_not_keep_the_time(timeline: Timeline, clo
     assert record.phases_ns[OTHER] == 9
 
 
+def test_a_closures_loss_and_what_follows_its_backward_are_told_apart(timeline: Timeline, clock: Clock) -> None:
+    assert timeline.begin_step()
+    clock.pass_(1)
+    timeline.enter(FORWARD)
+    clock.pass_(10)
+    timeline.leave_for(FORWARD)
+    clock.pass_(4)  # the loss
+    timeline.enter(BACKWARD)
+    clock.pass_(20)
+    timeline.leave_for(OPTIMIZER)
+    clock.pass_(6)
+    record = timeline.step()
+    timeline.leave_for(OTHER)
+    clock.pass_(3)
+    following = timeline.rest()
+    assert [record.phases_ns[phase] for phase in (FORWARD, BACKWARD, OPTIMIZER, OTHER)] == [14, 20, 7, 0]
+    assert following.phases_ns[OTHER] == 3
+
+
+def test_a_closure_that_failed_in_its_loss_does_not_keep_the_time(timeline: Timeline, clock: Clock) -> None:
+    timeline.begin_step()
+    timeline.enter(FORWARD)
+    timeline.leave_for(FORWARD)
+    clock.pass_(4)
+    timeline.cut()  # the next batch
+    clock.pass_(9)
+    record = timeline.step()
+    assert record.phases_ns[FORWARD] == 4
+    assert record.phases_ns[OTHER] == 9
+
+
+def test_a_backward_inside_of_a_forward_leaves_it_a_forward(timeline: Timeline, clock: Clock) -> None:
+    timeline.enter(FORWARD)
+    timeline.enter(BACKWARD)
+    clock.pass_(5)
+    timeline.leave_for(OPTIMIZER)
+    clock.pass_(2)
+    timeline.leave_for(FORWARD)
+    record = timeline.step()
+    assert record.phases_ns[FORWARD] == 2
+
+
 def test_what_nobody_watched_is_no_part_of_a_step(timeline: Timeline, clock: Clock) -> None:
     timeline.step()
     timeline.evaluated = True

@@ -16,7 +16,7 @@ from typing import Any
 from fulltilt.launch.imports import after_import
 from fulltilt.launch.patching import put, register
 from fulltilt.launch.watch import Watch, is_compiled
-from fulltilt.measure.timeline import BACKWARD, CHECKPOINT, EVAL, FORWARD, LOGGING, OPTIMIZER, OTHER
+from fulltilt.measure.timeline import BACKWARD, CHECKPOINT, COPY, DATA_WAIT, EVAL, FORWARD, LOGGING, OPTIMIZER, OTHER
 
 MOST_INPUTS = 12
 """Of the model, that are looked at where two runs are to be compared."""
@@ -30,6 +30,7 @@ def install(watch: Watch, ended: Callable[[], None]) -> None:
     _scalers(watch, ended)
     _saving(watch)
     _logging(watch)
+    _lightning(watch)
 
 
 def _modules(watch: Watch) -> None:
@@ -167,9 +168,7 @@ def _optimizers(watch: Watch, ended: Callable[[], None]) -> None:
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
         nonlocal entered
         if not compiling() and get_ident() == watch.thread:
-            entered = watch.timeline.current != OPTIMIZER  # after a backward it is, and in a scaler's step
-            if entered:
-                watch.timeline.enter(OPTIMIZER)
+            entered = watch.timeline.begin_step()
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
         nonlocal entered
@@ -265,6 +264,35 @@ def _logging(watch: Watch) -> None:
     after_import("tqdm.std", lambda module: _phase_names(watch, ("display",), LOGGING, module.tqdm))
     for module in ("wandb", "mlflow"):
         after_import(module, functools.partial(_phase_names, watch, ("log", "log_metric", "log_metrics"), LOGGING))
+
+
+_LIGHTNING = (
+    ("loops.fetchers", "_PrefetchDataFetcher", ("__next__",), DATA_WAIT),
+    ("core.module", "LightningModule", ("_apply_batch_transfer_handler",), COPY),
+    ("strategies.strategy", "Strategy", ("training_step",), FORWARD),
+    ("loops.optimization.automatic", "_AutomaticOptimization", ("run",), OPTIMIZER),
+    ("core.module", "LightningModule", ("log", "log_dict"), LOGGING),
+    ("trainer.call", None, ("_call_callback_hooks",), LOGGING),
+    ("loops.training_epoch_loop", "_TrainingEpochLoop", ("on_advance_end",), LOGGING),
+    (
+        "trainer.connectors.logger_connector.logger_connector", "_LoggerConnector",
+        ("on_batch_start", "on_batch_end", "update_train_step_metrics"), LOGGING,
+    ),
+)  # fmt: skip
+"""What Lightning does around each step, in Python, which takes as long as a small model's step itself: where, whose,
+what, and its phase. Callbacks are its progress bars and monitors; what they save or evaluate has phases of its own."""
+
+
+def _lightning(watch: Watch) -> None:
+    def then(owner: str | None, names: tuple[str, ...], phase: int) -> Callable[[Any], None]:
+        def put_in(module: Any) -> None:
+            _phase_names(watch, names, phase, module if owner is None else getattr(module, owner, None))
+
+        return put_in
+
+    for package in ("lightning.pytorch", "pytorch_lightning"):
+        for module, owner, names, phase in _LIGHTNING:
+            after_import(f"{package}.{module}", then(owner, names, phase))
 
 
 def _phase_names(watch: Watch, names: tuple[str, ...], phase: int, module: Any) -> None:

@@ -100,6 +100,8 @@ class Timeline:
         self._since = self.began_ns
         self._step_began_ns = self.began_ns
         self._stack: list[int] = []
+        self._closure = 0
+        """How deep the stack is in the optimizer's step: a closure in it may hold the forward and the backward."""
         self._span = [0] * len(PHASES)
         self._spans: list[Span] = []
         self._beside = False
@@ -119,13 +121,21 @@ class Timeline:
         self.current = before if self._stack else self.base
 
     def leave_for(self, base: int) -> None:
-        """Leave a phase; what follows, outside of all phases, counts as `base`."""
+        """Leave a phase; what follows, outside of all phases but an optimizer's closure, counts as `base`."""
         now = self.clock()
         self._span[self.current] += now - self._since
         self._since = now
         self.base = base
         before = self._stack.pop() if self._stack else OTHER
-        self.current = before if self._stack else base
+        self.current = before if self._stack and len(self._stack) != self._closure else base
+
+    def begin_step(self) -> bool:
+        """The optimizer's step begins. Whether its phase was entered now: after a backward it goes on already."""
+        entered = self.current != OPTIMIZER
+        if entered:
+            self.enter(OPTIMIZER)
+        self._closure = len(self._stack)
+        return entered
 
     def charge(self, phase: int, began_ns: int) -> int:
         """Count the time since `began_ns` for `phase`; nothing was entered or left in between. Gives its length."""
@@ -148,13 +158,13 @@ class Timeline:
 
     def cut(self) -> None:
         """A loader is asked: the span ends."""
-        if self._stack and self.current == OPTIMIZER:
+        if self._stack and (self._closure or self.current == OPTIMIZER):
             self.unwind()  # an optimizer's step that failed has left its phase on the stack
         self._close_span()
 
     def cut_for(self, phase: int) -> None:
         """The span ends, and what follows is `phase`, up to `leave`."""
-        if self._stack and self.current == OPTIMIZER:
+        if self._stack and (self._closure or self.current == OPTIMIZER):
             self.unwind()
         self._close_span()
         self._stack.append(self.current)
@@ -187,6 +197,7 @@ class Timeline:
         if not self._stack:
             self.current = OTHER
         self.trained = self.evaluated = self.ended = self.evaluating = self._beside = False
+        self._closure = 0
         self._span, self._spans = _NOTHING.copy(), []
 
     def _close_span(self) -> None:
@@ -210,4 +221,5 @@ class Timeline:
         if evaluation or span[CHECKPOINT] or span[EPOCH_START]:
             self._beside = True
         self.trained = self.evaluated = self.ended = False
+        self._closure = 0
         self._span = _NOTHING.copy()
