@@ -57,6 +57,7 @@ def test_the_reference_has_every_public_name(site):
         if not name.startswith("__"):
             assert re.search(rf'id="fulltilt\.[\w.]*{name}"', text), name
     assert "rotation_degrees" in text
+    assert re.findall(r'id="fulltilt\.[\w.]*\._\w+"', text) == [], "nothing that is Python's own or ours"
 
 
 def test_the_reference_has_what_pages_import_from_a_package(site):
