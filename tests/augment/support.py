@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
@@ -99,19 +99,21 @@ def kernels() -> Iterator[Path]:
             if not triton.knobs.runtime.interpret:
                 pytest.fail("no GPU, and Triton was imported without TRITON_INTERPRET=1: kernels can't be tested")
             stack.enter_context(mock.patch.object(engine, "on_cpu", engine.on_gpu))
-            stack.enter_context(_adapted_once())
+            stack.enter_context(_no_idle_work())
         yield found
 
 
 @contextmanager
-def _adapted_once() -> Iterator[None]:
-    """Triton's interpreter adapts its language at every call of one kernel's function by another, although it is
-    adapted from the launch to its end. That is a third of all its time; here it is done where it is not done yet.
+def _no_idle_work() -> Iterator[None]:
+    """Triton's interpreter without work that comes to nothing, which is most of its time.
+
+    It adapts its language at every call of one kernel's function by another, although it is adapted from the launch to
+    its end; and it works out whether integers overflow, which it tells only when it debugs.
     """
     from triton import language
     from triton.runtime import interpreter
 
-    adapt = interpreter._patch_lang
+    adapt, builder = interpreter._patch_lang, interpreter.interpreter_builder
 
     def once(function: Any) -> Any:
         languages = [one for one in function.__globals__.values() if one is language or one is language.core]
@@ -119,7 +121,8 @@ def _adapted_once() -> Iterator[None]:
             return adapt(function)
         return interpreter._LangPatchScope()  # nothing to put back
 
-    with mock.patch.object(interpreter, "_patch_lang", once):
+    told = replace(builder.options, sanitize_overflow=builder.options.debug)
+    with mock.patch.object(interpreter, "_patch_lang", once), mock.patch.object(builder, "options", told):
         yield
 
 
