@@ -1,5 +1,6 @@
 """For all tests: Triton's interpreter where there is no GPU, property tests that are the same on every run, one thread
-for each, a clock that busy cores don't slow down, and the last words of processes that failed.
+for each, the longest of them first, a clock that busy cores don't slow down, and the last words of processes that
+failed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,17 @@ def _gpu_is_usable() -> bool:
 # Triton decides at its first import, whoever causes it, so this can't wait until the kernels are tested.
 if not _gpu_is_usable():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that are given more time than the others begin first: in the end nobody waits for one of them alone."""
+    usual = float(config.getini("timeout") or 0)
+
+    def is_long(item: pytest.Item) -> bool:
+        given = item.get_closest_marker("timeout")
+        return given is not None and given.args[0] > usual
+
+    items.sort(key=is_long, reverse=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -36,16 +36,47 @@ def test_fixture(prepared):
     pass
 """
 
+LONG = """
+import pytest
+
+def test_usual():
+    pass
+
+@pytest.mark.timeout(100)
+def test_less():
+    pass
+
+@pytest.mark.timeout(700)
+def test_long():
+    pass
+"""
+
+
+def run_tests(folder: Path, *options: str) -> str:
+    """pytest's words about a folder's tests, with what all tests share."""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    options = ("-p", "tests.conftest", "-p", "no:cacheprovider", "-p", "no:xdist", *options)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options], cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def test_tests_that_are_given_more_time_begin_first(tmp_path: Path) -> None:
+    (tmp_path / "test_long.py").write_text(LONG)
+    said = run_tests(tmp_path, "--collect-only", "-q", "-o", "timeout=300")
+    assert [line.split("::")[1] for line in said.splitlines() if "::" in line] == [
+        "test_long",
+        "test_usual",
+        "test_less",
+    ]
+
 
 def test_what_a_failed_process_said_is_shown(tmp_path: Path) -> None:
     """Whether it left with an error, was not done in time, or is only the cause of what failed."""
     (tmp_path / "test_failing.py").write_text(FAILING)
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", "-q"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-    )
-    assert "3 failed, 1 error" in done.stdout, done.stdout + done.stderr
+    told = run_tests(tmp_path, "--tb=short", "-q")
+    assert "3 failed, 1 error" in told, told
     for name, said in (("stdout", "output"), ("stderr", "error")):
-        assert done.stdout.count(f" {name} of the process ") == 4, done.stdout
-        assert done.stdout.count(f"\n{said}\n") == 4, done.stdout
+        assert told.count(f" {name} of the process ") == 4, told
+        assert told.count(f"\n{said}\n") == 4, told
