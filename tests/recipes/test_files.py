@@ -34,6 +34,12 @@ def test_a_folder_for_each_class(tmp_path):
     assert str(found) == "7 colour pictures of 20×30 in 2 classes (cat, dog)"
 
 
+def test_a_class_of_one_picture_is_told_of(tmp_path):
+    for i in range(6):
+        picture(tmp_path / ("cat" if i else "dog") / f"{i}.jpg")
+    assert str(look(tmp_path)) == "6 colour pictures of 20×30 in 2 classes (cat, dog); a single picture of dog"
+
+
 def test_a_table_with_numbers_and_grey_pictures(tmp_path):
     rows = [["path", "label"]]
     for i in range(6):

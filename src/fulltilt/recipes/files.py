@@ -42,6 +42,8 @@ class Found:
     val_count: int
     classes: tuple[str, ...] | None
     """Names in the order of their numbers; None for pictures with masks."""
+    alone: tuple[str, ...]
+    """Classes of a single picture: it is trained on or validated with, never both."""
     labels: tuple[int, ...]
     """What the masks that were looked at hold."""
     channels: Literal[1, 3]
@@ -55,9 +57,13 @@ class Found:
             what = f"with masks{self._held()}"
         else:
             more = ", …" if len(self.classes) > _NAMED else ""
-            what = f"in {len(self.classes)} classes ({', '.join(self.classes[:_NAMED])}{more})"
+            what = f"in {len(self.classes)} classes ({', '.join(self.classes[:_NAMED])}{more}){self._few()}"
         other = f"; {self.val_count:,} in {self.val.source} to validate with" if self.val is not None else ""
         return f"{self.count:,} {kind} {what}{other}"
+
+    def _few(self) -> str:
+        more = ", …" if len(self.alone) > _NAMED else ""
+        return f"; a single picture of {', '.join(self.alone[:_NAMED])}{more}" if self.alone else ""
 
     def _held(self) -> str:
         """What masks hold, where it is not the usual: ground and one thing."""
@@ -89,13 +95,15 @@ def look(source: Path, masks: Path | None = None) -> Found:
     _check_there(files)
     others = None if val is None else _others(val, files)
     seen = _looked_at(files)
+    classes = () if files.masks is not None else _classes(files, source)
     grey = all(header.mode in ("1", "L", "LA", "I;16") for header in seen)
     return Found(
         train=train,
         val=val,
         count=len(files),
         val_count=0 if others is None else len(others),
-        classes=None if files.masks is not None else _classes(files, source),
+        classes=classes or None,
+        alone=_alone(files, classes),
         labels=_labels(files, seen),
         channels=1 if grey else 3,
         height=median_high(header.height for header in seen),
@@ -130,6 +138,11 @@ def _classes(files: ImageFiles, source: Path) -> tuple[str, ...]:
             f"{source}: {len(files)} pictures for classes from 0 to {max(counted)}: are labels numbered from 0 on?"
         )
     return tuple(names)
+
+
+def _alone(files: ImageFiles, classes: Sequence[str]) -> tuple[str, ...]:
+    counted = Counter(() if files.labels is None else files.labels.tolist())
+    return tuple(name for number, name in enumerate(classes) if counted[number] == 1)
 
 
 def _no_class(labels: NDArray[np.float32]) -> str:
