@@ -42,6 +42,19 @@ def test_an_epoch_in_one_line():
 
 
 @pytest.mark.parametrize(
+    ("rate", "text"), [(0.123, "0.12"), (9.4, "9.4"), (9.96, "10"), (12.4, "12"), (6543.2, "6,543")]
+)
+def test_slow_is_not_zero(rate, text):
+    assert epoch_line({"epoch": 1, "seconds": 1.0, "samples_per_second": rate}, 1).endswith(
+        f"(1.0 s, {text} samples/s)"
+    )
+    assert f"{text} samples/s" in perf_line(1, {"samples_per_second": rate})
+    assert f"{text} samples/s" in figures(
+        Pace(samples_per_second=rate, batches_per_second=1.0, wait_share=0.0), loss=None, left=None
+    )
+
+
+@pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0:00"), (7.4, "0:07"), (754, "12:34"), (3600, "1:00:00"), (11109, "3:05:09")]
 )
 def test_durations(seconds, text):

@@ -12,6 +12,11 @@ def many(count: int, one: str, more: str) -> str:
     return f"{count} {one if count == 1 else more}"
 
 
+def per_second(samples: float) -> str:
+    """Clips on a CPU may take seconds each: below ten, figures behind the point count."""
+    return f"{samples:,.0f} samples/s" if samples >= 10 else f"{samples:.2g} samples/s"
+
+
 def perf_line(batch: int, stats: Mapping[str, float], *, loss: float | None = None) -> str:
     """[perf] batch 100: GPU 78.5%, GPU 0.045 s, CPU 0.012 s, …"""
     parts = [
@@ -19,7 +24,7 @@ def perf_line(batch: int, stats: Mapping[str, float], *, loss: float | None = No
         *_part(stats, "avg_gpu_time", lambda seconds: f"GPU {_time(seconds)}"),
         *_part(stats, "avg_cpu_time", lambda seconds: f"CPU {_time(seconds)}"),
         *_part(stats, "data_wait_seconds", lambda seconds: f"wait {_time(seconds)}"),
-        *_part(stats, "samples_per_second", lambda rate: f"{rate:,.0f} samples/s"),
+        *_part(stats, "samples_per_second", per_second),
     ]
     if loss is not None:
         parts.append(f"loss {loss:.4g}")
@@ -30,7 +35,7 @@ def epoch_line(record: Mapping[str, Any], epochs: int) -> str:
     """The epoch's results in one line."""
     figures = ", ".join(f"{name} {value:.4g}" for name, value in record.items() if _is_result(name, value))
     rate = record.get("samples_per_second")
-    pace = "" if rate is None else f", {rate:,.0f} samples/s"
+    pace = "" if rate is None else f", {per_second(rate)}"
     return f"epoch {record['epoch']}/{epochs}: {figures} ({record['seconds']:.1f} s{pace})"
 
 

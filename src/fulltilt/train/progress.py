@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Literal
 
-from fulltilt.train.lines import duration
+from fulltilt.train.lines import duration, per_second
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -167,7 +167,7 @@ def figures(
     """What stands behind the bar."""
     parts = [] if loss is None else [f"loss {loss:.4g}"]
     if pace is not None:
-        parts.append(f"{pace.samples_per_second:,.0f} samples/s")
+        parts.append(per_second(pace.samples_per_second))
     if stats is not None and stats.get("gpu_utilization") is not None:
         parts.append(f"GPU {stats['gpu_utilization']:.0f} %")
     if pace is not None:
