@@ -355,7 +355,7 @@ def test_a_terminal_shows_the_bar(folder):
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.decode())
     assert process.returncode == 0
     assert "best train_loss" in told, "nothing validates it"
-    bars = re.findall(r"epoch 1/1 .*?(\d+)/50 +loss [\d.]+  [\d,]+ samples/s  wait \d+ %  ETA \d+:\d\d", text)
+    bars = re.findall(r"epoch 1/1 .*?(\d+)/50 +loss [\d.]+  [\d,.]+ samples/s  wait \d+ %  ETA \d+:\d\d", text)
     assert len(bars) >= 2, text[-2000:]
     assert len(bars) <= 60, "drawn a few times a second"
     assert "[perf] batch 20:" in text
