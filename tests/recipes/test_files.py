@@ -60,8 +60,13 @@ def test_masks(tmp_path):
     with pytest.raises(InputError, match="5 pictures without labels or masks"):
         look(tmp_path / "images")
     (tmp_path / "masks" / "3.png").unlink()
-    with pytest.raises(InputError, match="1 images have no mask of their name"):
+    with pytest.raises(InputError, match=r"1 images have no mask of their name .*; masks there are named like 0\.png"):
         look(tmp_path / "images", tmp_path / "masks")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(
+        InputError, match=r"5 images have no mask .*; masks there are none, and a \.csv .* may pair any"
+    ):
+        look(tmp_path / "images", tmp_path / "other")
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,11 @@ class ImageFiles:
         by_stem = {Path(path).stem: path for path in files_in(Path(masks), SUFFIXES)}
         missing = [path for path in self.paths if Path(path).stem not in by_stem]
         if missing:
-            raise InputError(f"{len(missing)} images have no mask of their name in {masks}, first {missing[0]}")
+            there = f"are named like {Path(next(iter(by_stem.values()))).name}" if by_stem else "are none"
+            raise InputError(
+                f"{len(missing)} images have no mask of their name in {masks}, first {missing[0]}; masks there {there}"
+                ", and a .csv with the columns path and mask may pair any names"
+            )
         images: dict[str, str] = {}
         for path in self.paths:
             other = images.setdefault(Path(path).stem, path)
