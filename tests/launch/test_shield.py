@@ -106,6 +106,20 @@ def test_which_paths_are_covered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not overlay.covers("/data/hub/model.safetensors")
 
 
+def test_a_script_within_a_cache_or_in_shared_memory_is_covered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    project = tmp_path / "hf" / "project"
+    monkeypatch.setenv("TORCH_HOME", str(project / "weights"))
+    overlay = Overlay(str(tmp_path / "over"), guarded=[str(project), "/dev/shm/run"])
+    assert overlay.covers(str(project / "best.pt"))
+    assert overlay.covers("/dev/shm/run/best.pt")
+    assert not overlay.covers(str(project / "weights" / "resnet.pt"))
+    assert not overlay.covers(str(tmp_path / "hf" / "hub"))
+    assert not overlay.covers("/dev/shm/torch_1")
+
+
 def test_a_script_in_the_temporary_folder_itself_does_not_cover_all_of_it(tmp_path: Path) -> None:
     overlay = Overlay(str(tmp_path / "over"), guarded=["/", "/tmp"])
     assert not overlay.covers("/tmp/pymp-1/listener")

@@ -25,7 +25,8 @@ class Overlay:
     """Which paths are kept from being written, and what stands in their place."""
 
     def __init__(self, folder: str, *, guarded: Iterable[str], free: Iterable[str] = ()) -> None:
-        """`guarded` folders are always covered, `free` ones never; others unless they are temporary or caches."""
+        """`guarded` folders are covered wherever they lie, in a cache or in /dev/shm, too; within them, and elsewhere,
+        `free` ones and caches never are. All others unless they are temporary."""
         self._files = os.path.join(folder, "files")
         self._gone = os.path.join(folder, "gone")
         temporary = _tree(tempfile.gettempdir())
@@ -38,9 +39,10 @@ class Overlay:
 
     def covers(self, path: str) -> bool:
         path = path + os.sep
-        if path.startswith(self._never):
-            return False
-        return path.startswith(self._guarded) or not path.startswith(self._temporary)
+        never, guarded = _nearest(path, self._never), _nearest(path, self._guarded)
+        if never or guarded:
+            return guarded >= never
+        return not path.startswith(self._temporary)
 
     def real(self, path: Any) -> str | None:
         """The absolute path where it is covered; None for all that is left alone (file descriptors too)."""
@@ -185,6 +187,11 @@ def _lexists(path: str) -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+def _nearest(path: str, folders: Iterable[str]) -> int:
+    """How long the name of the innermost of these folders is that the path lies in; 0 for none."""
+    return max((len(folder) for folder in folders if path.startswith(folder)), default=0)
 
 
 def _tree(folder: str) -> str:
