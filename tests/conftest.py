@@ -5,6 +5,7 @@ failed.
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import threading
@@ -43,6 +44,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return given is not None and given.args[0] > usual
 
     items.sort(key=is_long, reverse=True)
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now is no garbage. Left among the rest, it would be looked through whenever that is collected:
+    a third of a second, which what is tested asks for hundreds of times.
+    """
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """At the end all of it is garbage."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -70,6 +71,10 @@ def test_tests_that_are_given_more_time_begin_first(tmp_path: Path) -> None:
         "test_usual",
         "test_less",
     ]
+
+
+def test_what_was_there_before_the_tests_is_not_looked_through_for_garbage() -> None:
+    assert gc.get_freeze_count() > 10_000
 
 
 def test_what_a_failed_process_said_is_shown(tmp_path: Path) -> None:
