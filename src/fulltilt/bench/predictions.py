@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ class Forecast:
     measured: float | None
     """After the fix."""
     rounds: int = 0
+    facts: dict[str, float | None] = field(default_factory=dict)
+    """What the forecast was made of, in the last round: milliseconds of a step, and kernels launched in it."""
 
     @property
     def points(self) -> float | None:
@@ -95,7 +97,19 @@ def _forecast(folder: Path, name: str, rounds: int) -> Forecast:
         foretold=statistics.median(known) if known else None,
         measured=statistics.median(ratios) - 1 if ratios else None,
         rounds=rounds,
+        facts=_facts(seen),
     )
+
+
+def _facts(seen: Any) -> dict[str, float | None]:
+    from fulltilt.diagnose.figures import Figures
+    from fulltilt.diagnose.finding import Limits
+
+    figures = Figures(observation=seen, limits=Limits(step=None, loader=None))
+    training = seen.training
+    found = {"step": figures.step, "busy": figures.gpu_busy, **figures.phases}
+    told = {name: None if value is None else round(value * 1e3, 4) for name, value in found.items()}
+    return {**told, "launches": None if training is None else training.launches}
 
 
 def _whole(seen: Any) -> float:

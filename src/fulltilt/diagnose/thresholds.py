@@ -101,7 +101,9 @@ class Thresholds:
     compiled_launch_factor: float = 2.5
     """A step that is bound by its launches, compiled: a fraction of the launches, and hardly any Python."""
     graphed_factor: float = 2.5
-    """The same as CUDA graphs: what is left of it is mostly the loop's own Python, and copies."""
+    """The same as CUDA graphs, where kernels were not counted."""
+    graphed_gap_seconds: float = 1.5e-6
+    """In a graph, from a kernel's end to the next one's begin."""
 
     # The machine.
     busy_cpu: float = 0.9

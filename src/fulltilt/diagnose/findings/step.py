@@ -104,7 +104,7 @@ def _finding(
 
 def _small_batch(figures: Figures, training: Training) -> Finding:
     busy = figures.gpu_busy
-    least = _graphed(figures, figures.own)
+    least = _graphed(figures, training, figures.own, busy)
     own = min(max(busy or 0.0, least), figures.own)
     evidence = _launches(figures, training)
     if busy is not None:
@@ -136,7 +136,7 @@ def _then_launches(figures: Figures, training: Training, faster: list[Finding]) 
         busy /= LIMITS.precision_factor
     if training.images and not training.channels_last:
         busy /= LIMITS.channels_last_factor
-    before, after = max(without, launching), max(busy, _graphed(figures, launching))
+    before, after = max(without, launching), max(busy, _graphed(figures, training, launching, busy))
     if launching <= busy or before / after - 1 < LIMITS.least_gain:
         return []
     return [
@@ -157,10 +157,13 @@ def _then_launches(figures: Figures, training: Training, faster: list[Finding]) 
     ]
 
 
-def _graphed(figures: Figures, launching: float) -> float:
-    """Seconds of launching, where the model's part of it is done at once and the optimizer's stays as it is."""
+def _graphed(figures: Figures, training: Training, launching: float, busy: float | None) -> float:
+    """Seconds of a step whose launching takes that long and whose kernels `busy`, where the model's part is launched at
+    once: its kernels, one close behind the other, while the host launches the optimizer's as before."""
     optimizer = min(figures.phases.get("optimizer", 0.0), launching)
-    return optimizer + (launching - optimizer) / LIMITS.graphed_factor
+    if busy is None or training.launches is None:
+        return optimizer + (launching - optimizer) / LIMITS.graphed_factor
+    return max(optimizer, busy + training.launches * LIMITS.graphed_gap_seconds)
 
 
 def _launches(figures: Figures, training: Training) -> list[str]:
