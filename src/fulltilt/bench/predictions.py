@@ -107,9 +107,8 @@ def _facts(seen: Any) -> dict[str, float | None]:
 
     figures = Figures(observation=seen, limits=Limits(step=None, loader=None))
     training = seen.training
-    found: dict[str, float | None] = {"step": figures.step, "busy": figures.gpu_busy}
-    found.update(figures.phases)
-    told = {name: None if value is None else round(value * 1e3, 4) for name, value in found.items()}
+    found = [("step", figures.step), ("busy", figures.gpu_busy), *figures.phases.items()]
+    told: dict[str, float | None] = {name: None if value is None else round(value * 1e3, 4) for name, value in found}
     return {**told, "launches": None if training is None else training.launches}
 
 
