@@ -29,6 +29,14 @@ def test_parts_that_were_left_out_stay(file):
     assert again["dates"] == {"x": "friday", "y": "sunday", "z": "monday"}
 
 
+def test_cases_of_another_name_and_parts_that_are_no_more(file):
+    file.write_text(json.dumps({"machine": 1, "date": "monday", "scripts": [{"script": "a"}, {"script": "gone"}]}))
+    new = {"machine": 1, "date": "friday", "scripts": [{"script": "b"}]}
+    found = joined(file, new, by="script", order=("a", "b"), key="scripts")
+    assert [one["script"] for one in found["scripts"]] == ["a", "b"]
+    assert found["dates"] == {"a": "monday", "b": "friday"}
+
+
 def test_another_machines_figures_are_not_kept(file):
     found = joined(file, {**NEW, "machine": {"gpu": "b"}}, by="part", order=("x", "y", "z"))
     assert {case["part"] for case in found["cases"]} == {"x", "y"}

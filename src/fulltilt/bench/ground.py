@@ -45,22 +45,24 @@ def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}"[:200].rstrip(": ")
 
 
-def joined(file: Path | None, found: dict[str, Any], *, by: str, order: Sequence[str]) -> dict[str, Any]:
+def joined(
+    file: Path | None, found: dict[str, Any], *, by: str, order: Sequence[str], key: str = "cases"
+) -> dict[str, Any]:
     """What was found, and from an earlier run on the same machine the parts that this one left out, with its date.
 
-    `by` is the key of a case that says which part it is of. Every part has its own reference in it, so that parts of
-    two runs stand beside each other and no figure is compared across them.
+    Cases are under `key`, and `by` is what says which part one is of. Every part has its own reference in it, so that
+    parts of two runs stand beside each other and no figure is compared across them.
     """
-    dates = {case[by]: found["date"] for case in found["cases"]}
+    dates = {case[by]: found["date"] for case in found[key]}
     old = _earlier(file, found)
     if old is None:
         return {**found, "dates": dates}
-    kept = [case for case in old["cases"] if case[by] not in dates]
+    kept = [case for case in old.get(key, []) if case[by] not in dates and case[by] in order]
     was = old.get("dates", {})
     dates = {**{case[by]: was.get(case[by], old["date"]) for case in kept}, **dates}
-    cases = sorted([*kept, *found["cases"]], key=lambda case: order.index(case[by]))
+    cases = sorted([*kept, *found[key]], key=lambda case: order.index(case[by]))
     extra = {"workloads": {**old["workloads"], **found["workloads"]}} if "workloads" in old else {}
-    return {**old, **found, **extra, "dates": dates, "cases": cases}
+    return {**old, **found, **extra, "dates": dates, key: cases}
 
 
 def with_parts(file: Path | None, found: dict[str, Any], parts: Mapping[str, Sequence[str]]) -> dict[str, Any]:

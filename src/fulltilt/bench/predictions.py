@@ -52,9 +52,13 @@ class Forecast:
         return None if self.points is None else self.points <= ALLOWED_POINTS
 
 
+def scripts_in(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.py"))
+
+
 def measure(folder: Path, *, names: Sequence[str] = (), rounds: int = 3) -> Iterator[Forecast]:
     """One for each script of the folder, or for those named."""
-    found = sorted(path.stem for path in folder.glob("*.py"))
+    found = scripts_in(folder)
     missing = sorted(set(names) - set(found))
     if missing or not found:
         raise InputError(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -184,11 +185,10 @@ def _make_part(job: tuple[str, str, int, int]) -> None:
 
 
 def to_json(found: Sequence[ScriptFigures]) -> dict[str, Any]:
-    from fulltilt.machine.cores import read_cores
-    from fulltilt.machine.gpus import read_gpus
+    from fulltilt.bench.ground import machine_facts
 
-    gpus = [gpu.name for gpu in read_gpus().gpus]
     return {
-        "machine": {"gpus": gpus, "cores": read_cores().usable},
+        "machine": machine_facts({}),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "scripts": [{**asdict(one), "met": one.met} for one in found],
     }

@@ -156,7 +156,9 @@ def scripts(
     script_folder: Annotated[Path, typer.Option("--scripts", help="Where the scripts are.")] = Path(
         "benchmarks/scripts"
     ),
-    only: Annotated[str, typer.Option(help="Scripts to run.")] = "resnet50_plain,unet_plain",
+    only: Annotated[
+        str, typer.Option(help="Scripts to run; others stay as they are in the --json file.")
+    ] = "resnet50_plain,unet_plain",
     count: Annotated[int, typer.Option(help="Photographs to make for each.")] = 2048,
     steps: Annotated[int, typer.Option(help="Steps of the full run.")] = 400,
     level: Annotated[str, typer.Option(help="As fulltilt run's.")] = "numeric",
@@ -172,7 +174,8 @@ def scripts(
     from rich.table import Table
 
     from fulltilt.bench.feed.material import workplace
-    from fulltilt.bench.scripts import measure, to_json
+    from fulltilt.bench.ground import joined
+    from fulltilt.bench.scripts import SCRIPTS, measure, to_json
 
     outputs = Outputs(json_file)
     names = [name.strip() for name in only.split(",")]
@@ -191,7 +194,7 @@ def scripts(
             say=say,
         ):
             found.append(one)
-            outputs.write(to_json(found))
+            outputs.write(joined(json_file, to_json(found), by="script", order=SCRIPTS, key="scripts"))
     if folder is not None:
         say(f"the photographs stay in {folder}")
     table = Table("script", "before", "after", "limit", "times", "wanted", title="Images per second")

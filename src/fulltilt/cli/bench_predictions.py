@@ -16,12 +16,19 @@ def predictions(
         "tests/diagnose/scripts"
     ),
     *,
-    only: Annotated[str, typer.Option(help="Names of scripts, with commas between.", show_default="all")] = "",
+    only: Annotated[
+        str,
+        typer.Option(
+            help="Names of scripts, with commas between; others stay as they are in the --json file.",
+            show_default="all",
+        ),
+    ] = "",
     rounds: Annotated[int, typer.Option(help="How often both are run, by turns.")] = 3,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """The gain that a diagnosis foretells for scripts with a planted fault, and the gain of mending it."""
-    from fulltilt.bench.predictions import as_line, measure, to_json
+    from fulltilt.bench.ground import joined
+    from fulltilt.bench.predictions import as_line, measure, scripts_in, to_json
 
     if not 1 <= rounds <= 100:
         raise InputError(f"--rounds: expected 1 to 100, found {rounds}")
@@ -31,6 +38,6 @@ def predictions(
     for forecast in measure(folder, names=names, rounds=rounds):
         say(as_line(forecast))
         found.append(forecast)
-        outputs.write(to_json(found))
+        outputs.write(joined(json_file, to_json(found), by="script", order=scripts_in(folder), key="scripts"))
     held = [one.holds for one in found if one.holds is not None]
     print(f"{sum(held)} of {len(held)} forecasts within their points")
