@@ -22,8 +22,8 @@ def test_batches_that_are_waited_for_are_told_with_their_work(planted):
     ).observation()
     told = remaining(seen, LIMIT, cores=16)
     assert told == (
-        "at 79 % of the limit; most of the rest, 20 %, is waiting for batches: 16 workers on 16 cores make no more "
-        "(RandomResizedCrop 56 %, decode 33 % of their work)"
+        "at 79 % of the limit: 20 % of the time is waiting for batches (16 workers on 16 cores make no more; "
+        "RandomResizedCrop 56 %, decode 33 % of their work)"
     )
 
 
@@ -54,3 +54,12 @@ def test_a_step_that_workers_slow_down(planted):
     told = remaining(seen, LIMIT, cores=64)
     assert told is not None
     assert told.endswith("is a step slowed down by the work of feeding it")
+
+
+def test_two_causes_are_told_where_both_count(planted):
+    seen = planted(phases={"data wait": 8, "copy": 5}, loader={"num_workers": 4}).observation()
+    told = remaining(seen, LIMIT, cores=16)
+    assert told == (
+        "at 71 % of the limit: 18 % of the time is waiting for batches (4 workers on 16 cores make no more), "
+        "11 % of the time is copies to the device"
+    )

@@ -9,7 +9,8 @@ from .figures import Figures
 from .finding import Limits
 from .thresholds import LIMITS
 
-_NAMED_STAGES = 2
+_NAMED = 2
+"""Causes, and stages of a loader, that are told."""
 
 
 def remaining(seen: Observation, limit: float | None, *, cores: int) -> str | None:
@@ -28,9 +29,10 @@ def remaining(seen: Observation, limit: float | None, *, cores: int) -> str | No
         "copies to the device": figures.phases.get("copy", 0.0),
     }
     parts[_beside(figures, cores)] = figures.fed_step - at_limit - sum(parts.values())
-    cause, seconds = max(parts.items(), key=lambda part: part[1])
-    reached = words.percent(at_limit / figures.fed_step)
-    return f"at {reached} of the limit; most of the rest, {words.percent(seconds / figures.fed_step)}, is {cause}"
+    ranked = sorted(((seconds / figures.fed_step, cause) for cause, seconds in parts.items()), reverse=True)
+    named = ranked[:1] + [part for part in ranked[1:_NAMED] if part[0] >= LIMITS.no_headroom]
+    told = ", ".join(f"{words.percent(share)} of the time is {cause}" for share, cause in named)
+    return f"at {words.percent(at_limit / figures.fed_step)} of the limit: {told}"
 
 
 def _batches(figures: Figures, cores: int) -> str:
@@ -38,9 +40,9 @@ def _batches(figures: Figures, cores: int) -> str:
     if loader is None or not loader.num_workers:
         return "batches that are made between the steps"
     workers = "1 worker" if loader.num_workers == 1 else f"{loader.num_workers} workers"
-    most = ", ".join(f"{stage.name} {words.percent(share)}" for stage, share in figures.ranked_stages()[:_NAMED_STAGES])
+    most = ", ".join(f"{stage.name} {words.percent(share)}" for stage, share in figures.ranked_stages()[:_NAMED])
     where = f"{workers} on {cores} cores" if cores > 1 else f"{workers} on 1 core"
-    return f"waiting for batches: {where} make no more{f' ({most} of their work)' if most else ''}"
+    return f"waiting for batches ({where} make no more{f'; {most} of their work' if most else ''})"
 
 
 def _beside(figures: Figures, cores: int) -> str:
