@@ -212,6 +212,31 @@ def test_the_number_of_workers_is_climbed_up_and_down() -> None:
         assert found.settings == {"loader.num_workers": 6}
 
 
+def test_a_number_of_workers_that_fails_is_tried_once() -> None:
+    now, tried = [0.0], []
+
+    def measure(settings: Mapping[str, Any]) -> Rate | str:
+        now[0] += 5
+        workers = settings.get("loader.num_workers", 1)
+        tried.append(workers)
+        return "failed" if workers > 4 else Rate(value=100.0 * workers, noise=0.005, waits=0.3)
+
+    baseline = measure({})
+    assert isinstance(baseline, Rate)
+    found = search(
+        [Candidate(title="workers", settings={"loader.num_workers": 4}, gain=1.0)],
+        baseline,
+        measure=measure,
+        clock=lambda: now[0],
+        seconds=180,
+        trial_seconds=5,
+        neighbours=lambda settings, waits: neighbours(settings, cores=8, waits=waits),
+    )
+    assert found.settings == {"loader.num_workers": 4}
+    assert max(tried) > 4
+    assert all(tried.count(workers) == 1 for workers in set(tried) if workers > 4), tried
+
+
 class Shared(Machine):
     """Others work there, too: for a minute it may have a fraction of its cores."""
 

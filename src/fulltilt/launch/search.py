@@ -83,6 +83,8 @@ class _Search:
     say: Callable[[Trial], None]
     history: History = field(default_factory=History)
     trials: list[Trial] = field(default_factory=list)
+    failed: set[str] = field(default_factory=set)
+    """Settings that could not be measured: they are not tried again."""
     expected: float = 0.0
     """Seconds that a trial takes, going by the last one: caches make the first one slow."""
     compiling: float | None = None
@@ -121,6 +123,8 @@ class _Search:
             self.expected = took
         if isinstance(got, Rate):
             self.history.add(_key(settings), got)
+        else:
+            self.failed.add(_key(settings))
         return got
 
     def beats(self, settings: Settings, other: Mapping[str, Any], *, title: str) -> bool:
@@ -300,7 +304,7 @@ def _climbed(state: _Search, best: Settings, neighbours: Neighbours) -> Settings
         better = False
         rate = state.rate(best)
         for other in neighbours(best, None if rate is None else rate.waits):
-            if state.rate(other) is not None or not state.has_time():
+            if state.rate(other) is not None or _key(other) in state.failed or not state.has_time():
                 continue
             if state.beats(other, best, title=describe(_difference(other, best))):
                 best, better = other, True
