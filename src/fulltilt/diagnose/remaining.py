@@ -40,7 +40,8 @@ def _batches(figures: Figures, cores: int) -> str:
     if loader is None or not loader.num_workers:
         return "batches that are made between the steps"
     workers = "1 worker" if loader.num_workers == 1 else f"{loader.num_workers} workers"
-    most = ", ".join(f"{stage.name} {words.percent(share)}" for stage, share in figures.ranked_stages()[:_NAMED])
+    ranked = [part for part in figures.ranked_stages()[:_NAMED] if part[1] >= LIMITS.no_headroom]
+    most = ", ".join(f"{stage.name} {words.percent(share)}" for stage, share in ranked)
     where = f"{workers} on {cores} cores" if cores > 1 else f"{workers} on 1 core"
     return f"waiting for batches ({where} make no more{f'; {most} of their work' if most else ''})"
 
