@@ -70,7 +70,7 @@ def test_a_starved_script_is_found_a_plan_that_is_used_again(home: Path) -> None
     to its end, a script with status 7 failed.
     """
     (home / "train.py").write_text(SLEEPY)
-    first = run("--max-seconds", "150", "--json", "found.json", "--html", "found.html", "train.py", "220", timeout=500)
+    first = run("--max-seconds", "200", "--json", "found.json", "--html", "found.html", "train.py", "220", timeout=500)
     assert first.returncode == 7, first.stderr
     assert first.stdout == "trained 220\n", "trials' output is not the script's"
     found = json.loads((home / "found.json").read_text())
