@@ -246,7 +246,9 @@ def test_decoders_killed_while_they_fill(photos, plain, caplog):
 
 def test_what_does_not_fit_is_decoded_as_before(photos, plain, monkeypatch):
     room = 4096 + COUNT * 14 * 8 + 20 * 24 * 20 * 3
-    monkeypatch.setattr(caching, "RAM_SHARE", room / read_memory().available_bytes)
+    memory = read_memory()  # once: other processes come and go, and with them what is available
+    monkeypatch.setattr(caching, "read_memory", lambda: memory)
+    monkeypatch.setattr(caching, "RAM_SHARE", room / memory.available_bytes)
     with feed(ImageFiles(photos), **options()) as it:
         until(it, lambda: it._auto.mode is Mode.DECODED)
         for _ in range(3):
