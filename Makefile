@@ -9,8 +9,7 @@ STAMP := $(VENV)/.installed
 # transformers, for the test of its callback. Not in the environment itself: torchmetrics imports it where it finds it,
 # which takes a second in each of the hundreds of processes that the tests start.
 PEERS := $(VENV)/peers/.installed
-# One more than cores: many tests wait, for processes, workers and clocks, and leave their core to another.
-WORKERS := $(shell echo $$(($$(nproc) + 1)))
+WORKERS := $(shell nproc)
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 DEMO := runs/demo
 SLOW := examples/slow_train.py $(DEMO)/photos --epochs 20 --out $(DEMO)/model.pt
