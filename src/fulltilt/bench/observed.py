@@ -91,12 +91,13 @@ class Loop:
         self._criterion = self._torch.nn.CrossEntropyLoss()
         self.run(3)
 
-    def run(self, steps: int, over: Callable[[], bool] = lambda: True) -> float:
-        """Seconds per step, over whole steps; the loss of each is read, so that nothing hides behind the GPU."""
-        return self.block(steps, over)[1]
+    def run(self, steps: int) -> float:
+        """Seconds per step."""
+        return self.block(steps, lambda: True)[1]
 
     def block(self, steps: int, over: Callable[[], bool]) -> tuple[int, float]:
-        """As many steps, and more until it is `over`: their number, and seconds for each."""
+        """As many steps, and more until it is `over`: their number, and seconds for each. The loss of each is read, so
+        that nothing hides behind the GPU."""
         batches = iter(self._loader)
         next(batches)
         done, began = 0, self._clock()
@@ -121,14 +122,11 @@ class Watching:
 
     def begin(self) -> None:
         """A run from its first step on."""
-        self.wake()
+        if self._watch.sleeper:
+            self._watch.dozing.wake(self._watch)
         self._watch.records.clear()
         self._watch.look_at = 0
         self._watch.dozing.begin_anew()
-
-    def wake(self) -> None:
-        if self._watch.sleeper:
-            self._watch.dozing.wake(self._watch)
 
     def put(self, wanted: bool, *, idle: int = 0) -> None:
         """In or out; steps that are passed by don't count while `idle` ones go on."""
