@@ -32,8 +32,9 @@ SEEN = {
 }
 
 
-STEPS = {"memory_growth": 60}
-"""Memory is read five times a second, and eight readings are the least that tell of growth."""
+STEPS = {"memory_growth": 60, "slow_disk": 80}
+"""Memory is read five times a second, and eight readings are the least that tell of growth; the eight workers that
+slow_disk is to have give 16 batches that lay ready, and then bursts of eight."""
 
 
 def watch(name, mode="as is", settings=None):

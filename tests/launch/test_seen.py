@@ -14,8 +14,9 @@ from fulltilt.launch.job import Job
 from fulltilt.launch.launches import Launched
 from fulltilt.launch.loaders import loader_seen
 from fulltilt.launch.replay import epoch_length
-from fulltilt.launch.seen import start_seconds, training
+from fulltilt.launch.seen import observation, start_seconds, training
 from fulltilt.launch.watch import Watch
+from fulltilt.measure.timeline import PHASES, Record
 
 
 @pytest.fixture
@@ -62,6 +63,24 @@ def test_workers_that_live_on_are_started_once() -> None:
     assert start_seconds(waits[:1], live_on=True, making=0.1) == 0.1, "what a worker needs for a batch"
     assert start_seconds(waits[:1], live_on=True, making=5.0) == 3.0
     assert start_seconds(waits[:1], live_on=True, making=0.0) == 3.0, "unknown"
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("steps", range(57, 73))
+def test_the_rate_of_workers_that_give_bursts_is_had_over_whole_ones(watch: Watch, steps: int) -> None:
+    loader = DataLoader(TensorDataset(torch.zeros(4)), num_workers=8, prefetch_factor=2)
+    loader_seen(watch, loader).role = "train"
+    wait = PHASES.index("data wait")
+    for number in range(steps):  # 16 lay ready, then eight come every 80 ms
+        spent = [0] * len(PHASES)
+        spent[wait] = 80_000_000 if number >= 16 and number % 8 == 0 else 0
+        spent[PHASES.index("forward")] = 1000
+        record = Record(number, [(spent, True, False)], False)
+        record.samples = 1
+        watch.records.append(record)
+    found = observation(watch)
+    assert len(found.steps) % 8 == 0
+    assert found.samples_per_second == pytest.approx(100, rel=0.001)
 
 
 class Unsure(IterableDataset[torch.Tensor]):

@@ -40,6 +40,8 @@ def observation(watch: Watch) -> Observation:
     records = watch.records[: watch.closed]
     buffered = min(watch.buffered, len(records) - LEAST_KEPT)
     warm = max(watch.floor, buffered, warm_up([record.step_ns / 1e9 for record in records]))
+    if len(records) - warm >= max(LEAST_KEPT, 2 * watch.round):
+        warm += (len(records) - warm) % watch.round
     kept = records[warm:]
     began_ns = timeline.began_ns
     steps = tuple(_step(warm + number, record, began_ns) for number, record in enumerate(kept))

@@ -294,9 +294,19 @@ class Watch:
     @property
     def buffered(self) -> int:
         """Batches that workers may have had ready before the first step: how fast those were had says little."""
-        seen = next((one for one in self.loaders if one.role == "train"), None)
-        facts = None if seen is None else seen.facts
+        facts = self._fed_by
         return 0 if facts is None else facts.num_workers * (facts.prefetch_factor or 0)
+
+    @property
+    def round(self) -> int:
+        """Batches that workers give in a burst, one each: a rate is had over whole ones."""
+        facts = self._fed_by
+        return max(1, 0 if facts is None else facts.num_workers)
+
+    @property
+    def _fed_by(self) -> Loader | None:
+        seen = next((one for one in self.loaders if one.role == "train"), None)
+        return None if seen is None else seen.facts
 
     @property
     def steps(self) -> int:
