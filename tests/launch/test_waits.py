@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -58,6 +59,16 @@ def test_a_call_that_waits_by_name_line_and_time() -> None:
     assert list(warnings.filters) == filters
     with pytest.warns(UserWarning, match="synchronizing"):  # no longer ours
         unique(torch.ones(2), waits=0.0)
+
+
+def test_waits_of_other_threads_are_not_the_loops() -> None:
+    waits = Waits(listen=lambda _: None)
+    waits.begin()
+    thread = threading.Thread(target=unique, args=(torch.ones(2),), kwargs={"waits": 0.0})
+    thread.start()
+    thread.join()
+    waits.end()
+    assert heard(waits) == []
 
 
 def test_warnings_of_others_are_shown_and_those_that_wait_never_raise() -> None:

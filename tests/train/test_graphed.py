@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import random
+import threading
 import warnings
 from contextlib import nullcontext
 
@@ -170,6 +171,7 @@ def pretended(monkeypatch):
     monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext())
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     mode = ["default"]
+    monkeypatch.setattr("fulltilt.measure.heard._asks_torch", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode[0])
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda to: mode.__setitem__(0, to))
     monkeypatch.setattr("fulltilt.train.step.why_not_graphed", lambda _: None)
@@ -284,6 +286,24 @@ def test_a_model_with_python_in_its_step_is_not_captured(pretended):
         train(trainer, batches(3))
         assert trainer.plan["cuda_graph"].value is False
         assert words in trainer.plan["cuda_graph"].reason
+
+
+def test_waits_of_a_feeds_threads_are_not_the_steps(pretended):
+    def feeds():
+        if torch.cuda.get_sync_debug_mode() == "warn":
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+
+    class Fed(nn.Linear):
+        def forward(self, x):
+            thread = threading.Thread(target=feeds)
+            thread.start()
+            thread.join()
+            return super().forward(x)
+
+    model = Fed(6, 3)
+    trainer = HybridPrecisionTrainer(model, momentum(model.parameters(), lr=0.1), device="cpu", cuda_graph=True)
+    train(trainer, batches(3))
+    assert trainer.plan["cuda_graph"].value is True, trainer.plan["cuda_graph"].reason
 
 
 def test_replays_that_give_other_losses_are_not_used(pretended, monkeypatch):

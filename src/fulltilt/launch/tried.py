@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
+
+from fulltilt.measure.heard import heard, tell_of_waiting
 
 _TRIES = 3
 
@@ -32,13 +33,13 @@ def try_out(there_and_back: ThereAndBack, is_as_before: Callable[[], bool], stre
     waits = True
     with _beside(stream):
         for _ in range(_TRIES):
-            with _heard() as said:
+            with heard() as said:
                 there_and_back.there()
                 there_and_back.back()
             there_and_back.forget()
             if any("AccumulateGrad node's stream" in one for one in said):
                 raise Refused("an earlier call of it has not been let go of")
-            waits = waits and any("synchronizing CUDA operation" in one for one in said)  # the first may set things up
+            waits = waits and tell_of_waiting(said)  # the first may set things up
     if waits:
         raise Refused("it waits for the device")
     if _draws() != drawn:
@@ -90,28 +91,3 @@ def _beside(stream: Any) -> Iterator[None]:
     with cuda.stream(stream):
         yield
     current.wait_stream(stream)
-
-
-@contextmanager
-def _heard() -> Iterator[list[str]]:
-    """Warnings of this thread about what waits for the device; loaders' threads may wait. None is shown."""
-    cuda: Any = torch.cuda
-    on = cuda.is_available() and cuda.is_initialized()
-    mode = cuda.get_sync_debug_mode() if on else None
-    here = threading.get_ident()
-    said: list[str] = []
-
-    def note(message: Any, *_: Any, **__: Any) -> None:
-        if threading.get_ident() == here:
-            said.append(str(message))
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.showwarning = note
-        try:
-            if on:
-                cuda.set_sync_debug_mode("warn")
-            yield said
-        finally:
-            if on:
-                cuda.set_sync_debug_mode(mode)

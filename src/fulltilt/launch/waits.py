@@ -8,6 +8,7 @@ on for two steps only, after the steps that count.
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from re import compile as pattern
@@ -15,6 +16,7 @@ from typing import Any
 
 from fulltilt.launch import transfers
 from fulltilt.launch.places import Spot, is_torchs, spot
+from fulltilt.measure.heard import works_for
 
 STEPS = 2
 _SAYS = "called a synchronizing CUDA operation"
@@ -38,6 +40,7 @@ class Waits:
         self.found: dict[tuple[Spot | None, str], list[int]] = {}
         self._listen = listen
         self._warned = 0
+        self._thread = 0
         self._mode: Any = None
         self._shown: Any = None
         self._filters = [
@@ -48,6 +51,7 @@ class Waits:
     def begin(self) -> None:
         # Not by filterwarnings(), which would make Python forget what it has warned of already.
         module: Any = warnings
+        self._thread = threading.get_ident()
         module.filters[:0] = self._filters
         self._shown = module._showwarnmsg
         module._showwarnmsg = self._show
@@ -69,6 +73,8 @@ class Waits:
     def _show(self, message: Any) -> None:
         if not str(message.message).startswith(_SAYS):
             self._shown(message)
+            return
+        if not works_for(self._thread):  # a loader's thread may wait
             return
         self._warned += 1
         if not self._mode.depth and not _from_ours(sys._getframe(1)):  # a library's own code, outside of torch's calls

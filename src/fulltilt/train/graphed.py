@@ -8,7 +8,6 @@ step is looked at before each replay; a step that differs runs without the graph
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
@@ -20,6 +19,7 @@ from torch.optim import Optimizer
 
 from fulltilt.errors import FulltiltError
 from fulltilt.feed.structure import map_tensors
+from fulltilt.measure.heard import heard, tell_of_waiting
 from fulltilt.train.engine import Engine, signature
 from fulltilt.train.optim import fixed_options, rates, why_not_fused
 from fulltilt.train.roles import split
@@ -107,16 +107,10 @@ class GraphedStep:
         current.wait_stream(side)
 
     def _waits(self, inputs: tuple[Any, ...], target: Any) -> bool:
-        """Whether something in the step waits for the device. Other threads are heard too: one doubt is no proof."""
-        mode = torch.cuda.get_sync_debug_mode()
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            torch.cuda.set_sync_debug_mode("warn")
-            try:
-                self._engine.whole(inputs, target)
-            finally:
-                torch.cuda.set_sync_debug_mode(mode)
-        return any("synchronizing CUDA operation" in str(warning.message) for warning in said)
+        """Whether something in the step waits for the device."""
+        with heard() as said:
+            self._engine.whole(inputs, target)
+        return tell_of_waiting(said)
 
     def _python_state(self) -> list[Any]:
         """What a graph bakes in and Python may change: options, frozen weights, modes."""
