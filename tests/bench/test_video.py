@@ -18,12 +18,12 @@ from fulltilt.bench.video.clips import LENGTH, PerItem
 from fulltilt.bench.video.figures import Case, VideoBench
 from fulltilt.bench.video.material import GOP, Material, make_videos
 from fulltilt.bench.video.opencv import Captures
-from fulltilt.bench.video.rates import Counted, Crew, beside
+from fulltilt.bench.video.rates import Apart, Counted, Crew, apart, beside
 from fulltilt.bench.video.run import parts_of, setting
 from fulltilt.bench.video.table import lines
 from fulltilt.cli.bench import bench
 from fulltilt.decode.video import open_video
-from fulltilt.errors import InputError, UnavailableError
+from fulltilt.errors import InputError, UnavailableError, WorkerError
 
 SMALL = Material(width=96, height=64, frames=64, files=2)
 
@@ -153,6 +153,28 @@ def test_two_crews_at_once(paths):
     assert here.frames > 0
 
 
+def test_decoders_in_processes_are_counted_together(paths):
+    found = apart([*paths, *paths][:4], 0.5, processes=2)
+    assert found.frames >= 2 * 16
+    assert found.frames % 16 == 0
+    assert found.seconds == 0.5
+    assert found.cores > 0
+
+
+def test_a_process_of_decoders_that_dies_is_named(paths):
+    crew = Apart(paths, 30.0, processes=2)
+
+    def counted():
+        with crew:
+            crew.begin()
+            crew._processes[0].kill()
+            crew.counted()
+
+    with pytest.raises(WorkerError, match="has died"):
+        counted()
+    assert not any(process.is_alive() for process in crew._processes)
+
+
 @pytest.mark.parametrize(("jumps", "scaled"), [(False, False), (True, False), (True, True)])
 def test_the_peer_gives_the_frames_that_it_should(paths, jumps, scaled):
     """A peer that did less would be no peer."""
@@ -245,8 +267,8 @@ class CannedCrew:
 def test_the_best_number_of_sessions_is_the_one_for_both(paths, monkeypatch):
     asked = []
 
-    def beside(cpu, crew, seconds, *, threads):
-        asked.append((len(cpu), threads, crew.decoders))
+    def beside(cpu, crew, seconds, *, threads, processes):
+        asked.append((len(cpu), threads, processes, crew.decoders))
         return Counted(frames=len(cpu) * 200, seconds=1.0, cores=9.0), crew.count(1.0)
 
     monkeypatch.setattr(run, "Crew", CannedCrew)
@@ -262,12 +284,14 @@ def test_the_best_number_of_sessions_is_the_one_for_both(paths, monkeypatch):
     assert nvdec.notes["tried"]["7, waiting asleep"] == {"frames_per_second": 2000, "cores": 1.5}
     assert nvdec.notes["tried"].keys() == {"7, waiting as CUDA does", "7, waiting asleep", "14, waiting asleep"}
     *_, both = run._both(run._wiser(chosen, nvdec), paths, lambda _: None)
-    assert asked == [(14, 1, 14), (16, 1, 14)]
+    assert asked == [(14, 1, 1, 14), (14, 1, 14, 14), (16, 1, 16, 14)]
     assert both.per_second == 16 * 200 + 2700
-    assert (both.notes["cpu_decoders"], both.notes["cpu_frames_per_second"]) == (16, 3200)
+    assert (both.notes["cpu_decoders"], both.notes["cpu_processes"]) == (16, 16)
+    assert both.notes["cpu_frames_per_second"] == 3200
 
 
-def test_the_best_split_of_the_cores_counts(paths, monkeypatch):
+@pytest.mark.parametrize(("apart", "best"), [(2900.0, (3100.0, 8, 2, 0)), (3200.0, (3200.0, 16, 1, 16))])
+def test_the_best_split_of_the_cores_counts(paths, monkeypatch, apart, best):
     rates = {1: 2300.0, 2: 3100.0, 4: 2900.0}
 
     class Split(CannedCrew):
@@ -278,14 +302,20 @@ def test_the_best_split_of_the_cores_counts(paths, monkeypatch):
         def count(self, seconds):
             return Counted(frames=int(rates[self.threads] * seconds), seconds=seconds, cores=15.2)
 
+    def in_processes(paths, seconds, *, quality, processes):
+        assert len(paths) == processes == 16
+        return Counted(frames=int(apart * seconds), seconds=seconds, cores=15.9)
+
     monkeypatch.setattr(run, "Crew", Split)
+    monkeypatch.setattr(run, "apart", in_processes)
     chosen = setting(gpu=True, cores=16, quick=True)
     exact, fast = run._cpu(chosen, paths, lambda _: None)
     assert exact.met
-    assert (exact.per_second, exact.notes["decoders"], exact.notes["threads"]) == (3100.0, 8, 2)
-    assert exact.notes["tried"] == {"16×1": 2300, "8×2": 3100}
+    notes = exact.notes
+    assert (exact.per_second, notes["decoders"], notes["threads"], notes["processes"]) == best
+    assert notes["tried"] == {"16×1": 2300, "8×2": 3100, "16×1 in processes": apart}
     assert fast.at_least is None
-    assert run._wiser(run._wiser(chosen, exact), fast).threads == 2
+    assert run._wiser(run._wiser(chosen, exact), fast).threads == best[2]
 
 
 def test_what_was_measured_is_kept_at_once(monkeypatch):

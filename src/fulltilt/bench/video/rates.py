@@ -7,7 +7,7 @@ import math
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,9 +21,9 @@ from fulltilt.errors import UnavailableError, WorkerError
 CHUNK = 16
 """Frames that are asked for at once."""
 _SHARE_SECONDS = 60.0
-"""How long the other process may take to start."""
+"""How long other processes may take to start."""
 _LEAD_SECONDS = 0.2
-"""From the moment that both are at work to the one from which on they are counted."""
+"""From the moment that all are at work to the one from which on they are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,50 +152,113 @@ class Crew:
             video.close()
 
 
-def beside(
-    paths: list[Path], crew: Crew, seconds: float, *, decoders: int | None = None, threads: int = 1
-) -> tuple[Counted, Counted]:
-    """The CPU's decoders in a process of their own, as a feed's workers are, and a crew here, at the same time.
+class Apart:
+    """The CPU's decoders in processes of their own, as a feed's workers are: none waits for another's interpreter lock.
 
-    Both are at work before they are counted, and what is counted is one and the same time.
+    All are at work before any is counted, and what is counted is one and the same time.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        seconds: float,
+        *,
+        processes: int = 1,
+        quality: Literal["exact", "fast"] = "exact",
+        threads: int = 1,
+        gives_way: bool = False,
+    ) -> None:
+        """
+        Args:
+            processes: that share the paths, a decoder each.
+            threads: of each decoder.
+            gives_way: leaves the cores to others that want them.
+        """
+        context = multiprocessing.get_context("spawn")
+        self._pipes: list[Any] = []
+        self._processes: list[Any] = []
+        for number in range(processes):
+            ours, theirs = context.Pipe()
+            share = [str(path) for path in paths[number::processes]]
+            given = (theirs, share, seconds, quality, threads, gives_way)
+            process = context.Process(target=_decode_apart, args=given, daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def begin(self) -> float:
+        """The moment from which on they are counted."""
+        for pipe in self._pipes:
+            self._told(pipe, f"the CPU's decoders were not ready after {_SHARE_SECONDS:g} s")
+        start = time.perf_counter() + _LEAD_SECONDS
+        for pipe in self._pipes:
+            pipe.send(start)
+        return start
+
+    def counted(self) -> Counted:
+        """Of all of them together, once the time is over."""
+        each: list[Counted] = [self._told(pipe, "the CPU's decoders gave no figure") for pipe in self._pipes]
+        return Counted(
+            frames=sum(one.frames for one in each), seconds=each[0].seconds, cores=math.fsum(one.cores for one in each)
+        )
+
+    def _told(self, pipe: Any, otherwise: str) -> Any:
+        if not pipe.poll(_SHARE_SECONDS):
+            raise WorkerError(otherwise)
+        try:
+            return pipe.recv()
+        except (EOFError, ConnectionResetError):
+            raise WorkerError("a process of the CPU's decoders has died") from None
+
+    def __enter__(self) -> Apart:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for process in self._processes if kind is not None else ():
+            process.kill()  # nobody asks for its figure any more
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+
+
+def apart(
+    paths: Sequence[Path], seconds: float, *, quality: Literal["exact", "fast"] = "exact", processes: int
+) -> Counted:
+    """The CPU's decoders in so many processes, with nothing beside them."""
+    with Apart(paths, seconds, processes=processes, quality=quality) as crew:
+        crew.begin()
+        return crew.counted()
+
+
+def beside(
+    paths: Sequence[Path],
+    crew: Crew,
+    seconds: float,
+    *,
+    decoders: int | None = None,
+    threads: int = 1,
+    processes: int = 1,
+) -> tuple[Counted, Counted]:
+    """The CPU's decoders in processes of their own, which give way, and a crew here, at the same time.
 
     Args:
         decoders: of the crew; None is all.
         threads: of each decoder of the CPU.
     """
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    given = (theirs, [str(path) for path in paths], seconds, threads)
-    process = context.Process(target=_other, args=given, daemon=True)
-    process.start()
-    theirs.close()
-
-    def begin() -> float:
-        if not ours.poll(_SHARE_SECONDS):
-            raise WorkerError(f"the CPU's decoders were not ready after {_SHARE_SECONDS:g} s")
-        ours.recv()
-        start = time.perf_counter() + _LEAD_SECONDS
-        ours.send(start)
-        return start
-
-    try:
-        here = crew.count(seconds, decoders=decoders, begin=begin)
-        if not ours.poll(_SHARE_SECONDS):
-            raise WorkerError("the CPU's decoders gave no figure")
-        there = ours.recv()
-    except EOFError:
-        raise WorkerError("the process of the CPU's decoders has died") from None
-    finally:
-        ours.close()
-        process.join(5)
-        if process.is_alive():
-            process.kill()
-    return there, here
+    with Apart(paths, seconds, processes=processes, threads=threads, gives_way=True) as there:
+        here = crew.count(seconds, decoders=decoders, begin=there.begin)
+        return there.counted(), here
 
 
-def _other(pipe: Any, paths: list[str], seconds: float, threads: int) -> None:
-    crew = Crew([Path(path) for path in paths], device=None, threads=threads)
-    crew.gives_way = True
+def _decode_apart(
+    pipe: Any, paths: list[str], seconds: float, quality: Literal["exact", "fast"], threads: int, gives_way: bool
+) -> None:
+    crew = Crew([Path(path) for path in paths], device=None, quality=quality, threads=threads)
+    crew.gives_way = gives_way
 
     def begin() -> float:
         pipe.send("ready")

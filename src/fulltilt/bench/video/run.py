@@ -26,7 +26,7 @@ from fulltilt.bench.video.figures import (
 )
 from fulltilt.bench.video.material import LITTLE_GRAIN, LONG_GOP, Material, make_videos, megabits_per_second
 from fulltilt.bench.video.opencv import Captures, opencv
-from fulltilt.bench.video.rates import Crew, beside
+from fulltilt.bench.video.rates import Counted, Crew, apart, beside
 from fulltilt.bench.video.training import Course, training
 from fulltilt.decode.video.limits import sessions_of
 from fulltilt.decode.video.waiting import wait_asleep
@@ -34,6 +34,7 @@ from fulltilt.errors import FulltiltError
 from fulltilt.machine.cores import read_cores
 
 Say = Callable[[str], None]
+Quality = Literal["exact", "fast"]
 NO_GPU = "The targets need an NVIDIA GPU and a machine like it: small videos were decoded on the CPU."
 _THREADS_TRIED = (1, 2)
 """Of each of the CPU's decoders."""
@@ -157,7 +158,7 @@ def _wiser(chosen: Setting, case: Case) -> Setting:
 
 
 def _cpu(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
-    qualities: tuple[Literal["exact", "fast"], ...] = ("exact", "fast")
+    qualities: tuple[Quality, ...] = ("exact", "fast")
     for quality in qualities:
         yield from _by_us(chosen, paths, say, quality)
     cv2 = opencv()
@@ -175,8 +176,9 @@ def _light(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
             yield replace(case, part="light", key=f"{case.key}_light", title=f"{case.title}, {bits}")
 
 
-def _by_us(chosen: Setting, paths: list[Path], say: Say, quality: Literal["exact", "fast"]) -> Iterator[Case]:
-    """The best of several numbers of decoders: with more threads each, fewer hold their pictures in the caches."""
+def _by_us(chosen: Setting, paths: list[Path], say: Say, quality: Quality) -> Iterator[Case]:
+    """The best of several ways: with more threads each, fewer decoders hold their pictures in the caches; in processes
+    of their own, as a feed's workers are, none waits for the interpreter lock."""
     exact = quality == "exact"
     case = Case(
         part="cpu",
@@ -185,19 +187,29 @@ def _by_us(chosen: Setting, paths: list[Path], say: Say, quality: Literal["exact
         at_least=CPU_AT_LEAST if chosen.targets and exact else None,
     )
     tried: dict[str, int] = {}
-    for threads in (threads for threads in _THREADS_TRIED if threads <= chosen.decoders):
+    ways = [(threads, 0) for threads in _THREADS_TRIED if threads <= chosen.decoders]
+    for threads, processes in (*ways, (1, chosen.decoders)):
         decoders = chosen.decoders // threads
-        say(f"cpu: decoders × threads {decoders}×{threads}, quality {quality}")
-        crew = Crew(_spread(paths, decoders), device=None, quality=quality, threads=threads)
-        try:
-            found = crew.count(chosen.seconds)
-        finally:
-            crew.close()
-        tried[f"{decoders}×{threads}"] = round(found.per_second)
+        way = f"{decoders}×{threads}" + (" in processes" if processes else "")
+        say(f"cpu: decoders × threads {way}, quality {quality}")
+        several = _spread(paths, decoders)
+        if processes:
+            found = apart(several, chosen.seconds, quality=quality, processes=processes)
+        else:
+            found = _here(several, chosen.seconds, quality, threads)
+        tried[way] = round(found.per_second)
         if found.per_second > (case.per_second or 0.0):
-            notes = {"decoders": decoders, "threads": threads, "cores": round(found.cores, 1)}
+            notes = {"decoders": decoders, "threads": threads, "processes": processes, "cores": round(found.cores, 1)}
             case = replace(case, per_second=found.per_second, notes=notes)
     yield replace(case, notes={**case.notes, "tried": tried})
+
+
+def _here(paths: list[Path], seconds: float, quality: Quality, threads: int) -> Counted:
+    crew = Crew(paths, device=None, quality=quality, threads=threads)
+    try:
+        return crew.count(seconds)
+    finally:
+        crew.close()
 
 
 def _by_opencv(cv2: Any, chosen: Setting, paths: list[Path], say: Say, *, alone: bool) -> Case:
@@ -249,7 +261,7 @@ def _nvdec(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
 
 
 def _both(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
-    """The best of two numbers of the CPU's decoders: feeding the engines takes cores too."""
+    """The best of several ways to decode on the CPU meanwhile: feeding the engines takes cores too."""
     case = Case(
         part="both",
         key="both",
@@ -262,16 +274,20 @@ def _both(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
         try:
             refused = wait_asleep(0)
             threads = chosen.threads
-            for decoders in (max(1, (chosen.decoders - 2) // threads), chosen.decoders // threads):
-                how = f"{decoders}×{threads} of the CPU, {chosen.engines} of the GPU"
+            fewer, all_of_them = max(1, (chosen.decoders - 2) // threads), chosen.decoders // threads
+            for decoders, processes in ((fewer, 1), (fewer, fewer), (all_of_them, all_of_them)):
+                where = "1 process" if processes == 1 else f"{processes} processes"
+                how = f"{decoders}×{threads} of the CPU in {where}, {chosen.engines} of the GPU"
                 say(f"both: decoders {how}")
-                there, here = beside(_spread(paths, decoders), crew, chosen.seconds, threads=threads)
+                several = _spread(paths, decoders)
+                there, here = beside(several, crew, chosen.seconds, threads=threads, processes=processes)
                 rate = there.per_second + here.per_second
                 tried[how] = round(rate)
                 if rate > (case.per_second or 0.0):
                     notes = {
                         "cpu_decoders": decoders,
                         "cpu_threads": threads,
+                        "cpu_processes": processes,
                         "nvdec_decoders": chosen.engines,
                         "waiting": "asleep" if refused is None else f"as CUDA does ({refused})",
                         "cpu_frames_per_second": round(there.per_second),
