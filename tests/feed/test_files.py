@@ -128,11 +128,18 @@ def test_a_label_may_be_a_row_of_numbers():
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("path,label\n", "names no files"), ("path;label\n1.jpg;2\n", "found path;label. .* with commas between")],
+    [("path,label\n", "names no files"), ("path|label\n1.jpg|2\n", "found path.label. .* with commas, semicolons")],
 )
 def test_a_table_that_names_nothing_says_why(tmp_path, text, message):
     with pytest.raises(InputError, match=message):
         table(tmp_path, text)
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_a_table_as_spreadsheets_write_them(tmp_path, separator):
+    found = table(tmp_path, f"path{separator}label\n1,5.jpg{separator}3\n2.jpg{separator}5\n")
+    assert names(found.paths) == ["1,5.jpg", "2.jpg"]
+    assert found.labels.tolist() == [3, 5]
 
 
 def test_what_begins_with_a_dot_is_not_meant(tmp_path):

@@ -16,6 +16,8 @@ log = logging.getLogger("fulltilt.feed")
 
 _LABEL_COLUMNS = ("label", "class")
 """The first of them that a table has."""
+_SEPARATORS = (",", ";", "\t")
+"""The one that the first line has most of; a comma where it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,9 @@ def read_table(file: Path, path_columns: Sequence[str]) -> Table:
     """A .csv with a column for paths, which are relative to the table's own folder."""
     try:
         with file.open(newline="", encoding="utf-8-sig") as opened:
-            reader = csv.DictReader(opened)
+            separator = _separator(opened.readline())
+            opened.seek(0)
+            reader = csv.DictReader(opened, delimiter=separator)
             columns = tuple(reader.fieldnames or ())
             lines = [(reader.line_num, line) for line in reader]
     except OSError as error:
@@ -105,7 +109,7 @@ def read_table(file: Path, path_columns: Sequence[str]) -> Table:
     if named is None:
         raise InputError(
             f"{file}: no column named {', '.join(path_columns)}; found {', '.join(columns) or 'none'}. The first line "
-            "names the columns, with commas between them"
+            "names the columns, with commas, semicolons or tabs between them"
         )
     if not lines:
         raise InputError(f"{file} names no files: below its first line there is nothing")
@@ -119,6 +123,11 @@ def read_table(file: Path, path_columns: Sequence[str]) -> Table:
         text = None if label is None else cells[label] or ""
         rows.append(Row(line=number, path=str(file.parent / cells[named]), label=text, cells=cells))
     return Table(columns=columns, rows=rows)
+
+
+def _separator(header: str) -> str:
+    """What stands between the columns: spreadsheets write semicolons where a comma is a decimal point, or tabs."""
+    return max(_SEPARATORS, key=header.count)
 
 
 def tell_of_no_zero(labels: Iterable[int]) -> None:
