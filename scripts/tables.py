@@ -24,6 +24,7 @@ from fulltilt.bench.feed.chart import chart as feed_chart
 from fulltilt.bench.guides.chart import chart as guides_chart
 from fulltilt.bench.scaling.figures import SERIES
 from fulltilt.bench.scaling.figures import chart as scaling_chart
+from fulltilt.bench.scripts import chart as scripts_chart
 from fulltilt.bench.simulate.page import chart as simulation_chart
 from fulltilt.bench.simulate.page import page as simulation_page
 from fulltilt.bench.simulate.page import table
@@ -121,6 +122,7 @@ SECTIONS = (
         command="fulltilt bench scripts",
         columns=("", "before", "after", "limit", "faster", "wanted", "what is left"),
         rows=rows.scripts_rows,
+        chart="images/scripts.svg",
     ),
     Section(
         title="Video",
@@ -149,6 +151,7 @@ SECTIONS = (
 CHARTS: dict[str, tuple[str, Callable[[dict[str, Any]], str | None]]] = {
     "docs/images/guides.svg": ("h200/guides.json", guides_chart),
     "docs/images/feed.svg": ("h200/feed.json", feed_chart),
+    "docs/images/scripts.svg": ("h200/scripts.json", scripts_chart),
     "docs/images/scaling.svg": ("h200/scaling.json", scaling_chart),
     "docs/images/simulation.svg": ("h200/feed.json", simulation_chart),
 }

@@ -6,12 +6,13 @@ import ast
 import os
 import signal
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from fulltilt.bench.scripts import SCRIPTS, ScriptFigures, make_data, measure, to_json
+from fulltilt.bench.scripts import SCRIPTS, ScriptFigures, chart, make_data, measure, to_json
 from fulltilt.cli.bench import bench
 from fulltilt.errors import InputError
 
@@ -77,3 +78,17 @@ def test_nothing_stays_of_an_interrupted_benchmark_unless_a_folder_was_named(
     ended = CliRunner().invoke(bench, ["scripts", "--folder", str(tmp_path / "kept")])
     assert (tmp_path / "kept" / "photo").exists()
     assert f"stay in {tmp_path / 'kept'}" in ended.output
+
+
+def test_the_chart_has_before_and_after_of_every_script_with_a_limit() -> None:
+    known = {"script": "unet_plain", "before": 100.0, "after": 290.0, "limit": 400.0}
+    drawn = chart({"scripts": [known, known | {"script": "resnet50_plain", "limit": None}]})
+    assert drawn is not None
+    root = ElementTree.fromstring(drawn)
+    name = "{http://www.w3.org/2000/svg}"
+    widths = {one.get("class"): float(one.get("width", 0)) for one in root.iter(f"{name}rect")}
+    assert widths["after"] / widths["before"] == pytest.approx(2.9, rel=0.01)
+    words = " ".join(one.text or "" for one in root.iter(f"{name}text"))
+    assert "2.9 times as fast" in words
+    assert "ResNet" not in words
+    assert chart({"scripts": [known | {"limit": None}]}) is None

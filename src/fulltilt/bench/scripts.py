@@ -19,9 +19,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fulltilt.bench.bars import Bar, Group, draw
 from fulltilt.errors import FulltiltError, InputError
 
 SCRIPTS = ("resnet50_plain", "unet_plain")
+TITLES = {
+    "resnet50_plain": "ResNet-50: float32, batch 32, Pillow, 4 workers",
+    "unet_plain": "U-Net, 512²: float32, batch 32, OpenCV, 4 workers",
+}
 TARGETS = {"resnet50_plain": 3.0, "unet_plain": 2.5}
 """How many times faster they are to become on the GPU host, at level numeric."""
 _CLASSES = 8
@@ -192,3 +197,20 @@ def to_json(found: Sequence[ScriptFigures]) -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "scripts": [{**asdict(one), "met": one.met} for one in found],
     }
+
+
+def chart(result: dict[str, Any]) -> str | None:
+    """Of the benchmark's JSON: each script before and after, against its plan's limit; None where none is known."""
+
+    def group(one: dict[str, Any]) -> Group:
+        before = Bar(
+            title="as it is", share=one["before"] / one["limit"], kind="before", note=f"{one['before']:,.0f}/s"
+        )
+        after = Bar(
+            title=f"under fulltilt run: {one['after'] / one['before']:.1f} times as fast",
+            share=one["after"] / one["limit"], kind="after", note=f"{one['after']:,.0f}/s",
+        )  # fmt: skip
+        return Group(title=TITLES[one["script"]], bars=[before, after])
+
+    known = [one for one in result["scripts"] if one["limit"]]
+    return draw("Ordinary scripts, as a share of their limit", [group(one) for one in known]) if known else None
