@@ -14,9 +14,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
+import psutil
 import pytest
 import torch
 from rich.console import Console
+from torch.utils.data import DataLoader
 
 from fulltilt.bench.guides import after, before, contestant, run
 from fulltilt.bench.guides.chart import chart
@@ -24,7 +26,17 @@ from fulltilt.bench.guides.claims import CLAIMS, WORKLOADS
 from fulltilt.bench.guides.figures import Case, GuidesBench, about, compared
 from fulltilt.bench.guides.meter import Meter, Metered, TimeUpError, samples_in
 from fulltilt.bench.guides.order import CONTESTANTS, Answer, Order
-from fulltilt.bench.guides.setting import in_float, last, last_weights, note_meter, steps_for
+from fulltilt.bench.guides.setting import (
+    Rhythm,
+    before_config,
+    comes_in_bursts,
+    in_float,
+    last,
+    last_weights,
+    note_meter,
+    steps_for,
+    tuned_config,
+)
 from fulltilt.bench.guides.table import lines, show
 from fulltilt.bench.guides.watch import Utilisation, utilisation
 from fulltilt.errors import InputError
@@ -75,13 +87,57 @@ def test_a_meter_counts_steps_waits_and_what_lies_between_epochs():
     assert (meter.steps, meter.samples) == (8, 32)
     assert meter.training_seconds == pytest.approx(32)
     assert meter.samples_per_second == pytest.approx(1.0)
-    assert meter.overall_per_second == pytest.approx(32 / 52)
+    assert meter.between == pytest.approx([10, 10])
     assert meter.wait_share == pytest.approx(0.25)
+    assert meter.stretches == [(108.0, 120.0), (130.0, 150.0)]
     assert len(settled) == 3  # when it began, and at each epoch's end: never between two steps
-    ended = meter.ended
     clock.now += 5
     meter.finish()
-    assert meter.ended == ended
+    assert len(meter.between) == 2
+
+
+@pytest.mark.parametrize(("steps", "whole"), [(5, 20 / 30), (2, 8 / 12)])
+def test_the_whole_has_a_validation_as_often_as_a_long_training_has(steps, whole):
+    """Epochs of five steps: one that is broken off after two, and then validated, has two fifths of a validation."""
+    clock = Clock()
+    meter = Meter(warm=0, seconds=1000, clock=clock)
+    for number, _ in enumerate(Metered(Loader(clock, batches=5, wait=1.0), meter), start=1):
+        clock.now += 3.0
+        if number == steps:
+            break
+    clock.now += 10.0
+    meter.finish()
+    assert meter.samples_per_second == pytest.approx(1.0)
+    assert meter.overall_per_second(between_seconds=meter.between[0], every_steps=5) == pytest.approx(whole)
+
+
+def test_where_batches_come_in_bursts_whole_epochs_are_measured():
+    """Four workers, an epoch of four batches: eight seconds of nothing, then all four at once."""
+    clock = Clock()
+
+    class Bursts(Loader):
+        def __iter__(self):
+            self.clock.now += 8.0
+            return loader(self.clock, batches=4, wait=0.0)
+
+    meter = Meter(warm=1, seconds=15.0, whole=True, clock=clock)
+
+    def train():
+        while True:
+            for _ in Metered(Bursts(clock, batches=4), meter):
+                clock.now += 0.5
+            clock.now += 1.0
+
+    with pytest.raises(TimeUpError):
+        train()
+    assert meter.steps == 8  # the second epoch and the third; when the fourth begins, time is up
+    assert meter.training_seconds == pytest.approx(20)
+    assert meter.between == pytest.approx([1.0, 1.0])
+    assert meter.samples_per_second == pytest.approx(1.6)
+    data = torch.zeros(16, 1)
+    assert comes_in_bursts(DataLoader(data, batch_size=4, num_workers=1))
+    assert not comes_in_bursts(DataLoader(data, batch_size=2, num_workers=1))
+    assert not comes_in_bursts(DataLoader(data, batch_size=4))
 
 
 def test_a_meter_ends_a_loop_that_is_not_ours():
@@ -113,7 +169,8 @@ def test_a_meter_that_never_began_has_no_figures():
     meter = Meter(warm=10, seconds=1.0)
     list(Metered([torch.zeros(2, 3)], meter))
     meter.finish()
-    assert (meter.samples_per_second, meter.overall_per_second, meter.wait_share) == (None, None, None)
+    whole = meter.overall_per_second(between_seconds=1.0, every_steps=1)
+    assert (meter.samples_per_second, whole, meter.wait_share) == (None, None, None)
 
 
 def test_a_part_that_came_to_nothing_leaves_what_was_found():
@@ -121,11 +178,13 @@ def test_a_part_that_came_to_nothing_leaves_what_was_found():
     meter = Meter(warm=0, seconds=100.0, clock=clock)
     for _ in Metered(Loader(clock, batches=4, wait=1.0), meter):
         clock.now += 1.0
-    note_meter(answer, meter)
+    note_meter(answer, meter, Rhythm(every_steps=4, seconds=2.0))
     assert answer.samples_per_second == pytest.approx(2.0)
-    note_meter(answer, Meter(warm=5, seconds=1.0))
+    assert answer.overall_per_second == pytest.approx(1.6)
+    note_meter(answer, Meter(warm=5, seconds=1.0), Rhythm(every_steps=4))
     assert answer.samples_per_second == pytest.approx(2.0)
     assert answer.seconds == pytest.approx(8.0)
+    assert answer.stretches == [(100.0, 108.0)]
 
 
 def test_samples_of_any_batch():
@@ -149,16 +208,26 @@ def reading(t, *utils):
 
 def test_utilisation_is_of_the_window_and_of_the_gpu():
     samples = [reading(t / 2, 0.0 if t < 10 else 90.0 + 10 * (t % 2), 7.0) for t in range(40)]
-    found = utilisation(samples, (4.0, 15.0), "0")
+    found = utilisation(samples, [(4.0, 15.0)], "0")
     assert found is not None
     assert found.mean == pytest.approx(95, abs=0.5)
     assert found.std == pytest.approx(5, abs=0.1)
     assert found.readings == 21  # from 5.0, a second after the beginning, to 15.0
-    other = utilisation(samples, (4.0, 15.0), "GPU-1")
+    other = utilisation(samples, [(4.0, 15.0)], "GPU-1")
     assert other == Utilisation(mean=7.0, std=0.0, readings=21)
-    assert utilisation(samples, (4.0, 15.0), "9") is None
-    assert utilisation(samples, (4.0, 6.0), "0") is None  # three readings are not enough to say
-    assert utilisation([], (0.0, 10.0), None) is None
+    assert utilisation(samples, [(4.0, 15.0)], "9") is None
+    assert utilisation(samples, [(4.0, 6.0)], "0") is None  # three readings are not enough to say
+    assert utilisation([], [(0.0, 10.0)], None) is None
+    assert utilisation(samples, [], "0") is None
+
+
+def test_utilisation_leaves_a_validation_out_and_not_what_is_too_short_to_tell():
+    samples = [reading(t / 2, 10.0 if 10 < t / 2 <= 13 else 100.0) for t in range(80)]
+    assert utilisation(samples, [(0.0, 10.0), (13.0, 30.0)], "0").mean == pytest.approx(100, abs=0.5)
+    assert utilisation(samples, [(0.0, 30.0)], "0").mean == pytest.approx(100 - 90 * 6 / 59, abs=0.5)
+    # Epochs of half a second have no reading to themselves: together they have.
+    epochs = [(20 + at / 2, 20.4 + at / 2) for at in range(12)]
+    assert utilisation(samples, epochs, "0") == Utilisation(mean=100.0, std=0.0, readings=10)
 
 
 # --- figures and targets ---------------------------------------------------------------------------------------------
@@ -278,6 +347,20 @@ def order(tmp_path, contestant="before", **more):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("seconds", "rate", "steps"),
+    [(8.0, 4.2, 100), (8.0, 400.0, 2400), (8.0, 1.0, 24), (3.0, 0.1, 12), (8.0, 12.0, 100)],
+)
+def test_before_trains_long_enough_for_a_metric_where_that_can_be_afforded(seconds, rate, steps):
+    assert before.steps_in(seconds, rate) == steps
+
+
+def test_who_tunes_by_hand_decodes_with_one_thread_a_worker(tmp_path):
+    given = replace(order(tmp_path, "lightning_tuned", batch_size=8), recipe="video", small=False, overrides=())
+    assert tuned_config(given).data.args["threads"] == 1
+    assert "threads" not in before_config(given).data.args
+
+
 def test_an_order_and_its_answer_travel(tmp_path):
     given = order(tmp_path, steps=7)
     assert Order.from_json(given.to_json()) == given
@@ -348,8 +431,9 @@ def contended(monkeypatch):
 def test_contestants_train_as_long_as_before_and_each_is_kept_at_once(contended):
     kept = []
     found = run.measure(
-        only=("classification",), small=False, scale=run.FULL, say=lambda _: None, keep=kept.append, has_gpu=True
-    )
+        only=run.parts_of("classification"), small=False, scale=run.FULL, say=lambda _: None, keep=kept.append,
+        has_gpu=True,
+    )  # fmt: skip
     assert contended == [
         ("classification", "before", None, None),
         ("classification", "after", 12, None),
@@ -370,7 +454,8 @@ def test_without_time_a_contestant_is_not_begun(contended, tmp_path, monkeypatch
     said = []
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "data").mkdir(parents=True)
-    found = run.measure(only=("classification",), small=True, scale=scale, say=said.append, has_gpu=False)
+    only = run.parts_of("classification")
+    found = run.measure(only=only, small=True, scale=scale, say=said.append, has_gpu=False)
     assert "generated data stay in runs/data" in said[-1]
     assert found.problem == run.NO_GPU
     assert contended == [] or all(one[1] == "before" for one in contended)
@@ -383,7 +468,8 @@ def test_a_recipe_that_cannot_begin_is_a_line_and_the_next_goes_on(monkeypatch, 
             raise error
 
     monkeypatch.setattr(run, "make_data", fail)
-    found = run.measure(only=("video", "forecast"), small=True, scale=run.FEW, say=lambda _: None, has_gpu=False)
+    only = run.parts_of("video,forecast")
+    found = run.measure(only=only, small=True, scale=run.FEW, say=lambda _: None, has_gpu=False)
     assert [one.problem for one in found.cases if one.workload == "video"] == [
         f"{type(error).__name__}: PyAV is missing"
     ]
@@ -405,9 +491,72 @@ def test_small_and_full_figures_never_stand_in_one_file(tmp_path):
 
 
 def test_unknown_workloads_are_named():
-    assert run.parts_of("video,segmentation") == ("segmentation", "video")
-    with pytest.raises(InputError, match="nothing here"):
-        run.parts_of("nothing here")
+    assert run.parts_of("video,segmentation") == {"segmentation": CONTESTANTS, "video": CONTESTANTS}
+    found = run.parts_of("video/after, video/before,forecast")
+    assert {name: [one.key for one in contestants] for name, contestants in found.items()} == {
+        "forecast": [one.key for one in CONTESTANTS],
+        "video": ["before", "after"],
+    }
+    for unknown in ("nothing here", "video/nobody", "video/", "", "/after"):
+        with pytest.raises(InputError, match="--only: found"):
+            run.parts_of(unknown)
+
+
+def again(only, earlier, *, kept=None, has_gpu=True):
+    return run.measure(
+        only=run.parts_of(only), small=False, scale=run.FULL, say=lambda _: None, has_gpu=has_gpu, earlier=earlier,
+        keep=(lambda _: None) if kept is None else kept.append,
+    )  # fmt: skip
+
+
+def test_one_contestant_is_run_again_beside_the_others_of_an_earlier_run(contended):
+    first = again("classification", None).to_json()
+    contended.clear()
+    kept = []
+    second = again("classification/lightning_tuned", first, kept=kept)
+    assert contended == [("classification", "lightning_tuned", 12, 64)], "as long as before, as large as after"
+    cases = {one.key: one for one in second.cases}
+    assert list(cases) == [case["key"] for case in first["cases"]]
+    was = {case["key"]: case for case in first["cases"]}
+    flat = {case["key"]: case for case in second.to_json()["cases"]}
+    for key in ("before", "after", "limit", "accelerate"):
+        assert flat[key] == was[key]
+    assert [len(one.cases) for one in kept] == [7, 7], "nothing of the earlier run is lost in between"
+    assert cases["after"].targets[4].found == pytest.approx(1.8)
+
+
+def test_a_contestant_of_an_earlier_run_is_compared_with_the_new(contended):
+    first = again("classification", None).to_json()
+    slower = [{**case, "overall_per_second": 50.0} if case["key"] == "before" else case for case in first["cases"]]
+    again_after = again("classification/after", {**first, "cases": slower})
+    assert next(one for one in again_after.cases if one.key == "after").speed_up == 18
+    other = {**first, "machine": {**first["machine"], "cores": 512}}
+    assert [one.key for one in again("classification/after", other).cases] == ["after", "limit"]
+    small = {**first, "small": True}
+    assert [one.key for one in again("classification/after", small).cases] == ["after", "limit"]
+
+
+def test_what_can_not_be_run_again_stays(contended, monkeypatch):
+    first = again("classification", None).to_json()
+    contended.clear()
+    monkeypatch.setattr(run, "find_spec", lambda _: None)
+    second = again("classification/lightning_tuned", first).to_json()
+    assert contended == []
+    assert second["cases"] == first["cases"]
+
+
+def test_metrics_of_trainings_that_were_not_as_long_are_not_compared():
+    cases = canned()
+    cases[0].answer.steps, cases[1].answer.steps = 50, 60
+    after = next(one for one in compared(cases, hold=True) if one.key == "after")
+    assert "metric" not in [target.figure for target in after.targets]
+
+
+def test_a_case_comes_back_from_its_json():
+    for one in compared(canned(), hold=True):
+        flat = {key: value for key, value in one.to_json().items() if value is not None}
+        back = Case.from_json(flat, limit_per_second=one.answer.limit_per_second)
+        assert replace(back, share=one.share, speed_up=one.speed_up, targets=one.targets) == one
 
 
 def test_sigterm_ends_the_contestant_too():
@@ -431,6 +580,52 @@ def test_a_contestant_that_fails_says_why():
     answer = run.contend("nothing", "before", small=True, seconds=1.0, steps=None, batch_size=None, most_seconds=120.0)
     assert answer.problem is not None
     assert "there is no recipe 'nothing'" in answer.problem
+    assert "InputError: there is no recipe 'nothing'" in answer.trace[-1]
+    assert any("recipe_named" in line for line in answer.trace)
+    found = bench([Case(workload="video", key="before", title="b", answer=answer, problem=answer.problem)])
+    assert found.to_json()["cases"][0]["trace"] == answer.trace
+    assert f"    {answer.trace[-1]}" in lines(found)
+
+
+def test_a_contestant_that_takes_too_long_says_where_it_was(monkeypatch):
+    sleeping = "import faulthandler, sys, time; faulthandler.register(10, all_threads=False); time.sleep(60)"
+    started = subprocess.Popen
+    monkeypatch.setattr(
+        run.subprocess, "Popen", lambda command, **more: started([sys.executable, "-c", sleeping], **more)
+    )
+    answer = run.contend("video", "before", small=True, seconds=1.0, steps=None, batch_size=None, most_seconds=2.0)
+    assert answer.problem == "stopped after 2 s"
+    assert answer.trace == ['  File "<string>", line 1 in <module>']
+
+
+def test_what_is_said_last():
+    assert run.last_words("") == []
+    assert run.last_words("\n".join(f"{at}\n" for at in range(20))) == [str(at) for at in range(12, 20)]
+    where = ["before", "Current thread 0x1 (most recent call first):", *(f"  File {at}" for at in range(20))]
+    assert run.last_words("\n".join(where)) == [f"  File {at}" for at in range(8)]
+
+
+def test_a_contestant_does_not_outlive_the_benchmark(tmp_path):
+    """kill -9, which nothing can be done about, must leave no training behind on the GPU."""
+    contest = (
+        "from fulltilt.bench.guides.run import contend; "
+        "contend('segmentation', 'before', small=True, seconds=60.0, steps=None, batch_size=None, most_seconds=100.0)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", contest], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        child = None
+        for _ in range(300):
+            children = psutil.Process(parent.pid).children()
+            if children and (tmp_path / "runs" / "data").exists():
+                child = children[0]
+                break
+            time.sleep(0.1)
+        assert child is not None
+    finally:
+        parent.kill()
+        parent.wait()
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_contestant_whose_time_is_up_leaves_what_it_has_found(tmp_path, monkeypatch):
@@ -500,27 +695,69 @@ def test_after_as_on_a_gpu_is_trained_for_the_metric_and_then_for_the_rates(plac
 
 
 @pytest.mark.parametrize(
-    ("settles_at", "measured", "note"), [(0.0, [2, 3], None), (10.0, [3], None), (1e9, [5], after.UNSETTLED)]
+    ("settles_at", "measured", "note"), [(0.0, [2, 3], None), (10.0, [3], None), (1e9, [6], after.UNSETTLED)]
 )
 def test_after_is_measured_once_its_feed_has_settled(monkeypatch, settles_at, measured, note):
-    """Epochs of ten seconds; the measurement ends with the training."""
-    now = [0.0]
+    """Epochs of ten seconds; the measurement ends with the training. A feed that never settles is told to."""
+    now, told = [0.0], []
     monkeypatch.setattr(after, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(after, "is_settled", lambda _: now[0] - 10 >= settles_at)
-    clock, answer = after._Clock(1, 5.0), Answer()
+    monkeypatch.setattr(after, "is_settled", lambda _, tunes: tunes and now[0] - 10 >= settles_at)
+    monkeypatch.setattr(after, "look_no_further", lambda _: told.append(now[0]))
+    clock, answer = after._Clock(1, 5.0, tunes=True), Answer()
     stopped = []
     trainer = SimpleNamespace(config=SimpleNamespace(eval_interval=1), stop=lambda: stopped.append(True))
     seen = []
-    for epoch in range(1, 4 if settles_at < 20 else 6):
+    for epoch in range(1, 4 if settles_at < 20 else 7):
         now[0] += 10.0
         before_it = len(clock._records)
-        clock.on_epoch_end(trainer, {"samples": 100, "seconds": 8.0, "wait_share": 0.0})
+        clock.on_epoch_end(trainer, {"samples": 100, "seconds": 8.0, "wait_share": 0.0, "val_seconds": 2.0})
         seen += [epoch] if len(clock._records) > before_it else []
     assert seen == measured
     assert stopped
+    assert told == ([40.0] if note else [])  # and then it has an epoch to come to rest
     clock.note(answer)
     assert answer.note == note
     assert answer.samples_per_second == 12.5
+    assert answer.overall_per_second == 10
+    assert answer.stretches[0] == (10.0 * measured[0] - 10, 10.0 * measured[0] - 2)
+
+
+def test_steps_that_the_device_still_has_to_do_when_an_epoch_ends_are_in_its_time(monkeypatch):
+    """Sixteen steps of a second, of which the loop is four ahead: an epoch takes sixteen seconds, not twelve."""
+    now = [0.0]
+    monkeypatch.setattr(after, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(after, "is_settled", lambda _, tunes: True)
+    clock, answer = after._Clock(1, 5.0), Answer()
+    trainer = SimpleNamespace(config=SimpleNamespace(eval_interval=5), stop=lambda: None)
+    for _ in range(3):
+        now[0] += 16.0
+        clock.on_epoch_end(trainer, {"samples": 16, "seconds": 12.0, "wait_share": 0.0})
+    clock.note(answer)
+    assert answer.samples_per_second == 1.0
+
+
+@pytest.mark.parametrize(
+    ("source", "tunes", "settled"),
+    [
+        (SimpleNamespace(is_settled=False), False, False),
+        (SimpleNamespace(is_settled=True), True, True),
+        (SimpleNamespace(hosting=1, decision=None), True, False),
+        (SimpleNamespace(hosting=1, decision=None), False, True),  # its number of workers was given
+        (SimpleNamespace(hosting=1, decision=7), True, True),
+        (SimpleNamespace(), True, True),
+    ],
+)
+def test_which_feeds_are_settled(source, tunes, settled):
+    trainer = SimpleNamespace(_training=SimpleNamespace(source=source))
+    assert after.is_settled(trainer, tunes=tunes) is settled
+
+
+def test_a_feed_that_looks_for_too_long_goes_on_with_what_it_began_with():
+    asked = []
+    source = SimpleNamespace(hosting=SimpleNamespace(value=SimpleNamespace(workers=7)), resize=asked.append)
+    after.look_no_further(SimpleNamespace(_training=SimpleNamespace(source=source)))
+    after.look_no_further(SimpleNamespace(_training=SimpleNamespace(source=SimpleNamespace())))
+    assert asked == [7]
 
 
 @pytest.mark.parametrize("one", [each for each in CONTESTANTS if not each.tuned], ids=lambda each: each.key)

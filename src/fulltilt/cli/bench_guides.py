@@ -17,11 +17,14 @@ _OF_THE_REPOSITORY = Path("benchmarks/results/h200/feed.json")
 def guides(
     *,
     only: Annotated[
-        str, typer.Option(help="Workloads to run; the others stay in the --json file.")
+        str,
+        typer.Option(
+            help="Workloads to run, or one contestant: segmentation/after; the others stay in the --json file."
+        ),
     ] = "segmentation,classification,forecast,video",
     small: Annotated[bool, typer.Option("--small", help="The sizes that two CPU cores can train.")] = False,
     seconds: Annotated[
-        float | None, typer.Option(help="For all contestants of a workload.", show_default="120, small 240")
+        float | None, typer.Option(help="For all contestants of a workload.", show_default="400, small 240")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
     chart_file: Annotated[Path | None, typer.Option("--chart", help="Draw them against their limits (SVG).")] = None,
@@ -37,7 +40,7 @@ def guides(
     from fulltilt.bench.guides.chart import chart
     from fulltilt.bench.guides.claims import WORKLOADS
     from fulltilt.bench.guides.figures import GuidesBench
-    from fulltilt.bench.guides.run import FEW, FULL, joinable, measure, parts_of
+    from fulltilt.bench.guides.run import FEW, FULL, earlier_in, joinable, measure, parts_of
     from fulltilt.bench.guides.table import show
 
     def keep(found: GuidesBench) -> None:
@@ -46,7 +49,7 @@ def guides(
     scale = FEW if small else FULL
     if seconds is not None:
         scale = replace(scale, workload_seconds=seconds)
-    show(measure(only=parts_of(only), small=small, scale=scale, say=say, keep=keep))
+    show(measure(only=parts_of(only), small=small, scale=scale, say=say, keep=keep, earlier=earlier_in(json_file)))
 
 
 def scaling(

@@ -35,6 +35,8 @@ class Recipe:
     """Further configurations: NAME_variant.yaml."""
     requires: str | None = None
     """The extra of the package that it needs."""
+    by_hand: tuple[str, ...] = ()
+    """Overrides of *before* for one who reads its data with a DataLoader of many workers, and knows how."""
 
     @property
     def after(self) -> Path:
@@ -147,6 +149,7 @@ RECIPES = {
             metric="val_map50",
             wanted=0.8,
             requires="video",
+            by_hand=("data.args.threads=1", "data.val_args.threads=1"),
             small=(
                 "data.args={count: 48, clips: 2, frames: 128, length: 48, height: 32, width: 32, size: 32, threads: 1}",
                 "data.val_args={count: 16, seed: 1, frames: 128, length: 128, jitter: false, height: 32, width: 32,"

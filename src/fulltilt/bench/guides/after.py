@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from fulltilt.bench.guides.order import Answer, Order
 from fulltilt.bench.guides.setting import (
     add_note,
+    forget_peak,
     note_device,
     recipe_of,
     settling,
@@ -34,7 +35,7 @@ _LONGER = 10
 _ENDLESS = 10**9
 _SETTLE_SECONDS = 30.0
 """How long, after the first epoch, the feed may go on looking for its settings before it is measured all the same."""
-UNSETTLED = "measured while its feed was still being tuned"
+UNSETTLED = "its feed was still being tuned when it was measured"
 _LIMIT_ROUNDS = 3
 _LIMIT_STEPS = 3
 
@@ -59,7 +60,8 @@ def run(order: Order, answer: Answer) -> None:
         del trained
         gc.collect()  # the trainer, its workers and its memory
     config = with_training(config, epochs=_LONGER * config.training.epochs, output=f"{order.folder}/rates")
-    _trained(config, _Clock(1, order.seconds, validation), answer).note(order, answer)
+    clock = _Clock(1, order.seconds, validation, tunes=config.data.num_workers == "auto")
+    _trained(config, clock, answer).note(order, answer)
 
 
 def tries() -> bool:
@@ -130,18 +132,22 @@ class _Clock(Callback):
     Such are also those in which the feed tries numbers of workers and shares of the GPU: each trial has its own rate.
     """
 
-    def __init__(self, warm_epochs: int, seconds: float | None, validation_seconds: float = 0.0) -> None:
+    def __init__(
+        self, warm_epochs: int, seconds: float | None, validation_seconds: float = 0.0, *, tunes: bool = False
+    ) -> None:
         """
         Args:
-            validation_seconds: of one validation, for those that would come due but did not fall into the measurement.
+            validation_seconds: of one validation, where none falls into the measurement.
+            tunes: the feed looks for its number of workers.
         """
-        self._warm, self._most, self._validation = warm_epochs, seconds, validation_seconds
+        self._warm, self._most, self._validation, self._tunes = warm_epochs, seconds, validation_seconds, tunes
         self._every = 1
         self.held: _Held | None = None
         self._window: tuple[float, float] | None = None
         self._first_end: float | None = None
         self._unsettled = False
         self._records: list[dict[str, Any]] = []
+        self._stretches: list[tuple[float, float]] = []
 
     def on_start(self, trainer: Trainer) -> None:  # noqa: ARG002
         if not self._warm:
@@ -153,15 +159,26 @@ class _Clock(Callback):
         if self.held is not None:
             self.held.let_go()
         if self._window is None:
-            self._first_end = now if self._first_end is None else self._first_end
-            self._unsettled = not is_settled(trainer)
-            if not self._unsettled or now - self._first_end >= _SETTLE_SECONDS:
+            if self._is_ready(trainer, now):
                 self._window = (now, now)
+                forget_peak()
             return
         self._records.append(record)
+        # Not the record's own seconds: when those end, the device still has the last steps to do.
+        self._stretches.append((self._window[1], now - record.get("val_seconds", 0.0)))
         self._window = (self._window[0], now)
         if self._most is not None and now - self._window[0] >= self._most:
             trainer.stop()
+
+    def _is_ready(self, trainer: Trainer, now: float) -> bool:
+        """Whether everything is chosen; what takes too long is ended, and has one more epoch to come to rest."""
+        self._first_end = now if self._first_end is None else self._first_end
+        if self._unsettled or is_settled(trainer, tunes=self._tunes):
+            return True
+        if now - self._first_end >= _SETTLE_SECONDS:
+            self._unsettled = True
+            look_no_further(trainer)
+        return False
 
     def note(self, answer: Answer) -> None:
         if self._window is None or not self._records:
@@ -170,18 +187,33 @@ class _Clock(Callback):
         if self._unsettled:
             add_note(answer, UNSETTLED)
         samples = sum(record["samples"] for record in self._records)
-        training = sum(record["seconds"] for record in self._records)
+        training = sum(ended - began for began, ended in self._stretches)
         answer.window, answer.seconds = self._window, self._window[1] - self._window[0]
+        answer.stretches = self._stretches
         answer.samples_per_second = samples / training
-        due = len(self._records) / self._every - sum("val_seconds" in record for record in self._records)
-        answer.overall_per_second = samples / (answer.seconds + max(0.0, due) * self._validation)
+        had = [record["val_seconds"] for record in self._records if "val_seconds" in record]
+        each = fmean(had) if had else self._validation
+        due = len(self._records) / self._every
+        answer.overall_per_second = samples / (answer.seconds - sum(had) + due * each)
         answer.wait_share = sum(r["wait_share"] * r["seconds"] for r in self._records) / training
         answer.setup_seconds = since_start(self._window[0])
 
 
-def is_settled(trainer: Trainer) -> bool:
+def is_settled(trainer: Trainer, *, tunes: bool) -> bool:
     """Whether the feed that trains it has found its settings; those that look for none have."""
-    return bool(getattr(trainer._training.source, "is_settled", True))
+    source: Any = trainer._training.source
+    if hasattr(source, "is_settled"):
+        return bool(source.is_settled)
+    return not (tunes and hasattr(source, "hosting")) or getattr(source, "decision", None) is not None
+
+
+def look_no_further(trainer: Trainer) -> None:
+    """The feed goes on with the best that it has tried, or with what it began with."""
+    source: Any = trainer._training.source
+    if hasattr(source, "settle"):
+        source.settle()
+    elif getattr(source, "hosting", None) is not None:
+        source.resize(source.hosting.value.workers)
 
 
 def limit(trainer: Trainer, batch: tuple[Any, ...], *, seconds: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any
 from unittest.mock import patch
 
@@ -10,8 +11,10 @@ from fulltilt.bench.guides.order import Answer, Order
 from fulltilt.bench.guides.setting import (
     PATIENCE,
     STOPPED,
+    Rhythm,
     add_note,
     before_config,
+    comes_in_bursts,
     counting,
     meter_for,
     note_meter,
@@ -23,8 +26,15 @@ from fulltilt.train.config import Config
 
 _PROBE_SHARE = 0.2
 _USED = 0.75
-"""Of the time, for steps: validation and checkpoints take some, and a first epoch is faster than the rest."""
-_LEAST_STEPS = 12
+"""Of the time, for steps: a first epoch is faster than the rest."""
+_LEAST_STEPS = 100
+"""With fewer a metric says nothing yet,"""
+_LONGER = 4
+"""unless they take longer than this many times the time there is;"""
+_FEWEST_STEPS = 12
+"""and with fewer than these there is no rate."""
+_EPOCHS = 2
+"""Where only whole epochs tell: one to warm up, one that is measured."""
 
 
 def run(order: Order, answer: Answer) -> None:
@@ -32,39 +42,55 @@ def run(order: Order, answer: Answer) -> None:
     batch_size = config.data.batch_size
     assert isinstance(batch_size, int), "a plain loop has a number"
     answer.batch_size = batch_size
-    probe = meter_for(_PROBE_SHARE * order.seconds, warm=3)
-    whole, done = _train(config, probe)
-    if done is not None:  # all of it took less than a look
-        _note(order, answer, probe, done, done.steps)
-        return
-    rate = probe.steps / max(probe.training_seconds, 1e-9)
-    steps = max(1, min(whole, max(_LEAST_STEPS, round(_USED * order.seconds * rate))))
-    meter = meter_for(PATIENCE * order.seconds, warm=2)
-    with counting(answer, meter):
-        _, done = _train(with_training(config, max_steps=steps), meter)
-    _note(order, answer, meter, done, steps)
+    loader = plain.loaders(config)[0]
+    most = len(loader) * config.training.epochs
+    rhythm = Rhythm(every_steps=len(loader) * config.training.eval_interval)
+    bursts = comes_in_bursts(loader)
+    if bursts:
+        steps, seconds = min(most, _EPOCHS * len(loader)), order.seconds
+    else:
+        probe = meter_for(_PROBE_SHARE * order.seconds, warm=3)
+        done = _train(config, probe)
+        if done is not None:  # all of it took less than a look
+            _note(order, answer, probe, rhythm, done, done.steps)
+            return
+        rate = probe.steps / max(probe.training_seconds, 1e-9)
+        steps = min(most, steps_in(order.seconds, rate))
+        seconds = max(order.seconds, steps / rate)
+    meter = meter_for(PATIENCE * seconds, warm=2, whole=bursts)
+    with counting(lambda: note_meter(answer, meter, rhythm)):
+        done = _train(with_training(config, max_steps=steps), meter)
+    _note(order, answer, meter, rhythm, done, steps)
 
 
-def _train(config: Config, meter: Meter) -> tuple[int, plain.PlainHistory | None]:
-    """Steps of the whole training, and what came of it, unless the meter has stopped it."""
-    lengths: list[int] = []
+def steps_in(seconds: float, rate: float) -> int:
+    """As many as fit, or as a metric needs where they don't take much longer."""
+    fit = _USED * seconds * rate
+    return max(_FEWEST_STEPS, round(max(fit, min(_LEAST_STEPS, _LONGER * fit))))
+
+
+def _train(config: Config, meter: Meter) -> plain.PlainHistory | None:
+    """What came of it, unless the meter has stopped it."""
     make = plain.loaders
 
     def metered(config: Config, **options: Any) -> tuple[Any, Any]:
         train, val = make(config, **options)
-        lengths.append(len(train))
         return Metered(train, meter), val
 
     try:
         with patch.object(plain, "loaders", metered):  # the loop itself stays as it is
-            done = plain.train_plainly(config)
+            return plain.train_plainly(config)
     except TimeUpError:
-        done = None
-    return lengths[0] * config.training.epochs, done
+        return None
 
 
-def _note(order: Order, answer: Answer, meter: Meter, done: plain.PlainHistory | None, steps: int) -> None:
-    note_meter(answer, meter)
+def _note(
+    order: Order, answer: Answer, meter: Meter, rhythm: Rhythm, done: plain.PlainHistory | None, steps: int
+) -> None:
+    meter.finish()
+    if meter.between:
+        rhythm.seconds = fmean(meter.between)
+    note_meter(answer, meter, rhythm)
     answer.steps = steps
     if done is None:
         add_note(answer, STOPPED)

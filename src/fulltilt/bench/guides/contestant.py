@@ -1,16 +1,22 @@
 """One contestant, alone in its process: clean CUDA state, clean switches, nothing left over from another.
 
-python -m fulltilt.bench.guides.contestant ORDER
+python -m fulltilt.bench.guides.contestant ORDER PARENT
 """
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
 import importlib
 import logging
+import os
+import signal
 import sys
 
 from fulltilt.bench.ground import ending_at_sigterm, said
-from fulltilt.bench.guides.order import CONTESTANTS, Answer, Order
+from fulltilt.bench.guides.order import CONTESTANTS, WHERE, Answer, Order
+
+_PR_SET_PDEATHSIG = 1
 
 
 def main(text: str) -> int:
@@ -29,5 +35,15 @@ def main(text: str) -> int:
     return 0
 
 
+def end_with(parent: int) -> None:
+    """A contestant that nobody waits for any more must not go on in the GPU's memory."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was gone before that
+        sys.exit(128 + signal.SIGKILL)
+
+
 if __name__ == "__main__":
+    faulthandler.enable()
+    faulthandler.register(WHERE, all_threads=False)
+    end_with(int(sys.argv[2]))
     sys.exit(main(sys.argv[1]))

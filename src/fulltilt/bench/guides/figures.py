@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Self
 
 from fulltilt.bench.guides.claims import (
     CLAIMS,
@@ -54,6 +54,10 @@ class Case:
     title: str
     answer: Answer
     gpu: Utilisation | None = None
+    """While it trained."""
+    gpu_whole: Utilisation | None = None
+    """Validation and checkpoints in it, as many as fell into the measurement."""
+    date: str | None = None
     share: float | None = None
     """Of the limit, while training."""
     speed_up: float | None = None
@@ -74,6 +78,9 @@ class Case:
             "gpu_util": None if self.gpu is None else self.gpu.mean,
             "gpu_util_std": None if self.gpu is None else self.gpu.std,
             "gpu_readings": None if self.gpu is None else self.gpu.readings,
+            "gpu_util_whole": None if self.gpu_whole is None else self.gpu_whole.mean,
+            "gpu_util_whole_std": None if self.gpu_whole is None else self.gpu_whole.std,
+            "gpu_whole_readings": None if self.gpu_whole is None else self.gpu_whole.readings,
             "wait_share": found.wait_share,
             "peak_memory_bytes": found.peak_memory_bytes,
             "metric": found.metric,
@@ -88,8 +95,51 @@ class Case:
                 for t in targets
             ]
             or None,
+            "date": self.date,
             "problem": self.problem,
+            "trace": found.trace or None,
         }
+
+    @classmethod
+    def from_json(cls, flat: Mapping[str, Any], *, limit_per_second: float | None = None) -> Self:
+        """As an earlier run has left it; what it is to the others is found anew."""
+        names = {one.name for one in fields(Answer)} - {"problem"}
+        answer = Answer(**{name: value for name, value in flat.items() if name in names})
+        answer.problem, answer.limit_per_second = flat.get("problem"), limit_per_second
+        return cls(
+            workload=flat["workload"], key=flat["key"], title=flat["title"], answer=answer, date=flat.get("date"),
+            gpu=_utilisation(flat, "gpu_util", "gpu_util_std", "gpu_readings"),
+            gpu_whole=_utilisation(flat, "gpu_util_whole", "gpu_util_whole_std", "gpu_whole_readings"),
+            problem=flat.get("problem"),
+        )  # fmt: skip
+
+
+def _utilisation(flat: Mapping[str, Any], mean: str, std: str, readings: str) -> Utilisation | None:
+    if mean not in flat:
+        return None
+    return Utilisation(mean=flat[mean], std=flat[std], readings=flat[readings])
+
+
+def cases_in(result: Mapping[str, Any], workload: str) -> list[Case]:
+    """A workload's contestants in the JSON of an earlier run."""
+    flat = [case for case in result.get("cases", []) if case["workload"] == workload and case["key"] in _TITLES]
+    limit = next(
+        (
+            case.get("samples_per_second")
+            for case in result.get("cases", [])
+            if case["workload"] == workload and case["key"] == LIMIT
+        ),
+        None,
+    )
+    return [Case.from_json(case, limit_per_second=limit if case["key"] == AFTER else None) for case in flat]
+
+
+def beside(earlier: Sequence[Case], fresh: Sequence[Case]) -> list[Case]:
+    """What was measured now and, of an earlier run, the contestants that were not; in the order of all."""
+    new = {case.key for case in fresh}
+    places = list(_TITLES)
+    found = [*(case for case in earlier if case.key not in new), *fresh]
+    return sorted(found, key=lambda case: places.index(case.key) if case.key in places else len(places))
 
 
 def compared(cases: Sequence[Case], *, hold: bool) -> list[Case]:
@@ -129,7 +179,8 @@ def _targets(after: Case, by_key: Mapping[str, Case]) -> tuple[Target, ...]:
     claim = CLAIMS[after.workload]
     mean, std = (None, None) if after.gpu is None else (after.gpu.mean, after.gpu.std)
     before = by_key.get(BEFORE)
-    floor = None if before is None or before.answer.metric is None else before.answer.metric - QUALITY_SLACK
+    as_long = before is not None and before.answer.steps == after.answer.steps
+    floor = before.answer.metric - QUALITY_SLACK if before and as_long and before.answer.metric is not None else None
     own = after.answer.samples_per_second
     return (
         Target(figure="gpu_util", words="GPU", wanted=UTIL_AT_LEAST, found=mean),

@@ -23,6 +23,7 @@ class Meter:
         *,
         warm: int,
         seconds: float,
+        whole: bool = False,
         settle: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -30,35 +31,47 @@ class Meter:
         Args:
             warm: batches before the measurement begins: workers start, kernels are chosen and compiled.
             seconds: after so long the loader raises `TimeUpError`.
+            whole: measure whole epochs only, each with the start of its workers.
             settle: waits for the device; called when the measurement begins and at each epoch's end, not in between.
         """
-        self._warm, self._most, self._settle, self._clock = warm, seconds, settle, clock
+        self._warm, self._most, self._whole, self._settle, self._clock = warm, seconds, whole, settle, clock
         self._batches = 0
         self._opened: float | None = None
+        self._closed: float | None = None
+        self._finished = False
         self.began: float | None = None
         """The measurement, on the machine's monotonic clock."""
-        self.ended: float | None = None
         self.samples = 0
         self.steps = 0
         self.waited = 0.0
-        self.training_seconds = 0.0
-        """Of all epochs, what lies between them left out."""
+        self.stretches: list[tuple[float, float]] = []
+        """From when to when each epoch trained, on the same clock."""
+        self.between: list[float] = []
+        """Seconds after each of them: validation, a checkpoint."""
 
     def open(self) -> None:
         """An epoch begins."""
+        if self._whole:
+            self._look()
         if self.began is not None:
+            self._note_between()
             self._opened = self._clock()
 
     def ask(self) -> float:
         """A batch is asked for, so the step before is launched."""
-        if self._batches == self._warm and self.began is None:
-            self._settle()
-            self.began = self._opened = self._clock()
-        now = self._clock()
-        if self.began is not None and now - self.began >= self._most:
+        if not self._whole:
+            self._look()
+        return self._clock()
+
+    def _look(self) -> None:
+        """Whether it is time to begin, or to end."""
+        if self.began is None:
+            if self._batches >= self._warm:
+                self._settle()
+                self.began = self._opened = self._clock()
+        elif self._clock() - self.began >= self._most:
             self.finish()
             raise TimeUpError
-        return now
 
     def got(self, asked: float, samples: int) -> None:
         self._batches += 1
@@ -71,24 +84,39 @@ class Meter:
         """An epoch is over."""
         if self._opened is not None:
             self._settle()
-            self.training_seconds += self._clock() - self._opened
+            self._closed = self._clock()
+            self.stretches.append((self._opened, self._closed))
             self._opened = None
 
     def finish(self) -> None:
         """Training is over; a second call does nothing."""
+        if self._finished:
+            return
+        self._finished = True
+        broken_off = self._opened is not None
         self.close()
-        if self.ended is None and self.began is not None:
-            self.ended = self._clock()
+        if not broken_off:
+            self._note_between()
+
+    def _note_between(self) -> None:
+        if self._closed is not None:
+            self.between.append(self._clock() - self._closed)
+            self._closed = None
+
+    @property
+    def training_seconds(self) -> float:
+        """Of all epochs, what lies between them left out."""
+        return sum(ended - began for began, ended in self.stretches)
 
     @property
     def samples_per_second(self) -> float | None:
         return self.samples / self.training_seconds if self.training_seconds and self.samples else None
 
-    @property
-    def overall_per_second(self) -> float | None:
-        if self.began is None or self.ended is None or not self.samples:
+    def overall_per_second(self, *, between_seconds: float, every_steps: float) -> float | None:
+        """With what lies between epochs, as often as a long training has it: after each `every_steps` once."""
+        if self.samples_per_second is None:
             return None
-        return self.samples / (self.ended - self.began)
+        return self.samples / (self.training_seconds + between_seconds * self.steps / every_steps)
 
     @property
     def wait_share(self) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -24,6 +25,8 @@ class Contestant:
     tuned: bool = False
 
 
+WHERE = signal.SIGUSR1
+"""Asks a contestant where it is; it says so among its errors and goes on."""
 BEFORE, AFTER = "before", "after"
 CONTESTANTS = (
     Contestant(key=BEFORE, title="before: a plain loop", module="before"),
@@ -92,14 +95,18 @@ class Answer:
     setup_seconds: float | None = None
     """From the process's start to the first measured step, trials and compiling in it."""
     window: tuple[float, float] | None = None
-    """From when to when, on the machine's monotonic clock, the GPU's utilisation counts."""
+    """From when to when, on the machine's monotonic clock, all this was measured, validation and checkpoints in it."""
+    stretches: list[tuple[float, float]] = field(default_factory=list)
+    """The parts of it in which it trained."""
     gpu_uuid: str | None = None
     note: str | None = None
     plan: dict[str, Any] = field(default_factory=dict)
     problem: str | None = None
+    trace: list[str] = field(default_factory=list)
+    """The last lines that it said, where there is a problem."""
 
     def write(self, path: str) -> None:
-        flat = {key: value for key, value in asdict(self).items() if value is not None and value != {}}
+        flat = {key: value for key, value in asdict(self).items() if value not in (None, {}, [])}
         write_whole(Path(path), json.dumps(flat) + "\n")
 
     @classmethod
@@ -111,4 +118,5 @@ class Answer:
         known = {one.name for one in fields(cls)}
         found = cls(**{key: value for key, value in flat.items() if key in known})
         found.window = (found.window[0], found.window[1]) if found.window else None
+        found.stretches = [(began, ended) for began, ended in found.stretches]
         return found

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,10 +18,11 @@ from typing import Any
 
 from fulltilt.bench.ground import ending_at_sigterm, machine_facts, said
 from fulltilt.bench.guides.claims import CLAIMS, WORKLOADS
-from fulltilt.bench.guides.figures import Case, GuidesBench, about, compared
-from fulltilt.bench.guides.order import AFTER, BEFORE, CONTESTANTS, Answer, Contestant, Order
+from fulltilt.bench.guides.figures import Case, GuidesBench, about, beside, cases_in, compared
+from fulltilt.bench.guides.order import AFTER, BEFORE, CONTESTANTS, WHERE, Answer, Contestant, Order
 from fulltilt.bench.guides.watch import Watch
-from fulltilt.bench.results import chosen
+from fulltilt.bench.results import as_measured
+from fulltilt.errors import InputError
 from fulltilt.recipes.generated import ROOT
 
 Say = Callable[[str], None]
@@ -31,8 +34,14 @@ _PACKAGES = {"torchvision": "torchvision", "lightning": "lightning", "accelerate
 _LEAST_SECONDS = 8.0
 """A contestant that has less left is not begun."""
 _GRACE_SECONDS = 5.0
-_MOST_SHARE = 0.7
+_ANSWER_SECONDS = 0.3
+"""For a contestant to say where it is."""
+_MOST_SHARE = 0.6
 """Of a workload's time for one contestant: the others shall have theirs."""
+_LAST_LINES = 8
+"""Of what a contestant said that failed."""
+_WHERE = "(most recent call first)"
+"""The head of what `WHERE` is answered with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,39 +54,60 @@ class Scale:
     """For all contestants of a workload, starting and compiling in it."""
 
 
-FULL, FEW = Scale(each_seconds=6.0, workload_seconds=120.0), Scale(each_seconds=3.0, workload_seconds=240.0)
+FULL, FEW = Scale(each_seconds=8.0, workload_seconds=400.0), Scale(each_seconds=3.0, workload_seconds=240.0)
+
+Parts = Mapping[str, Sequence[Contestant]]
 
 
-def parts_of(text: str) -> tuple[str, ...]:
-    """`video,forecast` as workloads, in the order in which they are run."""
-    return chosen(text, WORKLOADS)
+def parts_of(text: str) -> dict[str, tuple[Contestant, ...]]:
+    """`video,forecast/after` as workloads with their contestants, in the order in which they are run."""
+    every = [f"{workload}/{one.key}" for workload in WORKLOADS for one in CONTESTANTS]
+    wanted = {name.strip() for name in text.split(",") if name.strip()}
+    unknown = sorted(wanted - {*WORKLOADS, *every})
+    if unknown or not wanted:
+        raise InputError(
+            f"--only: found {', '.join(unknown) or 'nothing'}; allowed: {', '.join(WORKLOADS)}, or one contestant of "
+            f"them, such as {every[0]}: {', '.join(one.key for one in CONTESTANTS)}"
+        )
+    found = {
+        workload: tuple(one for one in CONTESTANTS if workload in wanted or f"{workload}/{one.key}" in wanted)
+        for workload in WORKLOADS
+    }
+    return {workload: contestants for workload, contestants in found.items() if contestants}
 
 
 def measure(
     *,
-    only: Sequence[str],
+    only: Parts,
     small: bool,
     scale: Scale,
-    contestants: Sequence[Contestant] = CONTESTANTS,
     say: Say,
     keep: Keep = lambda _: None,
+    earlier: Mapping[str, Any] | None = None,
     has_gpu: bool | None = None,
 ) -> GuidesBench:
-    """Everything that this machine can run; `keep` has what there is after each contestant."""
+    """Everything that this machine can run; `keep` has what there is after each contestant.
+
+    Args:
+        earlier: the JSON of a run before. Contestants that it has, and that are not run now, stand beside those that
+            are, where it is of the same machine and size.
+    """
     began = time.monotonic()
     machine = machine_facts(_PACKAGES)
     gpu = bool(machine["gpus"]) and _torch_has_gpu() if has_gpu is None else has_gpu
     problem = NO_GPU if not gpu else SMALL if small else None
+    same = earlier is not None and (earlier.get("machine"), bool(earlier.get("small"))) == (as_measured(machine), small)
+    before = {name: cases_in(earlier, name) if earlier is not None and same else [] for name in only}
     done: list[Case] = []
     told: dict[str, dict[str, Any]] = {}
 
-    def so_far(cases: list[Case]) -> GuidesBench:
+    def so_far(cases: Sequence[Case]) -> GuidesBench:
         found = GuidesBench(
             machine=machine,
-            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            date=_now(),
             small=small,
             workloads=told,
-            cases=(*done, *compared(cases, hold=problem is None)) if cases else tuple(done),
+            cases=(*done, *cases),
             seconds=time.monotonic() - began,
             problem=problem,
         )
@@ -85,12 +115,14 @@ def measure(
         return found
 
     with ending_at_sigterm(), Watch() as watch:
-        for name in only:
+        for name, contestants in only.items():
             cases: list[Case] = []
-            for case in _workload(name, told, contestants, watch, small=small, scale=scale, say=say):
+            known: list[Case] = []
+            for case in _workload(name, told, contestants, watch, before[name], small=small, scale=scale, say=say):
                 cases.append(case)
-                so_far(cases)
-            done += compared(cases, hold=problem is None)
+                known = compared(beside(before[name], cases), hold=problem is None)
+                so_far(known)
+            done += known
     if Path(ROOT).is_dir():
         say(f"generated data stay in {ROOT}, as the recipes keep them, for the next time")
     return so_far([])
@@ -101,6 +133,7 @@ def _workload(
     told: dict[str, dict[str, Any]],
     contestants: Sequence[Contestant],
     watch: Watch,
+    earlier: Sequence[Case],
     *,
     small: bool,
     scale: Scale,
@@ -116,30 +149,45 @@ def _workload(
         say(f"{name}: data")
         make_data(name, small=small)
     except Exception as error:  # whatever it is: minutes of the others are worth more than its traceback
-        yield Case(workload=name, key=name, title="all of it", answer=Answer(), problem=said(error))
+        trace = last_words("".join(traceback.format_exception(error)))
+        yield Case(workload=name, key=name, title="all of it", answer=Answer(trace=trace), problem=said(error))
         return
     until = time.monotonic() + scale.workload_seconds
-    steps = batch_size = None
+    known = {case.key: case.answer for case in earlier}
     for one in contestants:
-        case = Case(workload=name, key=one.key, title=one.title, answer=Answer())
+        case = Case(workload=name, key=one.key, title=one.title, answer=Answer(), date=_now())
         left = until - time.monotonic()
+        why_not = None
         if one.needs is not None and find_spec(one.needs) is None:
-            yield _without(case, f"{one.needs} is not installed")
-            continue
-        if left < min(_LEAST_SECONDS, scale.workload_seconds):
-            yield _without(case, f"no time was left of {scale.workload_seconds:g} s")
+            why_not = f"{one.needs} is not installed"
+        elif left < min(_LEAST_SECONDS, scale.workload_seconds):
+            why_not = f"no time was left of {scale.workload_seconds:g} s"
+        if why_not is not None:
+            say(f"{name}: {one.title}: {why_not}")
+            if one.key in known:
+                case = next(case for case in earlier if case.key == one.key)  # it stays as it was
+            else:
+                case = replace(case, problem=why_not)
+            yield case
             continue
         say(f"{name}: {one.title}")
         answer = contend(
-            name, one.key, small=small, seconds=scale.each_seconds, steps=steps, batch_size=batch_size,
+            name, one.key, small=small, seconds=scale.each_seconds,
+            steps=None if one.key == BEFORE else known.get(BEFORE, Answer()).steps,
+            batch_size=known.get(AFTER, Answer()).batch_size,
             most_seconds=min(left, _MOST_SHARE * scale.workload_seconds),
         )  # fmt: skip
-        if one.key == BEFORE:
-            steps = answer.steps
-        if one.key == AFTER:
-            batch_size = answer.batch_size
-        gpu = None if answer.window is None else watch.utilisation(answer.window, answer.gpu_uuid)
-        yield Case(workload=name, key=one.key, title=one.title, answer=answer, gpu=gpu, problem=answer.problem)
+        known[one.key] = answer
+        if answer.problem is not None:
+            say(f"{name}: {one.title}: {answer.problem}")
+        whole = [] if answer.window is None else [answer.window]
+        yield replace(
+            case,
+            answer=answer,
+            gpu=watch.utilisation(answer.stretches, answer.gpu_uuid),
+            gpu_whole=watch.utilisation(whole, answer.gpu_uuid),
+            problem=answer.problem,
+        )
 
 
 def contend(
@@ -159,23 +207,33 @@ def contend(
             recipe=recipe, contestant=contestant, folder=str(Path(folder) / "run"), answer=str(file), seconds=seconds,
             small=small, steps=steps, batch_size=batch_size,
         )  # fmt: skip
-        command = [sys.executable, "-m", "fulltilt.bench.guides.contestant", order.to_json()]
+        command = [sys.executable, "-m", "fulltilt.bench.guides.contestant", order.to_json(), str(os.getpid())]
         with (Path(folder) / "errors").open("w+b") as errors:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
             try:
                 status = process.wait(timeout=most_seconds)
             except subprocess.TimeoutExpired:
                 status = None
+                process.send_signal(WHERE)
+                time.sleep(_ANSWER_SECONDS)
             finally:
                 end(process)
             errors.seek(0)
-            last = (errors.read().decode(errors="replace").strip().splitlines() or [""])[-1]
+            last = last_words(errors.read().decode(errors="replace"))
         answer = Answer.read(file)
         if status is None:
             answer.problem = f"stopped after {most_seconds:.0f} s"
         elif status and answer.problem is None:
-            answer.problem = f"status {status}: {last}"[:200]
+            answer.problem = f"status {status}: {last[-1] if last else ''}"[:200]
+        answer.trace = last if answer.problem is not None else []
         return answer
+
+
+def last_words(text: str) -> list[str]:
+    """The last lines of what was said: of an error its end, of a place in the program its innermost calls."""
+    lines = [line.rstrip()[:200] for line in text.splitlines() if line.strip()]
+    heads = [at for at, line in enumerate(lines) if _WHERE in line]
+    return lines[heads[-1] + 1 :][:_LAST_LINES] if heads else lines[-_LAST_LINES:]
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -198,19 +256,25 @@ def make_data(name: str, *, small: bool) -> None:
     plain.loaders(recipe_named(name).config("before", small=small))
 
 
+def earlier_in(file: Path | None) -> dict[str, Any] | None:
+    """What a run before has left in the file, if anything."""
+    try:
+        found = None if file is None else json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def joinable(file: Path | None, *, small: bool) -> Path | None:
     """The file, where its figures are of the same size: small ones and full ones never stand in one result."""
     if file is None or not file.exists():
         return file
-    try:
-        earlier = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-    return file if isinstance(earlier, dict) and bool(earlier.get("small")) == small else None
+    earlier = earlier_in(file)
+    return file if earlier is not None and bool(earlier.get("small")) == small else None
 
 
-def _without(case: Case, problem: str) -> Case:
-    return Case(workload=case.workload, key=case.key, title=case.title, answer=case.answer, problem=problem)
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _torch_has_gpu() -> bool:

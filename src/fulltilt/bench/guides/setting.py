@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from fulltilt.bench.guides.meter import Meter
 from fulltilt.bench.guides.order import Answer, Order
@@ -27,6 +28,8 @@ PATIENCE = 2.0
 """Times what a contestant was given, before it is stopped without a metric."""
 TUNED, UNTUNED = "bf16, channels_last, compiled", "no GPU: fp32, not compiled"
 STOPPED = "stopped by the clock, before its last validation"
+_FEW_BATCHES = 4
+"""Of a worker in an epoch."""
 _FUSED = ("adamw", "adam", "sgd")
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -51,10 +54,11 @@ def before_config(order: Order) -> Config:
 def tuned_config(order: Order) -> Config:
     """For a peer that is tuned by hand: the data as *before* reads them, everything else as *after* has it."""
     after = recipe_of(order).config("after", order.overrides, small=order.small)
+    before = recipe_of(order).config("before", (*recipe_of(order).by_hand, *order.overrides), small=order.small)
     size = order.batch_size or after.data.batch_size
     if size == "auto":
-        size = before_config(order).data.batch_size
-    data = before_config(order).data.model_copy(update={"batch_size": size})
+        size = before.data.batch_size
+    data = before.data.model_copy(update={"batch_size": size})
     training: dict[str, Any] = {}
     if torch.cuda.is_available() and after.training.optimizer in _FUSED:
         training["optimizer_args"] = {**after.training.optimizer_args, "fused": True}
@@ -118,13 +122,22 @@ def steps_for(order: Order, most: int) -> int:
     return most if order.steps is None else max(1, min(most, order.steps))
 
 
-def meter_for(seconds: float, *, steps: int | None = None, warm: int = WARM_STEPS) -> Meter:
+def meter_for(seconds: float, *, steps: int | None = None, warm: int = WARM_STEPS, whole: bool = False) -> Meter:
     """
     Args:
         steps: of the training, where that is known.
+        whole: only whole epochs tell (`comes_in_bursts`).
     """
     warm = warm if steps is None else min(warm, max(1, steps // 4))
-    return Meter(warm=warm, seconds=seconds, settle=settling())
+    return Meter(warm=1 if whole else warm, seconds=seconds, whole=whole, settle=settling())
+
+
+def comes_in_bursts(loader: DataLoader[Any]) -> bool:
+    """Whether each worker makes only a few batches of an epoch: they come all at once, and then none for long.
+
+    A stretch of such an epoch has any rate at all; the whole of it, with the start of its workers, has its own.
+    """
+    return len(loader) <= _FEW_BATCHES * loader.num_workers
 
 
 def settling() -> Callable[[], None]:
@@ -139,26 +152,48 @@ def note_device(answer: Answer) -> None:
         answer.peak_memory_bytes = torch.cuda.max_memory_allocated()
 
 
-def note_meter(answer: Answer, meter: Meter) -> None:
+def forget_peak() -> None:
+    """Most of the memory from here on: not what trials and compiling took."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def note_meter(answer: Answer, meter: Meter, rhythm: Rhythm) -> None:
     """What a metered loop came to, if it came to anything."""
     meter.finish()
     note_device(answer)
     if meter.samples_per_second is None:
         return  # what an earlier part has found stays
-    answer.samples_per_second, answer.overall_per_second = meter.samples_per_second, meter.overall_per_second
-    answer.wait_share = meter.wait_share
-    if meter.began is not None and meter.ended is not None:
-        answer.seconds, answer.window = meter.ended - meter.began, (meter.began, meter.ended)
-        answer.setup_seconds = since_start(meter.began)
+    answer.samples_per_second, answer.wait_share = meter.samples_per_second, meter.wait_share
+    answer.overall_per_second = meter.overall_per_second(between_seconds=rhythm.seconds, every_steps=rhythm.every_steps)
+    answer.stretches = meter.stretches
+    answer.window = (meter.stretches[0][0], meter.stretches[-1][1])
+    answer.seconds, answer.setup_seconds = answer.window[1] - answer.window[0], since_start(answer.window[0])
+
+
+@dataclass(slots=True)
+class Rhythm:
+    """How often something comes between steps, and how long that takes."""
+
+    every_steps: float
+    seconds: float = 0.0
+    """Of a validation, with the checkpoint where there is one; 0 until it was seen."""
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """A validation."""
+        began = time.monotonic()
+        yield
+        self.seconds = time.monotonic() - began
 
 
 @contextmanager
-def counting(answer: Answer, meter: Meter) -> Iterator[None]:
+def counting(note: Callable[[], None]) -> Iterator[None]:
     """Should the process be asked to end meanwhile, what was measured until then counts."""
     try:
         yield
     except SystemExit:
-        note_meter(answer, meter)
+        note()
         raise
 
 

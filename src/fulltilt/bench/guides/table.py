@@ -68,7 +68,10 @@ def lines(found: GuidesBench) -> list[str]:
     for name, about in found.workloads.items():
         if claim := about.get("claim"):
             said.append(f"{name}: guide {claim['guides']} claims {claim['speed']}, GPU {claim['utilisation']}")
-    said += [f"{case.workload}: {case.title}: {case.problem}" for case in found.cases if case.problem]
+    for case in found.cases:
+        if case.problem:
+            said.append(f"{case.workload}: {case.title}: {case.problem}")
+            said += [f"    {line}" for line in case.answer.trace]
     said += [f"{case.workload}: {case.title}: {case.answer.note}" for case in found.cases if case.answer.note]
     for case, target in found.targets:
         word = {True: "met", False: "missed", None: "not measured"}[target.met]

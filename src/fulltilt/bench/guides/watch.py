@@ -13,6 +13,8 @@ from typing import Self
 from fulltilt.machine.sample import Sample
 from fulltilt.machine.sampler import Sampler
 
+Stretch = tuple[float, float]
+
 INTERVAL_SECONDS = 0.5
 _LAG_SECONDS = 1.0
 """The driver's utilisation is a mean of up to a second: readings this soon after the beginning are of before it."""
@@ -40,9 +42,11 @@ class Watch:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._read, name="fulltilt-bench-watch", daemon=True)
 
-    def utilisation(self, window: tuple[float, float], uuid: str | None) -> Utilisation | None:
-        """Over a stretch of the machine's monotonic clock, of the GPU with this UUID."""
-        return utilisation(self._samples, (window[0] - self._began, window[1] - self._began), uuid)
+    def utilisation(self, stretches: Sequence[Stretch], uuid: str | None) -> Utilisation | None:
+        """Over stretches of the machine's monotonic clock, of the GPU with this UUID."""
+        return utilisation(
+            self._samples, [(began - self._began, ended - self._began) for began, ended in stretches], uuid
+        )
 
     def __enter__(self) -> Self:
         self._sampler.start()
@@ -62,16 +66,17 @@ class Watch:
             self._samples.append(self._sampler.read())
 
 
-def utilisation(samples: Sequence[Sample], window: tuple[float, float], uuid: str | None) -> Utilisation | None:
-    """Mean and standard deviation over the window; None where there were too few readings to say.
+def utilisation(samples: Sequence[Sample], stretches: Sequence[Stretch], uuid: str | None) -> Utilisation | None:
+    """Mean and standard deviation over the stretches; None where there were too few readings to say.
 
-    A UUID is compared without its `GPU-`, which torch leaves out; without one the first GPU is meant. Only a GPU's
-    first reading carries it.
+    What lies between two of them for less than a reading takes can't be told apart from them, and is in it. A UUID is
+    compared without its `GPU-`, which torch leaves out; without one the first GPU is meant. Only a GPU's first reading
+    carries it.
     """
-    began, ended = window
     label = _label(samples, uuid)
     found = [
         gpu.util
+        for began, ended in joined(stretches)
         for sample in list(samples)
         if began + _LAG_SECONDS <= sample.t <= ended
         for gpu in sample.gpus
@@ -80,6 +85,15 @@ def utilisation(samples: Sequence[Sample], window: tuple[float, float], uuid: st
     if len(found) < _LEAST_READINGS:
         return None
     return Utilisation(mean=fmean(found), std=pstdev(found), readings=len(found))
+
+
+def joined(stretches: Sequence[Stretch]) -> list[Stretch]:
+    """Those less than a reading apart as one."""
+    found: list[Stretch] = []
+    for began, ended in stretches:
+        near = found and began - found[-1][1] < _LAG_SECONDS
+        found.append((found.pop()[0] if near else began, ended))
+    return found
 
 
 def _label(samples: Sequence[Sample], uuid: str | None) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -14,7 +14,9 @@ from fulltilt.bench.guides.setting import (
     PATIENCE,
     STOPPED,
     Peer,
+    Rhythm,
     add_note,
+    comes_in_bursts,
     counting,
     figures_of,
     in_float,
@@ -35,22 +37,31 @@ from fulltilt.train.roles import split
 def run(order: Order, answer: Answer) -> None:
     peer = peer_for(order, answer)
     loop = _Loop(peer, order)
-    meter = meter_for(PATIENCE * order.seconds, steps=loop.steps)
+    rhythm, bursts = loop.rhythm, loop.bursts
+    whole = bursts and loop.steps >= 2 * loop.per_epoch
+    counts = whole or not peer.tuned  # else workers fill their queues while the model is compiled: too good a rate
+    meter = meter_for(PATIENCE * order.seconds, steps=loop.steps, whole=whole)
+
+    def note() -> None:
+        note_meter(answer, meter, rhythm)
+
     try:
-        with counting(answer, meter):
+        with counting(note) if counts else nullcontext():
             loop.train(meter)
-        meter.close()  # its last validation is in the whole, as everybody's
-        answer.metric, answer.steps = loop.validate().get(recipe_of(order).metric), loop.steps
+        meter.finish()
+        with rhythm.timed():
+            answer.metric, answer.steps = loop.validate().get(recipe_of(order).metric), loop.steps
     except TimeUpError:
         add_note(answer, STOPPED)
-    note_meter(answer, meter)
-    if peer.tuned:
-        answer.write(order.answer)
-        meter = meter_for(order.seconds)
-        loop.renew()
-        with suppress(TimeUpError):
-            loop.train(meter)
-        note_meter(answer, meter)
+    if counts:
+        note()
+        return
+    answer.write(order.answer)
+    meter = meter_for(order.seconds, whole=bursts)
+    loop.renew()
+    with suppress(TimeUpError), counting(note):
+        loop.train(meter)
+    note()
 
 
 class _Loop:
@@ -58,15 +69,21 @@ class _Loop:
 
     def __init__(self, peer: Peer, order: Order) -> None:
         from accelerate import Accelerator
+        from accelerate.utils import DataLoaderConfiguration
 
         config, fast = peer.config, peer.fast
         self._peer = peer
-        self._accelerator = Accelerator(mixed_precision="bf16" if fast else "no")
+        self._accelerator = Accelerator(
+            mixed_precision="bf16" if fast else "no",
+            dataloader_config=DataLoaderConfiguration(non_blocking=fast),
+        )
         model = make_model(config)
         if fast:
             last_weights(model)
         loaders = plain.loaders(config, **peer.loading)
-        per_epoch = len(loaders[0])
+        self.per_epoch = per_epoch = len(loaders[0])
+        self.bursts = comes_in_bursts(loaders[0])
+        self.rhythm = Rhythm(every_steps=per_epoch * config.training.eval_interval)
         self.steps = steps_for(order, most=per_epoch * config.training.epochs)
         self._training = config.training.model_copy(update={"max_steps": self.steps})
         optimizer = make_optimizer(model, self._training)
@@ -106,14 +123,14 @@ class _Loop:
         self._model.eval()
         with torch.no_grad():
             for batch in self._val:
-                _, outputs, target = self._forward_loss(batch)
+                _, outputs, target = self._forward_loss(batch, self._model)  # compiling it would take a minute
                 for metric in self._metrics.values():
                     metric.update(in_float(outputs), target)
         return figures_of(self._metrics)
 
     def _step(self, batch: Any) -> None:
         self._optimizer.zero_grad()
-        loss, _, _ = self._forward_loss(batch)
+        loss, _, _ = self._forward_loss(batch, self._forward)
         self._accelerator.backward(loss)
         if self._training.clip_norm is not None:
             self._accelerator.clip_grad_norm_(self._model.parameters(), self._training.clip_norm)
@@ -121,7 +138,7 @@ class _Loop:
         if self._scheduler is not None and plain.each_step(self._training):
             self._scheduler.step()
 
-    def _forward_loss(self, batch: Any) -> tuple[Any, Any, Any]:
+    def _forward_loss(self, batch: Any, forward: Any) -> tuple[Any, Any, Any]:
         inputs, target = split(tuple(batch), "auto")
-        outputs = self._forward(*(map(last, inputs) if self._peer.fast else inputs))
+        outputs = forward(*(map(last, inputs) if self._peer.fast else inputs))
         return self._loss(outputs, target), outputs, target

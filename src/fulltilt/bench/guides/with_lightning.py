@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 import warnings
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from fulltilt.bench.guides.meter import Meter, Metered, TimeUpError
+from fulltilt.bench.guides.meter import Metered, TimeUpError
 from fulltilt.bench.guides.order import Answer, Order
 from fulltilt.bench.guides.setting import (
     PATIENCE,
     STOPPED,
-    Peer,
+    Rhythm,
     add_note,
+    comes_in_bursts,
     counting,
     figures_of,
     in_float,
@@ -42,32 +43,36 @@ def run(order: Order, answer: Answer) -> None:
     warnings.filterwarnings("ignore", module="lightning")
     train, val = plain.loaders(config, **peer.loading)
     steps = steps_for(order, most=len(train) * config.training.epochs)
-    meter = meter_for(PATIENCE * order.seconds, steps=steps)
+    rhythm, bursts = Rhythm(every_steps=len(train) * config.training.eval_interval), comes_in_bursts(train)
+    whole = bursts and steps >= 2 * len(train)
+    counts = whole or not peer.tuned  # else workers fill their queues while the model is compiled: too good a rate
+    meter = meter_for(PATIENCE * order.seconds, steps=steps, whole=whole)
     module = _module(config, steps=steps, per_epoch=len(train), fast=peer.fast)
     trainer = _trainer(order, config, steps, tuned=peer.tuned)
+
+    def note() -> None:
+        note_meter(answer, meter, rhythm)
+
     try:
-        with counting(answer, meter):
+        with counting(note) if counts else nullcontext():
             trainer.fit(module, Metered(train, meter), val)
-        meter.close()  # its last validation is in the whole, as everybody's
+        meter.finish()
         if val is not None:
-            trainer.validate(module, val, verbose=False)
+            with rhythm.timed():
+                trainer.validate(module, val, verbose=False)
             answer.metric, answer.steps = module.figures.get(recipe_of(order).metric), steps
     except TimeUpError:
         add_note(answer, STOPPED)
-    note_meter(answer, meter)
-    if peer.tuned:
-        answer.write(order.answer)
-        note_meter(answer, _rates(order, peer, module))
-
-
-def _rates(order: Order, peer: Peer, module: Any) -> Meter:
-    """Once more, compiled as it is, with new workers: those before had filled their queues while it was compiled."""
-    meter = meter_for(order.seconds)
+    if counts:
+        note()
+        return
+    answer.write(order.answer)
+    meter = meter_for(order.seconds, whole=bursts)
     module.scheduled = False
-    train, val = plain.loaders(peer.config, **peer.loading)
-    with suppress(TimeUpError):
-        _trainer(order, peer.config, -1, tuned=True).fit(module, Metered(train, meter), val)
-    return meter
+    train, val = plain.loaders(config, **peer.loading)  # new workers: those before had filled their queues
+    with suppress(TimeUpError), counting(note):
+        _trainer(order, config, -1, tuned=True).fit(module, Metered(train, meter), val)
+    note()
 
 
 def _trainer(order: Order, config: Config, steps: int, *, tuned: bool) -> Any:
@@ -107,12 +112,12 @@ def _module(config: Config, *, steps: int, per_epoch: int, fast: bool) -> Any:
             self.scheduled = True
 
         def training_step(self, batch: Any, _index: int) -> Tensor:
-            found = self._loss(batch)[0]
+            found = self._loss(batch, self.forward_model)[0]
             self.log("train_loss", found)
             return found
 
         def validation_step(self, batch: Any, _index: int) -> None:
-            _, outputs, target = self._loss(batch)
+            _, outputs, target = self._loss(batch, self.model)  # compiling it would take a minute
             for metric in self.metrics.values():
                 cast("Any", metric).update(in_float(outputs), target)
 
@@ -127,11 +132,11 @@ def _module(config: Config, *, steps: int, per_epoch: int, fast: bool) -> Any:
             each = "step" if plain.each_step(training) else "epoch"
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": each}}
 
-        def _loss(self, batch: Any) -> tuple[Tensor, Any, Any]:
+        def _loss(self, batch: Any, forward: Any) -> tuple[Tensor, Any, Any]:
             inputs, target = split(tuple(batch), "auto")
             if fast:
                 inputs = tuple(last(part) for part in inputs)
-            outputs = self.forward_model(*inputs)
+            outputs = forward(*inputs)
             return loss(outputs, target), outputs, target
 
     return Module()
