@@ -185,6 +185,8 @@ def test_a_part_that_came_to_nothing_leaves_what_was_found():
     assert answer.samples_per_second == pytest.approx(2.0)
     assert answer.seconds == pytest.approx(8.0)
     assert answer.stretches == [(100.0, 108.0)]
+    note_meter(answer, meter, Rhythm(every_steps=4))
+    assert answer.overall_per_second is None, "a validation that was not seen did not take no time"
 
 
 def test_samples_of_any_batch():

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from fulltilt.cache.video import VideoReport
 from fulltilt.decode.video import open_video
-from fulltilt.errors import InputError
+from fulltilt.errors import FulltiltError, InputError
+from fulltilt.recipes.video import data
 from fulltilt.recipes.video.data import ClipDataset, clips, make_videos
 from fulltilt.recipes.video.drawing import ACTIONS, LEAST_FRAMES, MOST_FRAMES, pictures, script
 
@@ -94,6 +96,30 @@ def test_both_sides_give_the_same_clips(made):
         assert pixels.shape == expected.shape == (40, 32, 32, 3)
         assert torch.equal(labels, known)
         assert (pixels.float() - expected.float()).abs().mean() < 4, "scaled by another library"
+
+
+def test_a_cache_is_filled_once_and_gives_the_same_clips(made, tmp_path, caplog):
+    options = made | {"length": 40, "clips": 2}
+    caplog.set_level("INFO", "fulltilt.recipes")
+    plain, kept = clips(**options), clips(**options, cache=str(tmp_path / "frames"))
+    assert "576 frames decoded" in caplog.text  # six videos of 96
+    assert kept.has_cache
+    for number in range(12):
+        (pixels, labels), (expected, known) = kept[3, number], plain[3, number]
+        assert torch.equal(pixels, expected)
+        assert torch.equal(labels, known)
+    caplog.clear()
+    clips(**options, cache=str(tmp_path / "frames"))
+    assert "decoded" not in caplog.text
+    clips(**options | {"count": 2, "seed": 5}, cache=str(tmp_path / "frames"))
+    assert "192 frames decoded" in caplog.text, "videos to validate with go into the same folder"
+
+
+def test_a_video_that_can_not_be_kept_is_named(made, tmp_path, monkeypatch):
+    report = VideoReport(videos=1, present=0, frames=0, bytes=0, failures={"a.mp4": "it ends early"}, seconds=0.0)
+    monkeypatch.setattr(data, "build_videos", lambda *_, **__: report)
+    with pytest.raises(FulltiltError, match=r"a\.mp4: it ends early"):
+        clips(**made, cache=str(tmp_path))
 
 
 def test_whole_videos_have_the_labels_of_their_scripts(made):

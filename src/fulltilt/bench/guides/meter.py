@@ -112,9 +112,9 @@ class Meter:
     def samples_per_second(self) -> float | None:
         return self.samples / self.training_seconds if self.training_seconds and self.samples else None
 
-    def overall_per_second(self, *, between_seconds: float, every_steps: float) -> float | None:
+    def overall_per_second(self, *, between_seconds: float | None, every_steps: float) -> float | None:
         """With what lies between epochs, as often as a long training has it: after each `every_steps` once."""
-        if self.samples_per_second is None:
+        if self.samples_per_second is None or between_seconds is None:
             return None
         return self.samples / (self.training_seconds + between_seconds * self.steps / every_steps)
 

@@ -24,7 +24,7 @@ from fulltilt.train.seeding import seed_everything
 
 WARM_STEPS = 10
 """Before a rate is measured, or a quarter of the training where that is less."""
-PATIENCE = 2.0
+PATIENCE = 3.0
 """Times what a contestant was given, before it is stopped without a metric."""
 TUNED, UNTUNED = "bf16, channels_last, compiled", "no GPU: fp32, not compiled"
 STOPPED = "stopped by the clock, before its last validation"
@@ -176,8 +176,8 @@ class Rhythm:
     """How often something comes between steps, and how long that takes."""
 
     every_steps: float
-    seconds: float = 0.0
-    """Of a validation, with the checkpoint where there is one; 0 until it was seen."""
+    seconds: float | None = None
+    """Of a validation, with the checkpoint where there is one; None until it was seen."""
 
     @contextmanager
     def timed(self) -> Iterator[None]:

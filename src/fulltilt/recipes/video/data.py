@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import logging
 from pathlib import Path
 from typing import Literal
 
@@ -13,11 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from fulltilt.cache import CacheSettings
+from fulltilt.cache.video import build_videos
 from fulltilt.decode.video.container import pyav
-from fulltilt.errors import InputError
+from fulltilt.errors import FulltiltError, InputError
 from fulltilt.feed.clips import VideoClips
 from fulltilt.recipes.generated import ROOT, generated
 from fulltilt.recipes.video.drawing import ACTIONS, LEAST_FRAMES, pictures, script
+
+log = logging.getLogger("fulltilt.recipes")
 
 RATE = 25
 _GOP = 32
@@ -94,9 +99,12 @@ def clips(
         count, frames, height, width, seed: of the videos that are made.
         clips: of one video, in an epoch.
         jitter: a clip begins anywhere in its part of the video; otherwise in its middle.
-        together, quality, threads, cache: as `VideoClips` has them.
+        together, quality, threads: as `VideoClips` has them.
+        cache: a folder for the frames, decoded; those of these videos that it does not have are put there first.
     """
     folder = make_videos(count, frames=frames, height=height, width=width, seed=seed, root=root)
+    if cache is not None:
+        _fill(cache, folder, size)
     return VideoClips(
         folder / SEGMENTS,
         length=length,
@@ -111,6 +119,15 @@ def clips(
         threads=threads,
         cache=cache,
     )
+
+
+def _fill(cache: str, folder: Path, size: int) -> None:
+    report = build_videos(cache, sorted(folder.glob("*.mp4")), settings=CacheSettings(size=size))
+    if report.failures:
+        path, problem = next(iter(report.failures.items()))
+        raise FulltiltError(f"{cache}: {len(report.failures)} videos can't be kept decoded; {path}: {problem}")
+    if report.frames:
+        log.info("%d frames decoded into %s, once, in %.0f s", report.frames, cache, report.seconds)
 
 
 class ClipDataset(Dataset[tuple[Tensor, Tensor]]):
