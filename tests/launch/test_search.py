@@ -128,7 +128,8 @@ def test_all_together_takes_one_trial_and_a_few_to_prune() -> None:
     machine.effects = dict.fromkeys(NAMES, 1.0) | {"loader.num_workers": 4.0, "autocast": 2.0, "compile": 1.5}
     found = run(machine)
     assert set(found.settings) == {"loader.num_workers", "autocast", "compile"}
-    assert machine.trials <= 10, "of eight candidates"
+    once_more = 1  # the script as it is, beside the best: a gain of any size is held against the same minute
+    assert machine.trials <= 10 + once_more, "of eight candidates"
 
 
 def test_little_time_gives_what_was_found_until_then() -> None:
@@ -262,6 +263,28 @@ def test_on_a_machine_that_others_use_too_nothing_slower_is_kept() -> None:
         reached.append(machine.value(found.settings) / machine.best())
         assert machine.value(found.settings) >= 0.9 * machine.value({}), (seed, found)
     assert sum(reached) / len(reached) > 0.85
+
+
+def test_a_gain_of_any_size_is_held_against_the_script_as_it_is_in_the_same_minute() -> None:
+    """Others had the machine while the script was watched: what is tried afterwards looks many times as fast."""
+    for seconds in (9.0, 30.0, 180.0):
+        now = [0.0]
+
+        def measure(settings: Mapping[str, Any]) -> Rate:
+            now[0] += 8.0  # noqa: B023
+            return Rate(value=500.0, noise=0.01)
+
+        found = search(
+            [Candidate(title="workers", settings={"loader.num_workers": 2}, gain=0.25)],
+            Rate(value=75.0, noise=0.01),
+            measure=measure,
+            clock=lambda: now[0],  # noqa: B023
+            seconds=seconds,
+            trial_seconds=8.0,
+        )
+        assert found.trials[0].reason.startswith("+567 %")
+        assert found.settings == {}
+        assert now[0] <= max(seconds, 16.0) + 8.0
 
 
 class Busy(Machine):

@@ -6,7 +6,7 @@
        it does not; then parts are left out, half of the members at a time: what isn't missed is dropped
     3. where it does not (or fails), one by one in the order of what is foretold, each on top of those kept
     4. other numbers of workers around the one that was found, as long as one of them pays
-    5. the best and the script as it is, by turns, until it is plain which is faster
+    5. the best and the script as it is, by turns, until it is plain which is faster: once at least
 
 A machine that others use, too, is faster now and slower then: two trials of the same settings may lie further apart
 than either of them is uneven in itself. So trials are compared with those beside them, in pairs (`pairs.py`), whose
@@ -14,7 +14,7 @@ ratio no drift changes. As long as it is not plain, one way or the other, both a
 where trials scatter, never where they don't.
 
 A candidate pays if it gives `LEAST_GAIN` more than without it, beyond the noise of the pairs. No trial is begun that
-would not end within the time; what was found until then is what counts.
+would not end within the time, but for the last look; what was found until then is what counts.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ Measure = Callable[[Settings], "Rate | str"]
 Neighbours = Callable[[Mapping[str, Any], "float | None"], Sequence[Settings]]
 
 LEAST_GAIN = 0.02
-_PLAIN = 3.0
-"""A gain beyond that needs no second look."""
 _SURE = 2.0
 """Standard errors."""
 _LOST = 0.3
@@ -147,10 +145,12 @@ class _Search:
         keep_back: int,
         pairs: int = 0,
         beside: bool = True,
+        late: bool = False,
     ) -> tuple[float, float]:
         """Both, as often as it takes until it is plain which is faster (and until there are as many pairs).
 
         `beside`: before something is turned down there has to be a pair, even where trials have not scattered so far.
+        `late`: the first pair is had even where the time is up.
         """
         one, two = _key(settings), _key(other)
         gain, error = self.against(settings, other)
@@ -161,7 +161,8 @@ class _Search:
             stale = gain < LEAST_GAIN and not known and (beside or self.history.scatter > _UNSTEADY)
             if not (stale or len(known) < pairs or (unclear and gain > -_LOST)):
                 break
-            if not self.has_time_for(1 + keep_back):
+            if not (late and not known) and not self.has_time_for(1 + keep_back):
+                self.complete = self.complete and not stale
                 break
             following = settings if self.history.last == two else other
             if isinstance(self.measured(following), str):
@@ -217,6 +218,7 @@ def search(
     """
     state = _Search(measure=measure, clock=clock, until=clock() + seconds, say=say, expected=trial_seconds)
     state.history.add(_key({}), baseline)
+    state.history.since = 1  # limits were measured since: no trial is beside it
     best: Settings = {}
     quick = [one for one in candidates if not one.compiles]
     if quick and state.has_time() and state.beats(merged(quick), {}, title=_title(quick)):
@@ -315,16 +317,20 @@ def _climbed(state: _Search, best: Settings, neighbours: Neighbours) -> Settings
 def _confirmed(state: _Search, best: Settings) -> Settings:
     """The baseline is minutes old: both are looked at again, by turns; nothing is kept that is not faster now.
 
-    Pairs from before don't count: among many trials the best is the one that was lucky, too.
+    Pairs from before don't count: among many trials the best is the one that was lucky, too. A gain of any size is held
+    against the same minute: others may have had the machine while the script was watched as it is.
     """
     if not best:
         return {}
-    gain, error = state.against(best, {})
-    if gain < max(_PLAIN, _SURE * error) and state.has_time_for(_KEPT_BACK):
-        history = state.history
-        history.since = len(history.trials) - (history.last == _key(best))
-        pairs = _LEAST_PAIRS if gain < _LARGE else 1
-        gain, error = state.by_turns(best, {}, most=2 * _MOST_REPEATS, keep_back=0, pairs=pairs)
+    history = state.history
+    gain, _ = state.against(best, {})
+    history.since = len(history.trials) - (history.last == _key(best))
+    pairs = _LEAST_PAIRS if gain < _LARGE else 1
+    gain, error = state.by_turns(best, {}, most=2 * _MOST_REPEATS, keep_back=0, pairs=pairs, late=True)
+    if not history.pairs(_key(best), _key({})):
+        state.complete = False
+        state.note(f"once more, {describe(best)}", best, None, kept=False, reason="it could not be measured again")
+        return {}
     if gain >= LEAST_GAIN + error:
         return best
     rate, _ = state.history.beside(_key(best), _key({}))
