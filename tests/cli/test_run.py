@@ -66,8 +66,7 @@ def test_a_starved_script_is_found_a_plan_that_is_used_again(home: Path) -> None
     """The whole way: planted are samples that wait 20 ms each, and no workers.
 
     Nobody computes, so a busy machine changes little; the time is a bound that is reached only there, where noise asks
-    for more and more trials, and nothing here is held against a clock. There are more steps than are ever watched: seen
-    to its end, a script with status 7 failed.
+    for more and more trials, and nothing here is held against a clock.
     """
     (home / "train.py").write_text(SLEEPY)
     first = run("--max-seconds", "200", "--json", "found.json", "--html", "found.html", "train.py", "220", timeout=500)
@@ -104,6 +103,36 @@ def test_a_starved_script_is_found_a_plan_that_is_used_again(home: Path) -> None
     stale = run("--no-tune", "--dry-run", "train.py", "220")
     assert "the script has changed since" in stale.stderr
     assert "no plan" in stale.stdout
+
+
+def test_a_time_too_short_for_one_trial_is_said_with_one_that_does(home: Path) -> None:
+    """Before the script's own output and behind it; what was seen is in the files.
+
+    Each start takes 6 s at the least: two runs to watch it, two trials and two to compare losses are more than 40.
+    """
+    (home / "train.py").write_text(SLEEPY.replace("import sys, time, torch", "import sys, time, torch; time.sleep(6)"))
+    ended = run("--max-seconds", "40", "--json", "found.json", "--html", "found.html", "train.py", "30")
+    assert (ended.returncode, ended.stdout) == (7, "trained 30\n")
+    found = json.loads((home / "found.json").read_text())
+    assert found["plan"] is None
+    assert "40 s are too short for one trial" in found["not_tuned"]
+    assert "would do" in found["not_tuned"]
+    assert f"fulltilt: {found['not_tuned']}: the script is run as it is" in ended.stderr
+    assert ended.stderr.splitlines()[-1] == f"fulltilt: run as it is: {found['not_tuned']}"
+    assert found["diagnosis"]["findings"]
+    assert "<html" in (home / "found.html").read_text()
+    assert not plans(home)
+
+
+@pytest.mark.timeout(400)
+def test_a_trial_that_comes_to_the_scripts_end_and_its_own_exit_status(home: Path) -> None:
+    """Trials are faster than the script as it is, and reach its `sys.exit(7)` where it was not watched so far."""
+    (home / "train.py").write_text(SLEEPY)
+    ended = run("--max-seconds", "150", "--level", "exact", "--json", "found.json", "train.py", "90", timeout=380)
+    assert (ended.returncode, ended.stdout) == (7, "trained 90\n")
+    assert "failed" not in ended.stderr, ended.stderr
+    found = json.loads((home / "found.json").read_text())
+    assert found["plan"]["settings"].get("loader.num_workers", 0) >= 2, ended.stderr
 
 
 def test_a_script_that_fails_by_itself(home: Path) -> None:

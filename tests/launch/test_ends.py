@@ -223,6 +223,34 @@ def test_a_script_that_never_comes_to_training_is_ended_when_its_time_is_up(tmp_
     assert time.monotonic() - began < 15
 
 
+RESTS = """
+import sys, time
+import torch
+
+before, after = map(float, sys.argv[1:])
+time.sleep(before)
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(10):
+    model(torch.ones(4, 2)).mean().backward()
+    optimizer.step()
+    if step == 0:
+        time.sleep(after)
+"""
+
+
+def test_a_first_step_that_comes_in_time_is_enough_and_one_that_does_not_ends_the_script(tmp_path: Path) -> None:
+    (tmp_path / "rests.py").write_text(RESTS)
+    began = time.monotonic()
+    assert plainly(parse([str(tmp_path / "rests.py"), "0", "0"])).returncode == 0
+    enough = 2.0 + 2 * (time.monotonic() - began)  # on a busy machine, too
+    seen = observe(parse([str(tmp_path / "rests.py"), "0", str(enough)]), first_step_seconds=enough, full=True)
+    assert (seen.ended, seen.exit_status) == ("script", 0)
+    assert seen.seconds > enough, "it trained on when that time was up"
+    late = observe(parse([str(tmp_path / "rests.py"), "600", "0"]), first_step_seconds=1)
+    assert (late.ended, late.steps) == ("time", ())
+
+
 def test_a_mode_that_does_not_exist() -> None:
     with pytest.raises(InputError, match="found 'fast'"):
         observe(small("trains", "3"), mode="fast")
@@ -273,4 +301,11 @@ def test_in_a_trial_the_scripts_own_status_is_no_failure(
 ) -> None:
     seen = Observation(command=("train.py",), ended="script", seconds=1.0, applied={"tf32": True})
     found = _ended(seen, status=status, own=own, late=False, raised=raised, tail=())
-    assert (found.ended, found.exit_status) == (ended, status)
+    assert (found.ended, found.exit_status, found.raised) == (ended, status, raised)
+
+
+@pytest.mark.parametrize("how", ["exits", "fails"])
+def test_an_exception_that_ends_it_is_told_from_an_exit(how: str) -> None:
+    seen = observe(small(how, "20"))
+    assert seen.exit_status == 1
+    assert seen.raised == (how == "fails")

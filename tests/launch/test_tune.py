@@ -20,10 +20,17 @@ KEY = Key(command=("train.py",), content="", hardware="none", versions={})
 class Script:
     """A loop whose loader takes 20 ms per batch and worker, and whose step takes 4 ms."""
 
-    def __init__(self, *, broken: Mapping[str, float] | None = None, wait: float = 0.020, drifts: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        broken: Mapping[str, float] | None = None,
+        wait: float = 0.020,
+        drifts: bool = False,
+        start: float = 2.0,
+    ) -> None:
         self.broken = dict(broken or {})
         """Settings that change the losses, and by how much."""
-        self.wait, self.drifts = wait, drifts
+        self.wait, self.drifts, self.start = wait, drifts, start
         self.now = 0.0
         self.asked: list[dict[str, Any]] = []
         self.step = 0.004
@@ -36,8 +43,8 @@ class Script:
         feeding = 0.0 if mode == "replay" else self.wait / max(workers, 1)
         step = self.step * (0.7 if settings.get("fused") else 1.0) * (0.5 if settings.get("autocast") else 1.0)
         waits = max(0.0, feeding - step) if workers else feeding
-        count = min(options.get("max_steps", 200), 200)
-        self.now += 2.0 + min(count * (step + waits), options.get("max_seconds", 9.0))
+        count = min(options.get("max_steps", 200), 200, round(options.get("max_seconds", 9.0) / (step + waits)))
+        self.now += self.start + count * (step + waits)
         phases: dict[Phase, float] = {
             "data wait": waits,
             "forward": step / 2,
@@ -215,7 +222,59 @@ def test_the_time_is_kept() -> None:
         assert script.now <= seconds + 5
     late = tuned(Script(), seconds=12.0)
     assert isinstance(late, NotTuned)
-    assert "no time" in late.reason
+    assert "too short for one trial" in late.reason
+
+
+@pytest.mark.parametrize("start", [1.0, 5.0, 10.0, 20.0])
+def test_too_short_a_time_is_said_with_one_that_does(start: float) -> None:
+    """What was seen until then is not lost; and what is said to do, does."""
+    seconds = 2.2 * start + 8.0
+    late = tuned(Script(start=start), "exact", seconds)
+    assert isinstance(late, NotTuned)
+    assert f"a trial takes {start + 6:.0f} s here" in late.reason
+    assert late.diagnosis is not None
+    assert late.diagnosis.findings
+    would_do = float(late.reason.split("--max-seconds ")[1].split()[0])
+    assert would_do > seconds
+    script = Script(start=start)
+    found = tuned(script, "exact", would_do)
+    assert isinstance(found, Tuned)
+    assert found.plan.settings
+    assert script.now <= 1.1 * would_do
+
+
+def test_where_the_time_does_for_one_short_trial_the_largest_forecast_has_it() -> None:
+    script = Script(start=8.0)
+    found = tuned(script, seconds=70.0)
+    assert isinstance(found, Tuned)
+    assert set(found.plan.settings) == {"loader.num_workers", "loader.persistent_workers", "loader.keep_memory"}
+    assert "to the last bit" in found.plan.verified
+    trials = [one for one in script.asked if not one.get("tie_draws") and one.get("mode", "as is") == "as is"][1:]
+    assert all(one["max_seconds"] < 6.0 for one in trials)
+    assert [bool(one["settings"]) for one in trials] == [True, False], "and the script as it is beside it"
+    assert script.now <= 1.1 * 70.0
+    assert len(_settings(tuned(Script(start=8.0), seconds=180.0))) > 3, "with more time, others too"
+
+
+@pytest.mark.parametrize(("alone", "raised", "kept"), [(3, False, True), (0, False, False), (3, True, False)])
+def test_a_trial_that_comes_to_the_scripts_end_has_failed_only_if_the_script_ends_otherwise(
+    alone: int, raised: bool, kept: bool
+) -> None:
+    """The script as it is was not watched so far: it is looked to its end once, and not again."""
+
+    class Leaves(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            (seen,) = super().observe(command, **options)
+            if options.get("full"):
+                return (replace(seen, ended="script", exit_status=alone),)
+            if not seen.applied or options.get("own_status") == 3:
+                return (replace(seen, ended="script" if options.get("own_status") else "stable", exit_status=0),)
+            return (replace(seen, ended="failed", exit_status=3, raised=raised),)
+
+    script = Leaves()
+    found = tuned(script, "exact")
+    assert bool(_settings(found)) == kept
+    assert len([one for one in script.asked if one.get("full")]) == (0 if raised else 1)
 
 
 def test_a_compiler_that_does_not_come_to_an_end_does_not_take_the_time_of_the_others() -> None:

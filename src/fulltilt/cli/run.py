@@ -17,7 +17,7 @@ from fulltilt.errors import FulltiltError, InputError
 if TYPE_CHECKING:
     from fulltilt.launch.command import Command
     from fulltilt.launch.plan import Plan
-    from fulltilt.launch.tune import Tuned
+    from fulltilt.launch.tune import NotTuned, Tuned
     from fulltilt.measure.observation import Observation
 
 _INTERRUPTED = 130
@@ -71,22 +71,22 @@ def run(
         return
     try:
         with _input_kept():
-            plan, tuned = _plan(command, level, plan_file, no_tune=no_tune, max_seconds=max_seconds)
+            plan, found = _plan(command, level, plan_file, no_tune=no_tune, max_seconds=max_seconds)
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
     if dry_run:
-        _show_plan(plan, tuned)
-        _write(plan, tuned, None, None, html=html, as_json=as_json)
+        _show_plan(plan, found)
+        _write(plan, found, None, None, html=html, as_json=as_json)
         return
     from fulltilt.launch.run import execute
 
     status, seen = execute(command, {} if plan is None else plan.settings)
     left = _remaining(plan, seen)
     try:
-        _write(plan, tuned, seen, left, html=html, as_json=as_json)
+        _write(plan, found, seen, left, html=html, as_json=as_json)
     except FulltiltError as error:  # the exit status is the script's
         _say(str(error))
-    _summarise(plan, seen, left)
+    _summarise(plan, found, seen, left)
     raise typer.Exit(status)
 
 
@@ -105,7 +105,7 @@ def _input_kept() -> Iterator[None]:
 
 def _plan(
     command: Command, level: LevelName, file: Path | None, *, no_tune: bool, max_seconds: float
-) -> tuple[Plan | None, Tuned | None]:
+) -> tuple[Plan | None, Tuned | NotTuned | None]:
     """The plan there is, where it fits; else one that is looked for now, unless none is to be."""
     from fulltilt.launch import plan as plans
 
@@ -139,7 +139,9 @@ def _known(command: Command, level: LevelName, path: Path, *, named: bool) -> Pl
     return plan
 
 
-def _tuned(command: Command, level: LevelName, path: Path, *, max_seconds: float) -> tuple[Plan | None, Tuned | None]:
+def _tuned(
+    command: Command, level: LevelName, path: Path, *, max_seconds: float
+) -> tuple[Plan | None, Tuned | NotTuned]:
     from fulltilt.launch import plan as plans
     from fulltilt.launch.observe import observe_all
     from fulltilt.launch.tune import NotTuned, Tuner
@@ -157,7 +159,10 @@ def _tuned(command: Command, level: LevelName, path: Path, *, max_seconds: float
     ).tune()
     if isinstance(found, NotTuned):
         _say(f"{found.reason}: the script is run as it is")
-        return None, None
+        return None, found
+    if not (found.complete or found.plan.settings):
+        _say(f"not all could be tried in {max_seconds:g} s, so no plan is kept: a larger --max-seconds looks further")
+        return found.plan, found
     try:
         plans.write(found.plan, path)
         _say(f"the plan is kept in {path} ({found.seconds:.0f} s)")
@@ -166,7 +171,7 @@ def _tuned(command: Command, level: LevelName, path: Path, *, max_seconds: float
     return found.plan, found
 
 
-def _show_plan(plan: Plan | None, tuned: Tuned | None) -> None:
+def _show_plan(plan: Plan | None, found: Tuned | NotTuned | None) -> None:
     from fulltilt.launch.edits import by_hand
     from fulltilt.launch.plan import to_toml
     from fulltilt.launch.rate import training_loader
@@ -175,7 +180,7 @@ def _show_plan(plan: Plan | None, tuned: Tuned | None) -> None:
         print("no plan: the script would be run as it is")
         return
     print(to_toml(plan))
-    diagnosis = None if tuned is None else tuned.diagnosis
+    diagnosis = None if found is None else found.diagnosis
     loader = None if diagnosis is None else training_loader(diagnosis.observation)
     lines = by_hand(
         plan.settings,
@@ -195,12 +200,15 @@ def _remaining(plan: Plan | None, seen: Observation | None) -> str | None:
     return remaining(seen, plan.limit, cores=read_cores().usable)
 
 
-def _summarise(plan: Plan | None, seen: Observation | None, left: str | None) -> None:
-    """Before, after, limit, in one line on stderr, and what is left; nothing where nothing was measured."""
+def _summarise(plan: Plan | None, found: Tuned | NotTuned | None, seen: Observation | None, left: str | None) -> None:
+    """Before, after, limit, in one line on stderr, and what is left; why nothing was tried, where that was looked at;
+    nothing where nothing was measured."""
     from fulltilt.launch.candidates import describe
     from fulltilt.launch.rate import rate_of
-    from fulltilt.launch.tune import amount
+    from fulltilt.launch.tune import NotTuned, amount
 
+    if isinstance(found, NotTuned) and found.diagnosis is not None:  # said before the script's own output, too
+        _say(f"run as it is: {found.reason}")
     if plan is None or plan.before is None:
         return
     limit = "" if plan.limit is None else f", its step's limit {amount(plan.limit)}"
@@ -219,7 +227,7 @@ def _summarise(plan: Plan | None, seen: Observation | None, left: str | None) ->
 
 def _write(
     plan: Plan | None,
-    tuned: Tuned | None,
+    found: Tuned | NotTuned | None,
     seen: Observation | None,
     left: str | None,
     *,
@@ -229,8 +237,11 @@ def _write(
     from dataclasses import asdict, replace
 
     from fulltilt.launch.rate import rate_of
+    from fulltilt.launch.tune import NotTuned
     from fulltilt.machine.files import write_whole
 
+    tuned = None if isinstance(found, NotTuned) else found
+    diagnosis = None if found is None else found.diagnosis
     after = None if tuned is None else tuned.after
     if after is not None and seen is not None:
         rate = rate_of(seen)
@@ -243,20 +254,25 @@ def _write(
 
         data: dict[str, Any] = {
             "plan": None if plan is None else asdict(plan),
-            "diagnosis": None if tuned is None else to_json(tuned.diagnosis),
+            "not_tuned": found.reason if isinstance(found, NotTuned) else None,
+            "diagnosis": None if diagnosis is None else to_json(diagnosis),
             "trials": [] if tuned is None else [asdict(trial) for trial in tuned.trials],
             "after": None if after is None else asdict(after),
             "losses": None if tuned is None or tuned.losses is None else asdict(tuned.losses),
         }
         write_whole(as_json, json.dumps(data, indent=1, default=dict))
         _say(f"wrote {as_json}")
-    if html is not None and tuned is None:
+    if html is not None and diagnosis is None:
         _say("no page was written: it shows what tuning finds, and nothing was tuned this time")
-    elif html is not None and tuned is not None:
+    elif html is not None and diagnosis is not None:
         from fulltilt.report import diagnosis_page
 
         page = diagnosis_page(
-            tuned.diagnosis, trials=tuned.trials, after=after, losses=tuned.losses, written_by="fulltilt run"
+            diagnosis,
+            trials=() if tuned is None else tuned.trials,
+            after=after,
+            losses=None if tuned is None else tuned.losses,
+            written_by="fulltilt run",
         )
         write_whole(html, page)
         _say(f"wrote {html}")

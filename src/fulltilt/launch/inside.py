@@ -46,6 +46,7 @@ class Process:
         self.waits: Any = None
         self.listened = 0
         self.inherited: list[Any] = []
+        self.begun = False
 
     def hook(self, torch: ModuleType, *, ended: Callable[[], Any] | None = None) -> None:  # noqa: ARG002
         """Right after `import torch`. `ended` is called at each step's end, instead of what may leave the script."""
@@ -75,6 +76,9 @@ class Process:
 
     def step_ended(self) -> None:
         watch = self.watch
+        if not self.begun:
+            self.begun = True
+            (Path(self.job.out) / jobs.BEGUN).touch()
         if watch.seeks_gpu:
             self.clock_gpu()
         if self.job.mode == "loader" and watch.records:

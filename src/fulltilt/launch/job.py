@@ -12,6 +12,8 @@ VARIABLE = "FULLTILT_JOB"
 """The environment variable with the file's path."""
 LAUNCHER = "FULLTILT_LAUNCHER"
 """Process id of who started the command: its child is the command itself."""
+BEGUN = "begun"
+"""A file that is there, beside what is seen, from the first step on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

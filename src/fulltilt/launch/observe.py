@@ -63,16 +63,18 @@ def observe_all(
     tie_draws: bool = False,
     shield: bool = True,
     echo: bool = False,
+    first_step_seconds: float | None = None,
     deadline_seconds: float | None = None,
     own_status: int | None = None,
     on_progress: Progress | None = None,
 ) -> tuple[Observation, ...]:
     """Run the command until enough was seen of it; an observation for each rank, rank 0's first.
 
-    `max_seconds` counts from the first step; `deadline_seconds`, where given, from the command's start, and ends one
-    that never trains. With `loader_too` the training loader is measured alone, behind the last step. With `echo` the
-    script's output is the terminal's; else its last lines are in the notes where it failed. `own_status` is what it
-    leaves with by itself, as was seen before: to end so is no failure.
+    `max_seconds` counts from the first step; the others, where given, from the command's start: `first_step_seconds`
+    ends one that has not trained until then, `deadline_seconds` any that has not come to what is wanted of it. With
+    `loader_too` the training loader is measured alone, behind the last step. With `echo` the script's output is the
+    terminal's; else its last lines are in the notes where it failed. `own_status` is what it leaves with by itself, as
+    was seen before: to end so is no failure.
     """
     if mode not in get_args(Mode):
         raise InputError(f"a script is observed in one of the modes {', '.join(get_args(Mode))}, found {mode!r}")
@@ -101,8 +103,8 @@ def observe_all(
         before = state(guarded) if shield else {}
         began = time.monotonic()
         status, late, around = _run(
-            command, file, log=log, out=out, deadline=deadline_seconds, progress=on_progress, shield=shield,
-            looks=not tie_draws,
+            command, file, log=log, out=out, first_step=first_step_seconds, deadline=deadline_seconds,
+            progress=on_progress, shield=shield, looks=not tie_draws,
         )  # fmt: skip
         seconds = time.monotonic() - began
         changed = changes(before, state(guarded)) if shield else ()
@@ -167,6 +169,7 @@ def _run(
     *,
     log: Path | None,
     out: Path,
+    first_step: float | None,
     deadline: float | None,
     progress: Progress | None,
     shield: bool,
@@ -194,7 +197,11 @@ def _run(
                         reported = now
                     if reported is not None and now - reported > GRACE_SECONDS:
                         return None, False, around
-                    if reported is None and deadline is not None and now - began > deadline:
+                    if reported is not None:
+                        continue
+                    if deadline is not None and now - began > deadline:
+                        return None, True, around
+                    if first_step is not None and now - began > first_step and not (out / jobs.BEGUN).exists():
                         return None, True, around
             return process.returncode, False, around
         finally:
@@ -243,7 +250,7 @@ def _ended(
         notes.append("the script ended without a step of an optimizer")
     if ended in ("failed", "killed"):
         notes += [f"its output ended with: {line}" for line in tail[-TAIL_LINES:]]
-    return replace(one, ended=ended, exit_status=status, notes=tuple(notes))
+    return replace(one, ended=ended, exit_status=status, raised=raised, notes=tuple(notes))
 
 
 def _tail(log: Path) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
     as is ─► limits ─► diagnosis ─► candidates ─► search ─► losses before and after ─► the limit with the plan ─► Plan
 
-All of it within the seconds that are given. Each part leaves time for those that follow; verification is never left
-out: what could not be verified is not applied.
+All of it within the seconds that are given. Each part leaves time for those that follow (`budget.py`); verification is
+never left out: what could not be verified is not applied.
 """
 
 from __future__ import annotations
@@ -11,14 +11,25 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from fulltilt.diagnose import diagnose
 from fulltilt.diagnose.finding import Diagnosis, Level, LossCurves, Outcome, Trial
-from fulltilt.launch.candidates import Candidate, candidates, level_of, neighbours
+from fulltilt.launch.budget import (
+    COMPILE_SECONDS,
+    FIRST_COMPILE_SECONDS,
+    TRIAL_SECONDS,
+    VERIFY_SECONDS,
+    Script,
+    TooShort,
+    shared_out,
+    too_short,
+    verify_steps,
+)
+from fulltilt.launch.candidates import candidates, neighbours
 from fulltilt.launch.command import Command
 from fulltilt.launch.judge import Judge, has_room
 from fulltilt.launch.pairs import compare
@@ -34,19 +45,13 @@ Say = Callable[[str], None]
 
 _AS_IS_SHARE = 0.12
 _AS_IS_SECONDS = (6.0, 25.0)
+_AS_IS_MOST = 0.2
+"""Of a time so short that those would take most of it; a limit's steps take no more than that, either."""
 _LIMIT_SECONDS = 8.0
 _LIMIT_NOISE = 0.05
-_TRIAL_SECONDS = 6.0
-"""Of steps; starting the script comes on top."""
 _TRIAL_STEPS = (45, 1500)
-_COMPILE_SECONDS = 20.0
-"""Steps after the first may compile, too: the first one is not counted."""
-_FIRST_COMPILE_SECONDS = 30.0
-"""That first one at the least, of a model that was never compiled before; less than that again later."""
-_VERIFY_STEPS = (12, 40)
-_VERIFY_SECONDS = 6.0
-_VERIFY_SHARE = 0.45
-"""Of what is left of the time, verification is given no more in advance: on a slow machine something is to be tried."""
+_AS_LONG = 1.5
+"""How many times as long as it was thought to take, the script may take to its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,8 @@ class Tuned:
     """None where the script is left as it is."""
     losses: LossCurves | None = None
     seconds: float = 0.0
+    complete: bool = True
+    """The time sufficed for all that was to be tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +74,8 @@ class NotTuned:
     """The script can't be tuned; `reason` is a clause. It is run as it is."""
 
     reason: str
+    diagnosis: Diagnosis | None = None
+    """Where it came to one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,7 +94,13 @@ class Tuner:
     """From the command's start to its first step."""
     own_status: int | None = None
     """What the script leaves with by itself, where it came to its end."""
+    seeks_status: bool = True
+    """Whether it leaves with one was not looked for yet."""
+    room: bool = False
+    """Several of it may run at the same time."""
     judge: Judge = field(init=False)
+    trial_seconds: float = TRIAL_SECONDS
+    """Of steps; starting the script comes on top."""
     verify_seconds: float = 0.0
     """Kept back for it."""
 
@@ -105,15 +120,23 @@ class Tuner:
             self.say("nothing that can be set from outside is foretold to pay")
             plan = self._plan({}, baseline, diagnosis, verified="nothing to verify: the script is left as it is")
             return Tuned(plan=plan, diagnosis=diagnosis, seconds=self.clock() - began)
-        self.verify_seconds = self._verify_seconds(chosen)
+        script = self._script()
+        left = self.until - self.clock()
+        budget = shared_out(chosen, script, left=left, seconds=self.seconds)
+        if isinstance(budget, TooShort):
+            return NotTuned(reason=self._too_short(budget, self.seconds - left), diagnosis=diagnosis)
+        if len(budget.candidates) < len(chosen):
+            self.say(f"{left:.0f} s are left for trials: those that are foretold to give most are tried")
+        self.trial_seconds, self.verify_seconds = budget.trial_seconds, budget.verify_seconds
+        self.judge = self._judge(budget.verify_steps)
         found = search(
-            chosen,
+            budget.candidates,
             baseline,
             measure=self._measure,
             clock=self.clock,
             seconds=self.until - self.clock() - self.verify_seconds,
-            trial_seconds=self.start_seconds + _TRIAL_SECONDS,
-            compile_seconds=_FIRST_COMPILE_SECONDS,
+            trial_seconds=self.start_seconds + self.trial_seconds,
+            compile_seconds=FIRST_COMPILE_SECONDS,
             neighbours=lambda settings, waits: neighbours(
                 settings,
                 cores=self.cores,
@@ -125,7 +148,8 @@ class Tuner:
             say=self._say_trial,
         )
         if not found.trials:
-            return NotTuned(reason=f"{self.seconds:g} s left no time to try anything (--max-seconds)")
+            short = too_short(chosen, script, left=left, seconds=self.seconds)
+            return NotTuned(reason=self._too_short(short, self.seconds - left), diagnosis=diagnosis)
         return self._verified(found, diagnosis, began)
 
     # the script as it is
@@ -133,28 +157,44 @@ class Tuner:
     def _as_is(self) -> tuple[Observation, ...] | NotTuned:
         began = self.clock()
         least, most = _AS_IS_SECONDS
-        span = min(max(self.seconds * _AS_IS_SHARE, least), most)
-        ranks = self.observe(self.command, max_seconds=span, deadline_seconds=self.seconds / 2, loader_too=True)
+        span = min(max(self.seconds * _AS_IS_SHARE, least), most, self.seconds * _AS_IS_MOST)
+        ranks = self.observe(
+            self.command, max_seconds=span, first_step_seconds=self.seconds / 2, deadline_seconds=self.seconds,
+            loader_too=True,
+        )  # fmt: skip
         seen = ranks[0]
         if seen.ended in ("failed", "killed"):
             status = seen.exit_status or 0
             how = f"signal {-status}" if status < 0 else f"exit status {status}"
             return NotTuned(reason=f"it ends with an error ({how})")
         self.own_status = seen.exit_status if seen.ended == "script" else None
+        self.seeks_status = seen.ended != "script"
+        more = f"--max-seconds {2 * self.seconds:g} gives it more"
         if seen.ended == "time" and not seen.steps:
-            return NotTuned(reason=f"it took no step within {self.seconds / 2:g} s, half of the time (--max-seconds)")
+            if self.clock() - began >= self.seconds:
+                return NotTuned(reason=f"its first steps took longer than {self.seconds:g} s ({more})")
+            return NotTuned(reason=f"it took no step within {self.seconds / 2:g} s, half of the time ({more})")
         if len(seen.steps) < LEAST_STEPS:
-            return NotTuned(reason=f"{len(seen.steps) or 'no'} training steps could be watched")
+            few = f"{len(seen.steps) or 'no'} training steps could be watched"
+            return NotTuned(reason=f"{few} in {span:g} s ({more})" if seen.ended == "time" else few)
         self.step_seconds = median(step.seconds for step in seen.steps)
         watched = math.fsum(step.seconds for step in seen.steps) + math.fsum(seen.outside.values())
         watched += seen.alone_seconds
         self.start_seconds = max(0.5, self.clock() - began - watched)
-        least, most = _VERIFY_STEPS
-        steps = min(max(round(_VERIFY_SECONDS / self.step_seconds), least), most)
-        room = len(ranks) == 1 and has_room(seen, self.cores)
-        run = functools.partial(self._run, max_steps=steps, max_seconds=3 * _VERIFY_SECONDS)
-        self.judge = Judge(run, steps=steps, side_by_side=room)
+        self.room = len(ranks) == 1 and has_room(seen, self.cores)
+        self.judge = self._judge(verify_steps(self.step_seconds))
         return ranks
+
+    def _judge(self, steps: int) -> Judge:
+        run = functools.partial(self._run, max_steps=steps, max_seconds=3 * VERIFY_SECONDS)
+        return Judge(run, steps=steps, side_by_side=self.room)
+
+    def _script(self) -> Script:
+        return Script(
+            start_seconds=self.start_seconds,
+            step_seconds=self.step_seconds,
+            runs=lambda exact: self.judge.runs(exact=exact),
+        )
 
     def _diagnosed(self, ranks: tuple[Observation, ...]) -> Diagnosis:
         seen = ranks[0]
@@ -162,16 +202,20 @@ class Tuner:
         if any(one.role != "eval" for one in seen.loaders):
             replay = self._limit({})
             alone = any(one.samples_per_second is not None for one in seen.loaders)
-            loader = seen if alone else self._run(mode="loader", max_seconds=_LIMIT_SECONDS)
+            loader = seen if alone else self._run(mode="loader", max_seconds=self._limit_seconds)
         return diagnose(seen, replay=replay, loader=loader, ranks=ranks if len(ranks) > 1 else ())
 
     def _limit(self, settings: Mapping[str, Any]) -> Observation:
-        return self._run(mode="replay", settings=settings, max_steps=100, max_seconds=_LIMIT_SECONDS)
+        return self._run(mode="replay", settings=settings, max_steps=100, max_seconds=self._limit_seconds)
+
+    @property
+    def _limit_seconds(self) -> float:
+        return min(_LIMIT_SECONDS, self.seconds * _AS_IS_MOST)
 
     def _run(self, *, at_most: float = math.inf, **options: Any) -> Observation:
         """Observe; `at_most` are seconds of the whole run, which has others of its own where it hangs."""
         if (options.get("settings") or {}).get("compile"):
-            options["max_seconds"] += _COMPILE_SECONDS
+            options["max_seconds"] += COMPILE_SECONDS
         late = 30.0 + 3 * self.start_seconds + 2 * options["max_seconds"]
         deadline = min(late, at_most)
         return self.observe(self.command, deadline_seconds=deadline, own_status=self.own_status, **options)[0]
@@ -181,33 +225,46 @@ class Tuner:
     def _measure(self, settings: Settings) -> Rate | str:
         least, most = _TRIAL_STEPS
         workers = int(settings.get("loader.num_workers", 0))
-        steps = min(max(round(2 * _TRIAL_SECONDS / self.step_seconds), least), most)
+        steps = min(max(round(2 * self.trial_seconds / self.step_seconds), least), most)
         # One that takes longer than it was thought to must not take the others' time.
         left = self.until - self.clock() - self.verify_seconds
         seen = self._run(
-            settings=settings, max_steps=steps + 2 * workers, max_seconds=_TRIAL_SECONDS,
-            at_most=max(left, self.start_seconds + _TRIAL_SECONDS),
+            settings=settings, max_steps=steps + 2 * workers, max_seconds=self.trial_seconds,
+            at_most=max(left, self.start_seconds + self.trial_seconds),
         )  # fmt: skip
-        if seen.ended in ("failed", "killed"):
+        if seen.ended in ("failed", "killed") and not self._ends_so_by_itself(seen):
             return f"failed ({_last_words(seen)})"
         return rate_of(seen) or ("not ready in time" if seen.ended == "time" and not seen.steps else "too few steps")
 
-    # losses
+    def _ends_so_by_itself(self, seen: Observation) -> bool:
+        """Whether what looks like a failed trial is the script's own exit status: a trial that is faster comes to the
+        script's end where the script as it is was not watched so far. It is looked for once."""
+        status = seen.exit_status or 0
+        if seen.raised or status <= 0 or len(seen.steps) < LEAST_STEPS:
+            return False
+        if self.seeks_status:
+            self.seeks_status = False
+            last = seen.steps[-1].number + 1
+            needed = _AS_LONG * (self.start_seconds + last * self.step_seconds)
+            if needed > self.until - self.clock() - self.verify_seconds:
+                self.say(f"a trial ended with exit status {status}; no time is left to see whether that is its own")
+                return False
+            self.say(f"a trial ended with exit status {status}: looking whether the script does so by itself")
+            (alone, *_) = self.observe(self.command, full=True, deadline_seconds=needed)
+            self.own_status = alone.exit_status if alone.ended == "script" else None
+        return status == self.own_status
 
-    def _verify_seconds(self, chosen: Sequence[Candidate]) -> float:
-        """Of all its runs; in those after, the model may have to be compiled."""
-        exact = all(level_of(one.settings) == "exact" for one in chosen)
-        steps = min(_VERIFY_SECONDS, _VERIFY_STEPS[1] * self.step_seconds)
-        needed = self.judge.runs(exact=exact) * (self.start_seconds + steps)
-        needed += _COMPILE_SECONDS if any(one.compiles for one in chosen) else 0.0
-        return min(needed, _VERIFY_SHARE * max(self.until - self.clock(), 0.0))
+    # losses
 
     def _verified(self, found: Found, diagnosis: Diagnosis, began: float) -> Tuned:
         trials, rate, settings = list(found.trials), found.rate, found.settings
         if not settings:
             self.say("nothing pays: the script is left as it is")
             plan = self._plan({}, found.baseline, diagnosis, verified="nothing to verify: the script is left as it is")
-            return Tuned(plan=plan, diagnosis=diagnosis, trials=tuple(trials), seconds=self.clock() - began)
+            return Tuned(
+                plan=plan, diagnosis=diagnosis, trials=tuple(trials), seconds=self.clock() - began,
+                complete=found.complete,
+            )  # fmt: skip
         self.say("comparing the losses of the first steps, before and after")
         judged = self.judge(settings)
         lesser = fallbacks(settings, {name: kind.level for name, kind in SETTINGS.items()})
@@ -242,7 +299,7 @@ class Tuner:
     ) -> tuple[dict[str, Any], Rate | None]:
         """Of settings that are left to go back to, the first that could be measured; none where it does not pay."""
         # What was judged before is known by now: of the next ones, one run is left to be made.
-        self.verify_seconds = min(self.verify_seconds, self.start_seconds + _VERIFY_SECONDS)
+        self.verify_seconds = min(self.verify_seconds, self.start_seconds + VERIFY_SECONDS)
         while lesser and lesser[0]:
             settings = lesser.pop(0)
             held = self._measure(settings)
@@ -266,7 +323,7 @@ class Tuner:
         feeding = feeding and "loader.batch_size" not in settings
         if known is None or (feeding and known >= reached):
             return known
-        needed = self.start_seconds + (_COMPILE_SECONDS if "compile" in settings else 2.0)
+        needed = self.start_seconds + (COMPILE_SECONDS if "compile" in settings else 2.0)
         if self.until - self.clock() < needed:
             return None
         rate = rate_of(self._limit(settings))
@@ -292,6 +349,13 @@ class Tuner:
             after=after if settings else baseline.value,
             limit=limit if settings else diagnosis.limits.step,
             verified=verified,
+        )
+
+    def _too_short(self, short: TooShort, watched: float) -> str:
+        return (
+            f"{self.seconds:g} s are too short for one trial: watching took {watched:.0f} s, a trial takes "
+            f"{short.trial_seconds:.0f} s here, comparing losses {short.verify_seconds:.0f} s "
+            f"(--max-seconds {short.would_do:g} would do)"
         )
 
     def _say_limits(self, diagnosis: Diagnosis, baseline: Rate) -> None:

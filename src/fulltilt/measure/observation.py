@@ -198,6 +198,8 @@ class Observation:
     """Settings that were put upon the script from outside."""
     ended: Ended
     exit_status: int | None = None
+    raised: bool = False
+    """An exception that nobody caught has ended it: its exit status is no choice of the script's."""
     seconds: float
     """From the script's beginning to the end of watching."""
     steps: tuple[Step, ...] = ()
