@@ -141,6 +141,12 @@ CASES = {
         {"training": {"device": "cpu", "threads": 64}, "surroundings": {"gpu": None, "gpu_share": None}},
         ("too-many-threads", None, {"threads": 16}),
     ),
+    "too many threads beside workers": (
+        {"training": {"device": "cpu", "threads": 16}, "surroundings": {"gpu": None, "gpu_share": None}, "limit": 8,
+         "loader": {"num_workers": 8}},
+        # 8 threads would take 16 ms at the most, and so does the loader for its 32 samples
+        ("too-many-threads", 31.8 / 16 - 1, {"threads": 8}),
+    ),
     "memory grows": (
         {"surroundings": {"memory_bytes": tuple(range(1000 * MIB, 2000 * MIB, 40 * MIB))}},
         ("memory-growth", None, {}),
@@ -193,6 +199,23 @@ def test_a_starved_script_gains_nothing_now_by_precision_but_its_limit_does(plan
     assert [finding.cause for finding in found.findings] == ["too-few-workers", "precision"]
     assert found.findings[1].gain == pytest.approx(0, abs=0.01)
     assert found.findings[1].limit_gain > 0.5
+
+
+def test_threads_that_fewer_would_not_better_are_left_alone(planted):
+    cpu = {"training": {"device": "cpu", "threads": 16}, "surroundings": {"gpu": None, "gpu_share": None}}
+    for rest in ({"limit": 15}, {"limit": 8, "loader": {"num_workers": 0}}):
+        found = planted(**cpu, **{"loader": {"num_workers": 8}, **rest}).diagnose()
+        assert "too-many-threads" not in [finding.cause for finding in found.findings]
+
+
+def test_the_verdict_names_no_cause_that_is_not_the_headrooms(planted):
+    """Half of the step is waited for data that no worker would bring faster, and the optimizer is slow, too."""
+    found = planted(
+        phases={"data wait": 30, "optimizer": 9}, limit=35, loader_rate=1000, stages={"item": 0.9},
+        loader={"num_workers": 0, "batch_bytes": 10**9}, training={"fused": False, "foreach": True},
+    ).diagnose()  # fmt: skip
+    assert [finding.cause for finding in found.findings] == ["unfused-optimizer"]
+    assert found.verdict.startswith("50 % headroom. 43 % of each step is spent waiting for data; nothing is known")
 
 
 def test_a_data_set_of_whole_batches_has_epochs_as_long_as_seen(planted):

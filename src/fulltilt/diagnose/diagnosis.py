@@ -147,5 +147,15 @@ def _verdict(figures: Figures, findings: Sequence[Finding]) -> str:
         at = words.percent(1 - figures.headroom)
         said = f"No headroom: the script trains at {at} of its step's limit, and feeding it better wins nothing."
         return f"{said} {first.title}." if first is not None and (first.gain or 0) >= LIMITS.least_gain else said
-    cause = f"{first.title}." if first is not None else "No cause was found for it."
-    return f"{words.percent(figures.headroom)} headroom. {cause}"
+    said = f"{words.percent(figures.headroom)} headroom."
+    if first is not None and (first.gain is None or first.gain >= LIMITS.least_gain) and _explains(first, figures):
+        return f"{said} {first.title}."
+    if figures.starved:
+        waits = words.percent(figures.wait / figures.step)
+        return f"{said} {waits} of each step is spent waiting for data; nothing is known that would make it less."
+    return f"{said} No cause was found for it."
+
+
+def _explains(finding: Finding, figures: Figures) -> bool:
+    """Whether the finding is about what keeps the script from its limit: one about the step moves the limit itself."""
+    return finding.about != "step" or not figures.starved

@@ -11,7 +11,7 @@ from fulltilt.measure.observation import Observation, Phase, Surroundings
 
 from .. import edits, words
 from ..figures import Figures
-from ..finding import Finding, Limits
+from ..finding import About, Finding, Limits
 from ..thresholds import LIMITS
 
 _EACH_RANKS_OWN: tuple[Phase, ...] = ("data wait", "epoch start", "copy", "forward", "logging", "eval", "other")
@@ -29,25 +29,65 @@ def machine(figures: Figures) -> list[Finding]:
 def _threads(figures: Figures) -> list[Finding]:
     """Threads that wait for a core while others wait for them."""
     training = figures.observation.training
-    if training is None or figures.on_gpu or training.threads <= figures.cores:
+    if training is None or figures.on_gpu:
         return []
-    script = edits.script_of(figures.observation.command)
-    call = f"torch.set_num_threads({figures.cores})"
-    file_edit = edits.replaced_call("set_num_threads", call)
+    if training.threads <= figures.cores:
+        return _threads_beside_workers(figures, training.threads)
     return [
-        Finding(
-            cause="too-many-threads",
+        _fewer_threads(
+            figures,
+            figures.cores,
             title=f"torch computes with {training.threads} threads on {figures.cores} cores",
-            evidence=(
-                f"{training.threads / figures.cores:.0f} threads take turns on each core, and wait for each other",
-            ),
+            evidence=f"{training.threads / figures.cores:.0f} threads take turns on each core, and wait for each other",
             gain=None,  # between nothing and many times: it depends on how the threads wait
-            fix=call,
-            diff=edits.edited(figures.read_source, script, file_edit),
-            settings={"threads": figures.cores},
             about="step",
         )
     ]
+
+
+def _threads_beside_workers(figures: Figures, threads: int) -> list[Finding]:
+    """No more threads than cores, but workers want these, too: a team of threads waits for the one without a core.
+
+    Counted is what is left if fewer threads take as many times longer: often they don't.
+    """
+    loader, limit = figures.train_loader, figures.limit
+    if loader is None or not loader.num_workers or limit is None or not figures.crowded:
+        return []
+    wanted = max(1, figures.cores - loader.num_workers)
+    alone = limit * threads / wanted
+    if wanted >= threads or figures.own < LIMITS.contention * alone:
+        return []
+    workers = f"{loader.num_workers} worker{'' if loader.num_workers == 1 else 's'}"
+    return [
+        _fewer_threads(
+            figures,
+            wanted,
+            title=f"torch computes with {threads} threads beside {workers}, on {figures.cores} cores",
+            evidence=(
+                f"the step's own work takes {words.seconds(figures.own)} beside them and {words.seconds(limit)} alone: "
+                "threads that have no core hold up those that have"
+            ),
+            gain=figures.gain(step=figures.fed(figures.loader, own=alone)),
+            about="feeding",
+        )
+    ]
+
+
+def _fewer_threads(
+    figures: Figures, wanted: int, *, title: str, evidence: str, gain: float | None, about: About
+) -> Finding:
+    call = f"torch.set_num_threads({wanted})"
+    script = edits.script_of(figures.observation.command)
+    return Finding(
+        cause="too-many-threads",
+        title=title,
+        evidence=(evidence,),
+        gain=gain,
+        fix=call,
+        diff=edits.edited(figures.read_source, script, edits.replaced_call("set_num_threads", call)),
+        settings={"threads": wanted},
+        about=about,
+    )
 
 
 def _throttled(found: Surroundings) -> list[Finding]:
