@@ -176,9 +176,24 @@ def test_a_batch_is_doubled_as_long_as_an_epoch_has_steps() -> None:
 
 def test_the_augmentation_to_write_by_hand_has_the_transforms_own_figures() -> None:
     lines = by_hand({"augment": True, "loader.batch_size": 64}, augmentation="GPUAugmentation(size=(224, 224))")
-    assert "augment = GPUAugmentation(size=(224, 224))" in lines
+    assert "augment = GPUAugmentation(size=(224, 224))" in [line.strip() for line in lines]
     assert any("batch_size=64), with a learning rate to match" in line for line in lines)
     assert not any("GPUAugmentation(size" in line for line in by_hand({"tf32": True}, augmentation="GPUAugmentation()"))
+
+
+def test_edits_are_written_as_the_script_needs_them() -> None:
+    settings = {"fused": True, "compile": "reduce-overhead", "loader.keep_memory": True}
+    written = [line.strip() for line in by_hand(settings, command="python my.py --lr 1", optimizer="SGD")]
+    assert written[::2] == [
+        "SGD(…, fused=True)",
+        'model.compile(mode="reduce-overhead")',
+        "MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=268435456 python my.py --lr 1",
+    ]
+    assert "Adam" not in " ".join(by_hand({"fused": True})), "which optimizer it is, is not known"
+    for name, kind in SETTINGS.items():
+        first, second = by_hand({name: 2})[:2]
+        assert "{" not in first
+        assert second.strip() == kind.says
 
 
 def test_a_loop_that_waits_long_is_tried_with_as_many_workers_as_would_do() -> None:

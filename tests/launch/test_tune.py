@@ -100,6 +100,7 @@ def test_workers_are_found_verified_and_planned() -> None:
     assert plan.after is not None
     assert plan.limit is not None
     assert plan.after > 2 * plan.before
+    assert plan.before == float(f"{plan.before:.5g}"), "no more digits than were measured"
     assert "to the last bit" in plan.verified
     assert script.now <= 180
     compared = [one for one in script.asked if one.get("tie_draws")]

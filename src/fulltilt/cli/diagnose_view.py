@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from fulltilt.diagnose import words
@@ -189,4 +190,4 @@ def _unseen(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield table
     if any(finding.settings for finding in diagnosis.findings):
         yield Text("")
-        yield Text.assemble(("next     ", "dim"), f"fulltilt run {' '.join(diagnosis.observation.command)}")
+        yield Text.assemble(("next     ", "dim"), f"fulltilt run {shlex.join(diagnosis.observation.command)}")

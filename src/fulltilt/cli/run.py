@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,7 +76,7 @@ def run(
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
     if dry_run:
-        _show_plan(plan, found)
+        _show_plan(command, plan, found)
         _write(plan, found, None, None, html=html, as_json=as_json)
         return
     from fulltilt.launch.run import execute
@@ -171,7 +172,7 @@ def _tuned(
     return found.plan, found
 
 
-def _show_plan(plan: Plan | None, found: Tuned | NotTuned | None) -> None:
+def _show_plan(command: Command, plan: Plan | None, found: Tuned | NotTuned | None) -> None:
     from fulltilt.launch.edits import by_hand
     from fulltilt.launch.plan import to_toml
     from fulltilt.launch.rate import training_loader
@@ -182,9 +183,12 @@ def _show_plan(plan: Plan | None, found: Tuned | NotTuned | None) -> None:
     print(to_toml(plan))
     diagnosis = None if found is None else found.diagnosis
     loader = None if diagnosis is None else training_loader(diagnosis.observation)
+    training = None if diagnosis is None else diagnosis.observation.training
     lines = by_hand(
         plan.settings,
         () if diagnosis is None else diagnosis.findings,
+        command=shlex.join(command.argv("python")),
+        optimizer=None if training is None else training.optimizer,
         augmentation=None if loader is None else loader.augmentation,
     )
     print("\n".join(["The same by hand:", *lines]) if lines else "Nothing to change: the script is best left as it is.")

@@ -10,17 +10,29 @@ from fulltilt.launch.settings import SETTINGS
 
 
 def by_hand(
-    settings: Mapping[str, Any], findings: Sequence[Finding] = (), *, augmentation: str | None = None
+    settings: Mapping[str, Any],
+    findings: Sequence[Finding] = (),
+    *,
+    command: str = "python train.py",
+    optimizer: str | None = None,
+    augmentation: str | None = None,
 ) -> list[str]:
-    """Lines to read: for each setting what it does and how it is written; diffs of the user's lines where known.
+    """Lines to read: for each setting how it is written, and below it what it does; diffs of the user's lines where
+    known.
 
     `augmentation` is the training loader's transforms as an expression.
     """
-    lines = [
-        f"{name} = {value!r}: {SETTINGS[name].says}; by hand: {SETTINGS[name].by_hand.format(value=value)}"
-        for name, value in settings.items()
-    ]
-    if "augment" in settings and augmentation is not None:
-        lines.append(f"augment = {augmentation}")
+    lines = []
+    for name, value in settings.items():
+        lines += [f"  {_written(name, value, command=command, optimizer=optimizer)}", f"      {SETTINGS[name].says}"]
+        if name == "augment" and augmentation is not None:
+            lines.append(f"      augment = {augmentation}")
     concerned = (finding for finding in findings if finding.settings.keys() & settings.keys())
-    return lines + [finding.diff.rstrip() for finding in concerned if finding.diff]
+    diffs = dict.fromkeys(finding.diff.rstrip() for finding in concerned if finding.diff)
+    return lines + [line for diff in diffs for line in ("", diff)]
+
+
+def _written(name: str, value: Any, *, command: str, optimizer: str | None) -> str:
+    if name == "compile" and isinstance(value, str):
+        return f'model.compile(mode="{value}")'
+    return SETTINGS[name].by_hand.format(value=value, command=command, optimizer=optimizer or "torch.optim.…")

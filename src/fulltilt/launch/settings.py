@@ -16,7 +16,8 @@ class Kind:
     says: str
     """What it does, for people."""
     by_hand: str
-    """The edit that does the same in the script; `{value}` is the setting's."""
+    """The edit that does the same in the script; `{value}` is the setting's, `{optimizer}` the script's, `{command}`
+    what starts it."""
 
 
 SETTINGS: dict[str, Kind] = {
@@ -32,7 +33,7 @@ SETTINGS: dict[str, Kind] = {
     "loader.keep_memory": Kind(
         level="exact",
         says="memory that samples were made in is kept for the next ones, not given back to the system",
-        by_hand="MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=268435456 python train.py",
+        by_hand="MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=268435456 {command}",
     ),
     "loader.pin_memory": Kind(
         level="exact", says="batches in pinned memory", by_hand="DataLoader(…, pin_memory={value})"
@@ -59,7 +60,7 @@ SETTINGS: dict[str, Kind] = {
     "copy.non_blocking": Kind(
         level="exact", says="copies to the device do not hold the host", by_hand="tensor.to(device, non_blocking=True)"
     ),
-    "fused": Kind(level="numeric", says="the optimizer's fused kernel", by_hand="Adam(…, fused=True)"),
+    "fused": Kind(level="numeric", says="the optimizer's fused kernel", by_hand="{optimizer}(…, fused=True)"),
     "tf32": Kind(
         level="numeric", says="float32 products on tensor cores", by_hand='torch.set_float32_matmul_precision("high")'
     ),
@@ -83,7 +84,7 @@ SETTINGS: dict[str, Kind] = {
     "decode": Kind(
         level="numeric",
         says="JPEGs decoded by simplejpeg instead of Pillow",
-        by_hand="ImageFolder(…, loader=fulltilt…)",
+        by_hand="Image.fromarray(simplejpeg.decode_jpeg(data)) of the file's bytes, instead of Image.open(path)",
     ),
     "augment": Kind(
         level="semantic",

@@ -286,7 +286,7 @@ class Tuner:
         limit = self._limit_with(settings, diagnosis, rate.value)
         plan = self._plan(settings, found.baseline, diagnosis, verified=judged.reason, after=rate.value, limit=limit)
         outcome = Outcome(
-            samples_per_second=rate.value, before=found.baseline.value, settings=settings, limit=limit,
+            samples_per_second=rate.value, before=plan.before, settings=settings, limit=limit,
             verified=judged.reason,
         )  # fmt: skip
         return Tuned(
@@ -345,9 +345,9 @@ class Tuner:
             key=self.key,
             level=self.level,
             settings=settings,
-            before=baseline.value,
-            after=after if settings else baseline.value,
-            limit=limit if settings else diagnosis.limits.step,
+            before=_told(baseline.value),
+            after=_told(after if settings else baseline.value),
+            limit=_told(limit if settings else diagnosis.limits.step),
             verified=verified,
         )
 
@@ -373,6 +373,11 @@ class Tuner:
 def amount(value: float) -> str:
     """A rate for people: three digits, thousands apart."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _told(figure: float | None) -> float | None:
+    """As a plan keeps it: no two measurements agree in more digits."""
+    return None if figure is None else float(f"{figure:.5g}")
 
 
 def _turned_down(settings: Mapping[str, Any], rate: Rate | None, reason: str) -> Trial:
