@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from statistics import stdev
 from typing import Any, Literal, Self
 
 from fulltilt.bench.guides.claims import (
     CLAIMS,
+    NOISE,
     QUALITY_SLACK,
     SHARE_AT_LEAST,
     UTIL_AT_LEAST,
@@ -84,6 +86,7 @@ class Case:
             "wait_share": found.wait_share,
             "peak_memory_bytes": found.peak_memory_bytes,
             "metric": found.metric,
+            "metrics": found.metrics or None,
             "steps": found.steps,
             "batch_size": found.batch_size,
             "seconds": found.seconds,
@@ -175,12 +178,19 @@ def compared(cases: Sequence[Case], *, hold: bool) -> list[Case]:
     return [*found[:place], line, *found[place:]]
 
 
+def slack(metrics: Sequence[float]) -> float:
+    """How far a metric may lie below another of the same training."""
+    return max(QUALITY_SLACK, NOISE * stdev(metrics)) if len(metrics) > 1 else QUALITY_SLACK
+
+
 def _targets(after: Case, by_key: Mapping[str, Case]) -> tuple[Target, ...]:
     claim = CLAIMS[after.workload]
     mean, std = (None, None) if after.gpu is None else (after.gpu.mean, after.gpu.std)
     before = by_key.get(BEFORE)
     as_long = before is not None and before.answer.steps == after.answer.steps
-    floor = before.answer.metric - QUALITY_SLACK if before and as_long and before.answer.metric is not None else None
+    floor = None
+    if before is not None and as_long and before.answer.metric is not None:
+        floor = before.answer.metric - slack(after.answer.metrics)
     own = after.answer.samples_per_second
     return (
         Target(figure="gpu_util", words="GPU", wanted=UTIL_AT_LEAST, found=mean),

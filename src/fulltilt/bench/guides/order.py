@@ -62,6 +62,8 @@ class Order:
     """To train in all, so that every metric is of a training as long; None: *before* finds what it can do."""
     batch_size: int | None = None
     """As *after* has it, for whoever is tuned by hand."""
+    metric: float | None = None
+    """That *before* has reached: where *after* seems to fall short of it, other seeds tell what is noise."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -88,6 +90,8 @@ class Answer:
     """Of the training time, without a batch to go on with."""
     batch_size: int | None = None
     metric: float | None = None
+    metrics: list[float] = field(default_factory=list)
+    """Of several seeds, where there are several; the metric is their mean."""
     peak_memory_bytes: int | None = None
     """Most that torch had allocated on the device."""
     limit_per_second: float | None = None

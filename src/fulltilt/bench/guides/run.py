@@ -173,7 +173,7 @@ def _workload(
         say(f"{name}: {one.title}")
         answer = contend(
             name, one.key, small=small, seconds=scale.each_seconds,
-            steps=None if one.key == BEFORE else known.get(BEFORE, Answer()).steps,
+            before=Answer() if one.key == BEFORE else known.get(BEFORE, Answer()),
             batch_size=known.get(AFTER, Answer()).batch_size,
             most_seconds=min(left, _MOST_SHARE * scale.workload_seconds),
         )  # fmt: skip
@@ -196,16 +196,20 @@ def contend(
     *,
     small: bool,
     seconds: float,
-    steps: int | None,
+    before: Answer,
     batch_size: int | None,
     most_seconds: float,
 ) -> Answer:
-    """One contestant in a process of its own; what it has found when its time is up counts."""
+    """One contestant in a process of its own; what it has found when its time is up counts.
+
+    Args:
+        before: what *before* has found: all train for as long.
+    """
     with tempfile.TemporaryDirectory(prefix="fulltilt-bench-", ignore_cleanup_errors=True) as folder:
         file = Path(folder) / "answer.json"
         order = Order(
             recipe=recipe, contestant=contestant, folder=str(Path(folder) / "run"), answer=str(file), seconds=seconds,
-            small=small, steps=steps, batch_size=batch_size,
+            small=small, steps=before.steps, batch_size=batch_size, metric=before.metric,
         )  # fmt: skip
         command = [sys.executable, "-m", "fulltilt.bench.guides.contestant", order.to_json(), str(os.getpid())]
         with (Path(folder) / "errors").open("w+b") as errors:
