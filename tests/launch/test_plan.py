@@ -106,3 +106,22 @@ def test_each_script_and_its_arguments_have_a_file(tmp_path: Path, monkeypatch: 
     script.write_text("print(1)")
     assert key.why_not(plans.key_of(parse([str(script)]))) == "the script has changed since"
     assert plans.default_path(parse([str(script)])) == one
+
+
+@pytest.mark.parametrize("argument", ["base.yaml", "--config=base.yaml"])
+def test_a_configuration_that_has_changed_is_noticed(
+    argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("")
+    Path("base.yaml").write_text("batch_size: 32")
+    Path("last.pt").write_text("weights")
+    command = parse(["train.py", argument, "--resume", "last.pt", "--out", "folder.json"])
+    key = plans.key_of(command)
+    Path("last.pt").write_text("weights of a day later")
+    assert key.why_not(plans.key_of(command)) is None
+    Path("base.yaml").write_text("batch_size: 64")
+    assert key.why_not(plans.key_of(command)) == (
+        "the script, or a configuration file among its arguments, has changed since"
+    )
+    assert plans.key_of(parse(["train.py", "--lr", "1"])).content == plans.key_of(parse(["train.py"])).content

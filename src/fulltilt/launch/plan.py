@@ -26,6 +26,7 @@ from fulltilt.machine.files import write_whole
 
 FORMAT = 1
 _WORTH = ("python", "torch", "fulltilt")
+_CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,8 @@ class Key:
 
     command: tuple[str, ...]
     content: str
-    """A hash of the script's text; empty for a module, whose text is not known before it runs."""
+    """A hash of the script's text, and of the configuration files among its arguments; a module's own text is not known
+    before it runs."""
     hardware: str
     versions: Mapping[str, str]
 
@@ -43,7 +45,9 @@ class Key:
         if self.command != other.command:
             return f"it was made for `{' '.join(self.command)}`"
         if self.content != other.content:
-            return "the script has changed since"
+            configured = any(word.endswith(_CONFIGURATION) for word in self.command[1:])
+            named = ", or a configuration file among its arguments," if configured else ""
+            return f"the script{named} has changed since"
         if self.hardware != other.hardware:
             return f"it was made on another machine ({self.hardware})"
         for name in _WORTH:
@@ -76,9 +80,17 @@ def key_of(command: Command) -> Key:
         torch = version("torch")
     except PackageNotFoundError:
         torch = "none"
-    content = "" if command.module else hashlib.sha256(Path(command.target).read_bytes()).hexdigest()[:16]
     versions = {"python": platform.python_version(), "torch": torch, "fulltilt": __version__}
-    return Key(command=command.words, content=content, hardware=_hardware(), versions=versions)
+    return Key(command=command.words, content=_content(command), hardware=_hardware(), versions=versions)
+
+
+def _content(command: Command) -> str:
+    texts = [] if command.module else [Path(command.target).read_bytes()]
+    for argument in command.arguments:
+        file = Path(argument.partition("=")[2] if argument.startswith("--") and "=" in argument else argument)
+        if file.suffix in _CONFIGURATION and file.is_file():
+            texts.append(file.read_bytes())
+    return hashlib.sha256(b"".join(texts)).hexdigest()[:16] if texts else ""
 
 
 def default_path(command: Command) -> Path:
