@@ -44,9 +44,10 @@ def test_where_the_largest_forecast_takes_too_long_to_prove_an_exact_one_is_trie
 
 
 def test_a_gain_that_short_trials_can_not_tell_from_noise_is_not_looked_for_with_them() -> None:
-    for gain, tried in ((0.5, True), (0.05, False)):
-        budget = shared_out((candidate(EXACT, gain),), script(), left=28.0, seconds=60.0)
+    for gain, left, tried in ((0.5, 28.0, True), (0.05, 28.0, False), (0.05, 36.0, True)):
+        budget = shared_out((candidate(EXACT, gain),), script(), left=left, seconds=60.0)
         assert isinstance(budget, Budget) == tried
+        assert not isinstance(budget, Budget) or (budget.trial_seconds == 6.0) == (left == 36.0)
 
 
 @given(

@@ -4,12 +4,12 @@ A trial is of no use without the two that follow it: the script as it is once mo
 that is shared was another one a minute ago; and the comparison of losses, because what is not proven is not applied.
 
     all         every candidate, and trials as long as they are best
-    few         every candidate that needs no compiler, short trials, few losses
+    few         every candidate that needs no compiler, shorter trials, few losses
     largest     the candidate with the largest forecast alone
     exact       the exact one with the largest forecast: its proof needs one run less
     nothing     no time for one trial; which time would do is said
 
-Short trials are noisier: they are made where the forecast is one that they can tell from noise.
+Shorter trials are noisier: they are made where the forecast is one that they can tell from noise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SHORT_SECONDS = 2.0
 _SHORT_STEPS = 20
 """Of a short trial, at least: a rate's noise is had from blocks of them."""
 _TOLD_APART = 0.1
-"""A forecast below that is not looked for with short trials."""
+"""A forecast below that is not looked for with shorter trials."""
 _TRIALS = 2.2
 """Settings, and the script as it is beside them, which is begun only with time in hand."""
 _AMPLE = 4
@@ -89,19 +89,15 @@ def shared_out(candidates: Sequence[Candidate], script: Script, *, left: float, 
     if left >= _trials(full, script) + full.verify_seconds:
         return full
     late = left + _GRACE * seconds
-    for few in _fewer(candidates):
-        proof = _proof(few, script, VERIFY_STEPS[0])
-        budget = Budget(
-            candidates=few, trial_seconds=_short(script), verify_steps=VERIFY_STEPS[0], verify_seconds=proof
-        )
-        needed = _trials(budget, script) + proof
-        if needed <= late:
-            longer = min(TRIAL_SECONDS, budget.trial_seconds + max(left - needed, 0.0) / _TRIALS)
+    for some in _fewer(candidates):
+        proof = _proof(some, script, VERIFY_STEPS[0])
+        each = (late - proof) / _TRIALS - script.start_seconds  # at the most
+        length = min(TRIAL_SECONDS, max(_short(script), (left - proof) / _TRIALS - script.start_seconds))
+        tells = length == TRIAL_SECONDS or max(one.gain for one in some) >= _TOLD_APART
+        if each >= length and tells:
             # What the proof may be late by is no time for trials.
-            kept = min(proof, left - _trials(budget, script))
-            return Budget(
-                candidates=few, trial_seconds=longer, verify_steps=VERIFY_STEPS[0], verify_seconds=max(kept, 0.0)
-            )
+            kept = max(0.0, min(proof, left - _TRIALS * (script.start_seconds + length)))
+            return Budget(candidates=some, trial_seconds=length, verify_steps=VERIFY_STEPS[0], verify_seconds=kept)
     return too_short(candidates, script, left=left, seconds=seconds)
 
 
@@ -124,11 +120,11 @@ def verify_steps(step_seconds: float) -> int:
 
 
 def _fewer(candidates: Sequence[Candidate]) -> list[tuple[Candidate, ...]]:
-    """What to do without, step by step; nothing whose gain would be lost in the noise of short trials."""
+    """What to do without, step by step."""
     quick = [one for one in candidates if not one.compiles]
     exact = [one for one in quick if level_of(one.settings) == "exact"]
     groups = [tuple(quick), *(tuple(_largest(some)) for some in (quick, exact))]
-    return [some for some in groups if some and max(one.gain for one in some) >= _TOLD_APART]
+    return [some for some in groups if some]
 
 
 def _largest(candidates: Sequence[Candidate]) -> list[Candidate]:
