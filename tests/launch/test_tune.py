@@ -54,7 +54,8 @@ class Script:
         if step + waits == 0:
             raise AssertionError
         steps = tuple(
-            Step(number=at, started=0.0, seconds=step + waits, phases=phases, samples=8) for at in range(count)
+            Step(number=at, started=self.start + at * (step + waits), seconds=step + waits, phases=phases, samples=8)
+            for at in range(count)
         )
         loader = Loader(
             role="train", place=None, dataset="Files", samples=80_000, batch_size=8, num_workers=workers,
@@ -242,6 +243,19 @@ def test_too_short_a_time_is_said_with_one_that_does(start: float) -> None:
     assert isinstance(found, Tuned)
     assert found.plan.settings
     assert script.now <= 1.1 * would_do
+
+
+def test_steps_that_were_passed_by_are_no_start() -> None:
+    """Of short steps only some are watched; the others' time is training, too, and no trial spends it again."""
+
+    class Dozing(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            (seen,) = super().observe(command, **options)
+            return (replace(seen, steps=seen.steps[::4]),)
+
+    late = tuned(Dozing(start=5.0), "exact", 19.0)
+    assert isinstance(late, NotTuned)
+    assert "a trial takes 11 s here" in late.reason
 
 
 def test_where_the_time_does_for_one_short_trial_the_largest_forecast_has_it() -> None:

@@ -178,9 +178,9 @@ class Tuner:
             few = f"{len(seen.steps) or 'no'} training steps could be watched"
             return NotTuned(reason=f"{few} in {span:g} s ({more})" if seen.ended == "time" else few)
         self.step_seconds = median(step.seconds for step in seen.steps)
-        watched = math.fsum(step.seconds for step in seen.steps) + math.fsum(seen.outside.values())
-        watched += seen.alone_seconds
-        self.start_seconds = max(0.5, self.clock() - began - watched)
+        first, last = seen.steps[0], seen.steps[-1]
+        trained = last.started + last.seconds - first.started  # with steps that were passed by, and what lies between
+        self.start_seconds = max(0.5, self.clock() - began - trained - seen.alone_seconds)
         self.room = len(ranks) == 1 and has_room(seen, self.cores)
         self.judge = self._judge(verify_steps(self.step_seconds))
         return ranks
