@@ -224,11 +224,11 @@ def test_utilisation_is_of_the_window_and_of_the_gpu():
 
 
 def test_utilisation_leaves_a_validation_out_and_not_what_is_too_short_to_tell():
-    samples = [reading(t / 2, 10.0 if 10 < t / 2 <= 13 else 100.0) for t in range(80)]
-    assert utilisation(samples, [(0.0, 10.0), (13.0, 30.0)], "0").mean == pytest.approx(100, abs=0.5)
-    assert utilisation(samples, [(0.0, 30.0)], "0").mean == pytest.approx(100 - 90 * 6 / 59, abs=0.5)
+    samples = [reading(t / 2, 10.0 if 10 < t / 2 <= 11.5 else 100.0) for t in range(80)]
+    assert utilisation(samples, [(0.0, 10.0), (10.6, 30.0)], "0").mean == pytest.approx(100, abs=0.5)
+    assert utilisation(samples, [(0.0, 30.0)], "0").mean == pytest.approx(100 - 90 * 3 / 59, abs=0.5)
     # Epochs of half a second have no reading to themselves: together they have.
-    epochs = [(20 + at / 2, 20.4 + at / 2) for at in range(12)]
+    epochs = [(20 + at / 2, 20.48 + at / 2) for at in range(12)]
     assert utilisation(samples, epochs, "0") == Utilisation(mean=100.0, std=0.0, readings=10)
 
 
@@ -351,7 +351,7 @@ def order(tmp_path, contestant="before", **more):
 
 @pytest.mark.parametrize(
     ("seconds", "rate", "steps"),
-    [(8.0, 4.2, 100), (8.0, 400.0, 2400), (8.0, 1.0, 24), (3.0, 0.1, 12), (8.0, 12.0, 100)],
+    [(8.0, 4.2, 96), (8.0, 400.0, 2400), (8.0, 1.0, 24), (3.0, 0.1, 12), (8.0, 12.0, 96)],
 )
 def test_before_trains_long_enough_for_a_metric_where_that_can_be_afforded(seconds, rate, steps):
     assert before.steps_in(seconds, rate) == steps

@@ -114,6 +114,31 @@ def test_a_point_that_fails_is_a_line(monkeypatch):
     )
 
 
+def test_a_part_that_can_not_begin_is_a_line_and_the_next_goes_on(monkeypatch):
+    def fail(curves, *, compiled):
+        raise RuntimeError("no kernel image")
+
+    monkeypatch.setattr(run._Curves, "_step", fail)
+    scale = replace(run.ON_CPU, photos=16, cores=(1,), batches=(4,), sides=(16,), seconds=0.02)
+    found = run.measure_scaling(only=("batch", "size"), scale=scale, say=lambda _: None)
+    assert [(point.part, point.problem) for point in found.points] == [
+        ("batch", "RuntimeError: no kernel image"),
+        ("size", "RuntimeError: no kernel image"),
+    ]
+
+
+def test_a_limit_that_could_not_be_taken_says_so_at_every_number_of_cores(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("out of memory")
+
+    curves = run._Curves(None, replace(run.ON_CPU, cores=(1, 2)), cores=2, say=lambda _: None)
+    monkeypatch.setattr(curves, "_feed", fail)
+    assert [(point.x, point.problem) for point in curves.cores() if point.series == "limit"] == [
+        (1, "RuntimeError: out of memory"),
+        (2, "RuntimeError: out of memory"),
+    ]
+
+
 def test_unknown_parts_are_named():
     assert run.parts_of("size,cores") == ("cores", "size")
     assert set(run.parts_of(",".join(PARTS))) == set(PARTS)

@@ -27,8 +27,8 @@ from fulltilt.train.config import Config
 _PROBE_SHARE = 0.2
 _USED = 0.75
 """Of the time, for steps: a first epoch is faster than the rest."""
-_LEAST_STEPS = 100
-"""With fewer a metric says nothing yet,"""
+_LEAST_STEPS = 96
+"""With fewer a metric says nothing yet (and with more, a training of ours would begin with trials),"""
 _LONGER = 4
 """unless they take longer than this many times the time there is;"""
 _FEWEST_STEPS = 12

@@ -18,6 +18,7 @@ Stretch = tuple[float, float]
 INTERVAL_SECONDS = 0.5
 _LAG_SECONDS = 1.0
 """The driver's utilisation is a mean of up to a second: readings this soon after the beginning are of before it."""
+_APART_SECONDS = 0.05
 _LEAST_READINGS = 4
 
 
@@ -69,9 +70,8 @@ class Watch:
 def utilisation(samples: Sequence[Sample], stretches: Sequence[Stretch], uuid: str | None) -> Utilisation | None:
     """Mean and standard deviation over the stretches; None where there were too few readings to say.
 
-    What lies between two of them for less than a reading takes can't be told apart from them, and is in it. A UUID is
-    compared without its `GPU-`, which torch leaves out; without one the first GPU is meant. Only a GPU's first reading
-    carries it.
+    A UUID is compared without its `GPU-`, which torch leaves out; without one the first GPU is meant. Only a GPU's
+    first reading carries it.
     """
     label = _label(samples, uuid)
     found = [
@@ -88,10 +88,10 @@ def utilisation(samples: Sequence[Sample], stretches: Sequence[Stretch], uuid: s
 
 
 def joined(stretches: Sequence[Stretch]) -> list[Stretch]:
-    """Those less than a reading apart as one."""
+    """Those as one that have nothing but an epoch's end between them: no validation, no checkpoint."""
     found: list[Stretch] = []
     for began, ended in stretches:
-        near = found and began - found[-1][1] < _LAG_SECONDS
+        near = found and began - found[-1][1] < _APART_SECONDS
         found.append((found.pop()[0] if near else began, ended))
     return found
 

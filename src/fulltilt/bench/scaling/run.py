@@ -6,7 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import repeat
 from pathlib import Path
@@ -105,7 +105,7 @@ def measure_scaling(
         files = ImageFiles(paths, labels=[index % CLASSES for index in range(len(paths))])
         curves = _Curves(files, scale, cores=cores, say=say)
         for part in only:
-            for point in getattr(curves, part)():
+            for point in curves.of(part):
                 points.append(point)
                 keep(so_far())
     return so_far()
@@ -117,6 +117,13 @@ class _Curves:
     def __init__(self, files: ImageFiles, scale: Scale, *, cores: int, say: Say) -> None:
         self._files, self._scale, self._cores, self._say = files, scale, cores, say
 
+    def of(self, part: str) -> Iterator[Point]:
+        """A part that can't even begin is one point with its problem, and the next goes on."""
+        try:
+            yield from getattr(self, part)()
+        except Exception as error:
+            yield Point(part=part, series=LIMIT, x=0, problem=said(error))
+
     def cores(self) -> Iterator[Point]:
         """The limit needs no cores for loading: it is one level, measured once."""
         scale = self._scale
@@ -124,7 +131,7 @@ class _Curves:
         counts = [count for count in scale.cores if count <= self._cores]
         level = self._limit("cores", counts[-1], step, scale.batch, scale.side)
         for count in counts:
-            yield Point(part="cores", series=LIMIT, x=count, samples_per_second=level.samples_per_second)
+            yield replace(level, x=count)
             workers = max(1, count - 1)
             yield self._fed("cores", count, step, cores=count, num_workers=workers)
             if scale.gpu:
