@@ -81,8 +81,10 @@ class Script:
         return tuple(2.0 * 0.98**at * (1 + off) * (1 + nudge * at / 10) + run for at in range(count))
 
 
-def tuned(script: Script, level: Level = "numeric", seconds: float = 180.0) -> Tuned | NotTuned:
-    said: list[str] = []
+def tuned(
+    script: Script, level: Level = "numeric", seconds: float = 180.0, said: list[str] | None = None
+) -> Tuned | NotTuned:
+    said = [] if said is None else said
     found = Tuner(
         command=Command(target="train.py"), key=KEY, level=level, cores=4, seconds=seconds, observe=script.observe,
         clock=lambda: script.now, say=said.append,
@@ -140,6 +142,28 @@ def test_a_limit_below_what_was_reached_is_taken_again() -> None:
     assert found.after.limit is not None
     assert found.after.limit >= found.after.samples_per_second
     assert found.after.before == found.plan.before
+
+
+def test_what_was_faster_only_because_the_machine_was_is_not_kept_and_both_figures_are_told() -> None:
+    """Others had it while the script was watched; nothing that is tried makes any difference."""
+
+    class Shared(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            busy = len(self.asked) < 3
+            self.step, self.wait = (0.024, 0.048) if busy else (0.004, 0.008)
+            settings = {name: value for name, value in (options.get("settings") or {}).items() if busy}
+            (seen,) = super().observe(command, **{**options, "settings": settings})
+            return (replace(seen, applied=dict(options.get("settings") or {})),)
+
+    said: list[str] = []
+    found = tuned(Shared(), "exact", said=said)
+    assert isinstance(found, Tuned)
+    assert "+500 %" in found.trials[0].reason
+    assert found.plan.settings == {}
+    assert any(line.startswith("as it is, beside the trials: ") for line in said)
+    said = []
+    tuned(Script(), "exact", said=said)
+    assert not any("beside the trials" in line for line in said)
 
 
 def test_a_setting_that_changes_the_losses_is_rolled_back_and_said() -> None:

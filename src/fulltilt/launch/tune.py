@@ -50,6 +50,8 @@ _AS_IS_MOST = 0.2
 _LIMIT_SECONDS = 8.0
 _LIMIT_NOISE = 0.05
 _TRIAL_STEPS = (45, 1500)
+_DRIFT = 0.15
+"""Two measurements of the script as it is that are further apart are both told."""
 _AS_LONG = 1.5
 """How many times as long as it was thought to take, the script may take to its end."""
 
@@ -150,6 +152,7 @@ class Tuner:
         if not found.trials:
             short = too_short(chosen, script, left=left, seconds=self.seconds)
             return NotTuned(reason=self._too_short(short, self.seconds - left), diagnosis=diagnosis)
+        self._say_drift(baseline, found.baseline)
         return self._verified(found, diagnosis, began)
 
     # the script as it is
@@ -364,6 +367,14 @@ class Tuner:
         limits += [] if diagnosis.limits.loader is None else [f"its loader alone {amount(diagnosis.limits.loader)}"]
         self.say(", ".join(limits))
         self.say(diagnosis.verdict)
+
+    def _say_drift(self, first: Rate, again: Rate) -> None:
+        """Figures that don't agree are explained, or the summary's would seem wrong."""
+        if abs(math.log(again.value / first.value)) > math.log(1.0 + _DRIFT):
+            self.say(
+                f"as it is, beside the trials: {amount(again.value)} samples/s, where it was {amount(first.value)} at "
+                "first: others use this machine, too, or the script's own pace changes"
+            )
 
     def _say_trial(self, trial: Trial) -> None:
         rate = "" if trial.samples_per_second is None else f" {amount(trial.samples_per_second)} samples/s,"
