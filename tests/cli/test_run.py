@@ -199,8 +199,9 @@ def test_ctrl_c_leaves_nothing(home: Path, tuning: bool) -> None:
     children |= set(psutil.Process(process.pid).children(recursive=True))
     assert children
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 130 if tuning else process.returncode in (1, 130)
+    assert (b"broken off while looking: no plan is kept" in said) == tuning
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
     assert not plans(home)

@@ -74,6 +74,7 @@ def run(
         with _input_kept():
             plan, found = _plan(command, level, plan_file, no_tune=no_tune, max_seconds=max_seconds)
     except KeyboardInterrupt:
+        _say("broken off while looking: no plan is kept, and the script was not run")
         raise typer.Exit(_INTERRUPTED) from None
     if dry_run:
         _show_plan(command, plan, found)
