@@ -34,6 +34,7 @@ from fulltilt.bench.guides.setting import (
     last,
     last_weights,
     note_meter,
+    patience,
     steps_for,
     tuned_config,
 )
@@ -355,6 +356,11 @@ def order(tmp_path, contestant="before", **more):
 )
 def test_before_trains_long_enough_for_a_metric_where_that_can_be_afforded(seconds, rate, steps):
     assert before.steps_in(seconds, rate) == steps
+
+
+def test_a_peer_that_is_as_slow_as_before_comes_to_its_metric(tmp_path):
+    assert patience(order(tmp_path)) == 1.5
+    assert patience(order(tmp_path, before_seconds=20.0)) == 30.0
 
 
 def test_who_tunes_by_hand_decodes_with_one_thread_a_worker(tmp_path):

@@ -62,6 +62,8 @@ class Order:
     """To train in all, so that every metric is of a training as long; None: *before* finds what it can do."""
     batch_size: int | None = None
     """As *after* has it, for whoever is tuned by hand."""
+    before_seconds: float | None = None
+    """That *before* took for as many."""
     metric: float | None = None
     """That *before* has reached: where *after* seems to fall short of it, other seeds tell what is noise."""
 

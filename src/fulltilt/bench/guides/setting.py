@@ -26,6 +26,8 @@ WARM_STEPS = 10
 """Before a rate is measured, or a quarter of the training where that is less."""
 PATIENCE = 3.0
 """Times what a contestant was given, before it is stopped without a metric."""
+_AS_BEFORE = 1.5
+"""Times what *before* took."""
 TUNED, UNTUNED = "bf16, channels_last, compiled", "no GPU: fp32, not compiled"
 STOPPED = "stopped by the clock, before its last validation"
 _FEW_BATCHES = 4
@@ -120,6 +122,11 @@ def add_note(answer: Answer, note: str) -> None:
 def steps_for(order: Order, most: int) -> int:
     """As many as *before* has made; `most` is the whole training."""
     return most if order.steps is None else max(1, min(most, order.steps))
+
+
+def patience(order: Order) -> float:
+    """Seconds for as many steps as *before* has made, after which a peer is stopped without a metric."""
+    return max(PATIENCE * order.seconds, _AS_BEFORE * (order.before_seconds or 0.0))
 
 
 def meter_for(seconds: float, *, steps: int | None = None, warm: int = WARM_STEPS, whole: bool = False) -> Meter:

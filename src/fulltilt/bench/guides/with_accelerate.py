@@ -11,7 +11,6 @@ import torch
 from fulltilt.bench.guides.meter import Meter, Metered, TimeUpError
 from fulltilt.bench.guides.order import Answer, Order
 from fulltilt.bench.guides.setting import (
-    PATIENCE,
     STOPPED,
     Peer,
     Rhythm,
@@ -25,6 +24,7 @@ from fulltilt.bench.guides.setting import (
     loss_of,
     meter_for,
     note_meter,
+    patience,
     peer_for,
     recipe_of,
     steps_for,
@@ -40,7 +40,7 @@ def run(order: Order, answer: Answer) -> None:
     rhythm, bursts = loop.rhythm, loop.bursts
     whole = bursts and loop.steps >= 2 * loop.per_epoch
     counts = whole or not peer.tuned  # else workers fill their queues while the model is compiled: too good a rate
-    meter = meter_for(PATIENCE * order.seconds, steps=loop.steps, whole=whole)
+    meter = meter_for(patience(order), steps=loop.steps, whole=whole)
 
     def note() -> None:
         note_meter(answer, meter, rhythm)

@@ -13,7 +13,6 @@ from torch import Tensor
 from fulltilt.bench.guides.meter import Metered, TimeUpError
 from fulltilt.bench.guides.order import Answer, Order
 from fulltilt.bench.guides.setting import (
-    PATIENCE,
     STOPPED,
     Rhythm,
     add_note,
@@ -26,6 +25,7 @@ from fulltilt.bench.guides.setting import (
     loss_of,
     meter_for,
     note_meter,
+    patience,
     peer_for,
     recipe_of,
     steps_for,
@@ -46,7 +46,7 @@ def run(order: Order, answer: Answer) -> None:
     rhythm, bursts = Rhythm(every_steps=len(train) * config.training.eval_interval), comes_in_bursts(train)
     whole = bursts and steps >= 2 * len(train)
     counts = whole or not peer.tuned  # else workers fill their queues while the model is compiled: too good a rate
-    meter = meter_for(PATIENCE * order.seconds, steps=steps, whole=whole)
+    meter = meter_for(patience(order), steps=steps, whole=whole)
     module = _module(config, steps=steps, per_epoch=len(train), fast=peer.fast)
     trainer = _trainer(order, config, steps, tuned=peer.tuned)
 
