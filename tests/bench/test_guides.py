@@ -215,9 +215,9 @@ def test_utilisation_is_of_the_window_and_of_the_gpu():
     assert found is not None
     assert found.mean == pytest.approx(95, abs=0.5)
     assert found.std == pytest.approx(5, abs=0.1)
-    assert found.readings == 21  # from 5.0, a second after the beginning, to 15.0
+    assert found.readings == len(found.series) == 21  # from 5.0, a second after the beginning, to 15.0
     other = utilisation(samples, [(4.0, 15.0)], "GPU-1")
-    assert other == Utilisation(mean=7.0, std=0.0, readings=21)
+    assert other == Utilisation(mean=7.0, std=0.0, readings=21, series=(7.0,) * 21)
     assert utilisation(samples, [(4.0, 15.0)], "9") is None
     assert utilisation(samples, [(4.0, 6.0)], "0") is None  # three readings are not enough to say
     assert utilisation([], [(0.0, 10.0)], None) is None
@@ -230,7 +230,7 @@ def test_utilisation_leaves_a_validation_out_and_not_what_is_too_short_to_tell()
     assert utilisation(samples, [(0.0, 30.0)], "0").mean == pytest.approx(100 - 90 * 3 / 59, abs=0.5)
     # Epochs of half a second have no reading to themselves: together they have.
     epochs = [(20 + at / 2, 20.48 + at / 2) for at in range(12)]
-    assert utilisation(samples, epochs, "0") == Utilisation(mean=100.0, std=0.0, readings=10)
+    assert utilisation(samples, epochs, "0") == Utilisation(mean=100.0, std=0.0, readings=10, series=(100.0,) * 10)
 
 
 # --- figures and targets ---------------------------------------------------------------------------------------------
@@ -247,7 +247,8 @@ def canned(*, ours=700.0, lightning=500.0, util=(95.0, 2.0), metric=0.84):
     return [
         case("before", 200.0, overall=180.0, metric=0.85),
         case("after", ours, overall=690.0, metric=metric, limit_per_second=740.0, wait_share=0.01,
-             gpu=Utilisation(mean=util[0], std=util[1], readings=20)),
+             gpu=Utilisation(mean=util[0], std=util[1], readings=20),
+             gpu_whole=Utilisation(mean=util[0] - 1, std=util[1], readings=2, series=(90.0, 98.0))),
         case("lightning_tuned", lightning),
         case("accelerate_tuned", 480.0),
     ]  # fmt: skip
@@ -696,6 +697,8 @@ def test_after(place, tmp_path):
     assert (answer.steps, answer.batch_size) == (6, 8)
     assert answer.limit_per_second > 0
     assert answer.plan["precision"] == "fp32"
+    assert answer.reasons["precision"]
+    assert answer.feed["workers"] == 1
 
 
 def test_after_as_on_a_gpu_is_trained_for_the_metric_and_then_for_the_rates(place, tmp_path, monkeypatch):
@@ -740,7 +743,11 @@ def test_after_is_measured_once_its_feed_has_settled(monkeypatch, settles_at, me
     monkeypatch.setattr(after, "look_no_further", lambda _: told.append(now[0]))
     clock, answer = after._Clock(1, 5.0, tunes=True), Answer()
     stopped = []
-    trainer = SimpleNamespace(config=SimpleNamespace(eval_interval=1), stop=lambda: stopped.append(True))
+    trainer = SimpleNamespace(
+        config=SimpleNamespace(eval_interval=1),
+        stop=lambda: stopped.append(True),
+        _training=SimpleNamespace(source=None),
+    )
     seen = []
     for epoch in range(1, 4 if settles_at < 20 else 7):
         now[0] += 10.0
@@ -763,7 +770,8 @@ def test_steps_that_the_device_still_has_to_do_when_an_epoch_ends_are_in_its_tim
     monkeypatch.setattr(after, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(after, "is_settled", lambda _, tunes: True)
     clock, answer = after._Clock(1, 5.0), Answer()
-    trainer = SimpleNamespace(config=SimpleNamespace(eval_interval=5), stop=lambda: None)
+    training = SimpleNamespace(source=None)
+    trainer = SimpleNamespace(config=SimpleNamespace(eval_interval=5), stop=lambda: None, _training=training)
     for _ in range(3):
         now[0] += 16.0
         clock.on_epoch_end(trainer, {"samples": 16, "seconds": 12.0, "wait_share": 0.0})

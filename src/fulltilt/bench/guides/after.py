@@ -117,7 +117,10 @@ class _Trained:
     def note(self, order: Order, answer: Answer) -> None:
         self._clock.note(answer)
         note_device(answer)
-        answer.plan = {name: decision.value for name, decision in self.trainer.stepper.plan.items()}
+        plan = self.trainer.stepper.plan
+        answer.plan = {name: decision.value for name, decision in plan.items()}
+        answer.reasons = {name: decision.reason for name, decision in plan.items()} | self._clock.feed_reasons
+        answer.feed = self._clock.feed
         answer.write(order.answer)
         answer.limit_per_second = limit(self.trainer, self._held.batch, seconds=order.seconds / 5)
 
@@ -162,6 +165,8 @@ class _Clock(Callback):
         self._unsettled = False
         self._records: list[dict[str, Any]] = []
         self._stretches: list[tuple[float, float]] = []
+        self.feed: dict[str, Any] = {}
+        self.feed_reasons: dict[str, str] = {}
 
     def on_start(self, trainer: Trainer) -> None:  # noqa: ARG002
         if not self._warm:
@@ -183,6 +188,7 @@ class _Clock(Callback):
         self._window = (self._window[0], now)
         if self._most is not None and now - self._window[0] >= self._most:
             trainer.stop()
+        self.feed, self.feed_reasons = told_by(trainer._training.source)
 
     def _is_ready(self, trainer: Trainer, now: float) -> bool:
         """Whether everything is chosen; what takes too long is ended, and has one more epoch to come to rest."""
@@ -211,6 +217,17 @@ class _Clock(Callback):
         answer.overall_per_second = samples / (answer.seconds - sum(had) + due * each)
         answer.wait_share = sum(r["wait_share"] * r["seconds"] for r in self._records) / training
         answer.setup_seconds = since_start(self._window[0])
+
+
+def told_by(source: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """A feed's figures, and why it has the settings that it has."""
+    figures = source.stats() if hasattr(source, "stats") else {}
+    names = {"workers": "decision", "gpu_share": "share_decision", "cache": "cache_decision", "hosting": "hosting"}
+    decisions = {name: getattr(source, attribute, None) for name, attribute in names.items()}
+    return (
+        {key: value for key, value in figures.items() if isinstance(value, int | float | str)},
+        {f"feed: {name}": decision.reason for name, decision in decisions.items() if decision is not None},
+    )
 
 
 def is_settled(trainer: Trainer, *, tunes: bool) -> bool:

@@ -83,6 +83,7 @@ class Case:
             "gpu_util_whole": None if self.gpu_whole is None else self.gpu_whole.mean,
             "gpu_util_whole_std": None if self.gpu_whole is None else self.gpu_whole.std,
             "gpu_whole_readings": None if self.gpu_whole is None else self.gpu_whole.readings,
+            "gpu_series": None if self.gpu_whole is None else list(self.gpu_whole.series) or None,
             "wait_share": found.wait_share,
             "peak_memory_bytes": found.peak_memory_bytes,
             "metric": found.metric,
@@ -92,6 +93,8 @@ class Case:
             "seconds": found.seconds,
             "setup_seconds": found.setup_seconds,
             "plan": found.plan or None,
+            "reasons": found.reasons or None,
+            "feed": found.feed or None,
             "note": found.note,
             "targets": [
                 {"figure": t.figure, "words": str(t), "wanted": t.wanted, "found": t.found, "met": t.met}
@@ -112,15 +115,15 @@ class Case:
         return cls(
             workload=flat["workload"], key=flat["key"], title=flat["title"], answer=answer, date=flat.get("date"),
             gpu=_utilisation(flat, "gpu_util", "gpu_util_std", "gpu_readings"),
-            gpu_whole=_utilisation(flat, "gpu_util_whole", "gpu_util_whole_std", "gpu_whole_readings"),
+            gpu_whole=_utilisation(flat, "gpu_util_whole", "gpu_util_whole_std", "gpu_whole_readings", "gpu_series"),
             problem=flat.get("problem"),
         )  # fmt: skip
 
 
-def _utilisation(flat: Mapping[str, Any], mean: str, std: str, readings: str) -> Utilisation | None:
+def _utilisation(flat: Mapping[str, Any], mean: str, std: str, readings: str, series: str = "") -> Utilisation | None:
     if mean not in flat:
         return None
-    return Utilisation(mean=flat[mean], std=flat[std], readings=flat[readings])
+    return Utilisation(mean=flat[mean], std=flat[std], readings=flat[readings], series=tuple(flat.get(series, ())))
 
 
 def cases_in(result: Mapping[str, Any], workload: str) -> list[Case]:

@@ -107,6 +107,10 @@ class Answer:
     gpu_uuid: str | None = None
     note: str | None = None
     plan: dict[str, Any] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Of the plan's settings and the feed's, as they were logged."""
+    feed: dict[str, Any] = field(default_factory=dict)
+    """The feed's own figures when it was measured."""
     problem: str | None = None
     trace: list[str] = field(default_factory=list)
     """The last lines that it said, where there is a problem."""

@@ -30,6 +30,8 @@ class Utilisation:
     std: float
     """Points, over the readings."""
     readings: int
+    series: tuple[float, ...] = ()
+    """The readings, one after the other: what a mean and a deviation hide."""
 
 
 class Watch:
@@ -84,7 +86,7 @@ def utilisation(samples: Sequence[Sample], stretches: Sequence[Stretch], uuid: s
     ]
     if len(found) < _LEAST_READINGS:
         return None
-    return Utilisation(mean=fmean(found), std=pstdev(found), readings=len(found))
+    return Utilisation(mean=fmean(found), std=pstdev(found), readings=len(found), series=tuple(found))
 
 
 def joined(stretches: Sequence[Stretch]) -> list[Stretch]:
