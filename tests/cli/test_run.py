@@ -264,6 +264,32 @@ def test_a_plan_that_can_not_be_kept_is_used_all_the_same(
     assert "the plan is not kept: can't make the folder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("complete", [True, False])
+def test_nothing_found_is_kept_only_where_all_was_tried(
+    complete: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from importlib import import_module
+    from types import SimpleNamespace
+
+    from fulltilt.launch import tune
+    from fulltilt.launch.command import parse
+    from fulltilt.launch.plan import Key, Plan
+
+    cli = import_module("fulltilt.cli.run")
+    key = Key(command=("train.py",), content="", hardware="", versions={})
+    plan = Plan(key=key, level="exact", settings={}, before=1.0, after=1.0, limit=None, verified="")
+    seen = SimpleNamespace(observation=SimpleNamespace(loaders=(), training=None), findings=())
+    found = tune.Tuned(plan=plan, diagnosis=seen, seconds=3.0, complete=complete)  # type: ignore[arg-type]
+    monkeypatch.setattr(tune.Tuner, "tune", lambda _: found)
+    (tmp_path / "train.py").write_text("")
+    command, path = parse([str(tmp_path / "train.py")]), tmp_path / "plan.toml"
+    assert cli._tuned(command, cli.LevelName.EXACT, path, max_seconds=10.0) == (plan, found)
+    assert path.exists() == complete
+    assert ("a larger --max-seconds looks further" in capsys.readouterr().err) != complete
+    cli._show_plan(command, plan, found)
+    assert ("best left as it is" in capsys.readouterr().out) == complete
+
+
 def test_ctrl_c_at_a_terminal_is_told_from_others_whatever_standard_input_is() -> None:
     import fcntl
     import pty

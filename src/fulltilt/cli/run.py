@@ -177,8 +177,9 @@ def _show_plan(command: Command, plan: Plan | None, found: Tuned | NotTuned | No
     from fulltilt.launch.edits import by_hand
     from fulltilt.launch.plan import to_toml
     from fulltilt.launch.rate import training_loader
+    from fulltilt.launch.tune import Tuned
 
-    if plan is None:
+    if plan is None or (isinstance(found, Tuned) and not (found.complete or plan.settings)):
         print("no plan: the script would be run as it is")
         return
     print(to_toml(plan))

@@ -262,7 +262,8 @@ class Tuner:
     def _verified(self, found: Found, diagnosis: Diagnosis, began: float) -> Tuned:
         trials, rate, settings = list(found.trials), found.rate, found.settings
         if not settings:
-            self.say("nothing pays: the script is left as it is")
+            so_far = "" if found.complete else " of what could be tried"
+            self.say(f"nothing{so_far} pays: the script is left as it is")
             plan = self._plan({}, found.baseline, diagnosis, verified="nothing to verify: the script is left as it is")
             return Tuned(
                 plan=plan, diagnosis=diagnosis, trials=tuple(trials), seconds=self.clock() - began,
