@@ -36,7 +36,7 @@ _LONGER = 10
 _ENDLESS = 10**9
 _SETTLE_SECONDS = 30.0
 """How long, after the first epoch, the feed may go on looking for its settings before it is measured all the same."""
-UNSETTLED = "its feed was still being tuned when it was measured"
+UNSETTLED = f"its feed was still looking for its settings after {_SETTLE_SECONDS:g} s"
 _SEEDS = 3
 """Are trained at most, where the first falls short of *before*: a short training's metric is a noisy one."""
 _LIMIT_ROUNDS = 3
