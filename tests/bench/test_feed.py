@@ -31,7 +31,7 @@ from fulltilt.bench.feed.scale import scale_for
 from fulltilt.bench.feed.table import lines, show
 from fulltilt.errors import FulltiltError, InputError
 from fulltilt.feed import ImageFiles, feed
-from fulltilt.feed.probing import look
+from fulltilt.feed.datasets.probing import look
 
 TINY = scale_for(gpu=False, quick=True, count=16)
 FED = Rate(samples_per_second=6500.0, steps=80, seconds=3.15, wait_share=0.031, cpu_cores=14.2, workers=15)

@@ -22,7 +22,7 @@ from fulltilt.recipes import classification, segmentation
 from fulltilt.recipes.catalog import RECIPES, recipe_named
 from fulltilt.recipes.new import make_project
 from fulltilt.train.build import make_trainer
-from fulltilt.train.config_file import read_config
+from fulltilt.train.config.file import read_config
 
 SMALL_UNET = "model.args={features: 80, width: 4, depth: 2}"
 

@@ -246,9 +246,9 @@ def test_a_plan_that_can_not_be_kept_is_used_all_the_same(
 ) -> None:
     from importlib import import_module
 
-    from fulltilt.launch import tune
     from fulltilt.launch.command import parse
-    from fulltilt.launch.plan import Key, Plan
+    from fulltilt.launch.search import tune
+    from fulltilt.launch.search.plan import Key, Plan
 
     cli = import_module("fulltilt.cli.run")  # the package has a function of that name
     key = Key(command=("train.py",), content="", hardware="", versions={})
@@ -271,9 +271,9 @@ def test_nothing_found_is_kept_only_where_all_was_tried(
     from importlib import import_module
     from types import SimpleNamespace
 
-    from fulltilt.launch import tune
     from fulltilt.launch.command import parse
-    from fulltilt.launch.plan import Key, Plan
+    from fulltilt.launch.search import tune
+    from fulltilt.launch.search.plan import Key, Plan
 
     cli = import_module("fulltilt.cli.run")
     key = Key(command=("train.py",), content="", hardware="", versions={})

@@ -21,7 +21,7 @@ from tests.decode.video.support import make
 from fulltilt.augment import GPUAugmentation, Settings
 from fulltilt.bench.photos import photos
 from fulltilt.launch.settings import SETTINGS
-from fulltilt.train.config_file import parse_config
+from fulltilt.train.config.file import parse_config
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -27,7 +27,7 @@ from torch.utils.data import Dataset
 
 from fulltilt.augment import GPUAugmentation
 from fulltilt.feed import Feed, ImageFiles, feed
-from fulltilt.feed.hosting import MOVING, PROCESS_BYTES
+from fulltilt.feed.datasets.hosting import MOVING, PROCESS_BYTES
 
 BATCHES = 10_000
 MIB = 1 << 20
@@ -100,7 +100,7 @@ def of_a_data_set(kind: str, transport: str) -> None:
         return it
 
     own = 2 * PROCESS_BYTES if kind == "processes" else 0
-    none = patch("fulltilt.feed.prepare.read_shared_memory", lambda: None)
+    none = patch("fulltilt.feed.datasets.prepare.read_shared_memory", lambda: None)
     with none if transport == "memfd" else nullcontext():
         go_through(make, formula_bytes=own + (2 * 2 + 2 + MOVING) * 4 * 4 * ROW)
 

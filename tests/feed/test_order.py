@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fulltilt.errors import InputError
+from fulltilt.feed.datasets.shelf import batch_seed
 from fulltilt.feed.order import Order
-from fulltilt.feed.shelf import batch_seed
 
 sizes = st.integers(1, 200)
 batches = st.integers(1, 17)

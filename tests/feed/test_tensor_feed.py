@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from fulltilt.augment import MinimalGPUAugmentation
 from fulltilt.errors import InputError
 from fulltilt.feed import feed
-from fulltilt.feed.dataset_feed import DatasetFeed
+from fulltilt.feed.datasets.dataset_feed import DatasetFeed
 from fulltilt.feed.order import Order
 from fulltilt.feed.structure import Augmenter
 from fulltilt.feed.tensor_feed import TensorFeed, steps_together

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fulltilt.launch.unfinished import LEVELS, Table, Unfinished
+from fulltilt.launch.apply.unfinished import LEVELS, Table, Unfinished
 
 pytestmark = pytest.mark.gpu
 
@@ -20,7 +20,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 from torchvision import transforms as v1
-from fulltilt.launch.apply import install
+from fulltilt.launch.apply.install import install
 
 class Photos(Dataset):
     def __init__(self, transform, after, mode):

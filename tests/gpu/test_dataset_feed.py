@@ -39,7 +39,7 @@ def check(images, numbers) -> list[int]:
 @pytest.mark.parametrize("kind", ["processes", "threads"])
 def test_every_sample_once_and_whole_while_workers_change(kind, transport, monkeypatch):
     if transport == "memfd":
-        monkeypatch.setattr("fulltilt.feed.prepare.read_shared_memory", lambda: None)
+        monkeypatch.setattr("fulltilt.feed.datasets.prepare.read_shared_memory", lambda: None)
     with feed(Planes(), batch_size=8, shuffle=True, num_workers=2, worker_kind=kind) as it:
         for epoch in range(12):
             it.resize(1 + epoch % 4)

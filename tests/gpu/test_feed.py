@@ -10,7 +10,7 @@ import torch
 from fulltilt.augment import GPUAugmentation
 from fulltilt.bench.photos import make_photos
 from fulltilt.feed import ImageFiles, feed
-from fulltilt.feed.kept import Mode
+from fulltilt.feed.images.kept import Mode
 from fulltilt.feed.tensor_feed import TensorFeed
 
 

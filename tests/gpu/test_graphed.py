@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fulltilt.launch.graphed import Graphed
-from fulltilt.launch.tried import Refused
+from fulltilt.launch.apply.graphed import Graphed
+from fulltilt.launch.apply.tried import Refused
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda", 0)

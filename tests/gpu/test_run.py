@@ -13,7 +13,7 @@ import pytest
 
 from fulltilt.launch.command import parse
 from fulltilt.launch.observe import observe
-from fulltilt.launch.verify import roundings, verdict
+from fulltilt.launch.search.verify import roundings, verdict
 
 pytestmark = pytest.mark.gpu
 

@@ -13,7 +13,7 @@ import pytest
 
 from fulltilt.launch.command import parse
 from fulltilt.launch.observe import observe
-from fulltilt.launch.verify_semantic import Run, verdict
+from fulltilt.launch.search.verify_semantic import Run, verdict
 
 pytestmark = pytest.mark.gpu
 
@@ -69,7 +69,7 @@ for images, labels in loader:
 
 LOOK = """
 import json
-from fulltilt.launch.apply import install
+from fulltilt.launch.apply.install import install
 notes = []
 if sys.argv[2] == "moved":
     install({"augment": True}, notes)

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from fulltilt.errors import InputError
 from fulltilt.train import HybridPrecisionTrainer
-from fulltilt.train.choose import Wishes, settings_of
-from fulltilt.train.micro import MicroSize
-from fulltilt.train.trials import Trials
+from fulltilt.train.step.choose import Wishes, settings_of
+from fulltilt.train.step.micro import MicroSize
+from fulltilt.train.step.trials import Trials
 
 pytestmark = pytest.mark.gpu
 

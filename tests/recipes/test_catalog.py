@@ -8,7 +8,7 @@ import pytest
 
 from fulltilt.errors import InputError
 from fulltilt.recipes.catalog import CONFIGS, RECIPES, recipe_named
-from fulltilt.train.config_file import read_config
+from fulltilt.train.config.file import read_config
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ from fulltilt.recipes.catalog import RECIPES
 from fulltilt.recipes.plain import train_plainly
 from fulltilt.recipes.segmentation_model import Iou, Unet, bce_dice
 from fulltilt.train.build import make_trainer
-from fulltilt.train.config_file import read_config
+from fulltilt.train.config.file import read_config
 
 NOISE = 0.08
 """Between seeds, of one side alone: 0.05 for IoU, 0.07 for accuracy (of 240 pictures)."""

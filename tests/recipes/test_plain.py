@@ -11,7 +11,7 @@ from fulltilt.recipes import plain
 from fulltilt.recipes.catalog import RECIPES
 from fulltilt.recipes.plain import loaders, train_plainly
 from fulltilt.train.build import make_trainer
-from fulltilt.train.config_file import parse_config
+from fulltilt.train.config.file import parse_config
 
 SMALL = """
 data:

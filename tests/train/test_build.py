@@ -16,9 +16,9 @@ from fulltilt.errors import InputError
 from fulltilt.feed import ImageFiles
 from fulltilt.train import models
 from fulltilt.train.build import make_scheduler, make_trainer
-from fulltilt.train.config import TrainingConfig
-from fulltilt.train.config_file import make_config
-from fulltilt.train.data import set_aside
+from fulltilt.train.config.config import TrainingConfig
+from fulltilt.train.config.data import set_aside
+from fulltilt.train.config.file import make_config
 from fulltilt.train.shapes import shapes
 
 

@@ -13,7 +13,7 @@ from fulltilt.errors import InputError
 from fulltilt.feed import feed
 from fulltilt.train import labels
 from fulltilt.train.augmenting import LoopAugmentation
-from fulltilt.train.roles import Objective
+from fulltilt.train.step.roles import Objective
 
 
 class Counting(nn.Linear):

@@ -21,7 +21,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from fulltilt import Trainer
 from fulltilt.feed import feed
 from fulltilt.train import process_group
-from fulltilt.train.together import rank
+from fulltilt.train.ranks.together import rank
 
 GLOBAL_BATCH = 12
 SAMPLES = 96

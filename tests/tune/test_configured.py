@@ -13,7 +13,7 @@ from PIL import Image
 from fulltilt.cli.train import train
 from fulltilt.errors import InputError
 from fulltilt.train.build import make_trainer
-from fulltilt.train.config_file import make_config, parse_config
+from fulltilt.train.config.file import make_config, parse_config
 from fulltilt.tune import settle_batch_size
 
 SOURCES = """

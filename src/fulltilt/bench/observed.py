@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fulltilt.launch import patching
-from fulltilt.launch.inside import Process
 from fulltilt.launch.job import Job
+from fulltilt.launch.watch.inside import Process
 from fulltilt.measure.bursts import FIRST, one_of
 
 STEPS_MS = (1.0, 10.0, 100.0)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fulltilt.cache.build import BuildReport
     from fulltilt.cache.predict import Prediction
     from fulltilt.cache.verify import VerifyReport
-    from fulltilt.feed.files import ImageFiles
+    from fulltilt.feed.images.files import ImageFiles
 
 cache = typer.Typer(help="Keep decoded images on disk, so that training reads pixels.", no_args_is_help=True)
 
@@ -155,7 +155,7 @@ def clear(
 
 
 def _files(source: Path, masks: Path | None) -> ImageFiles:
-    from fulltilt.feed.files import ImageFiles
+    from fulltilt.feed.images.files import ImageFiles
 
     return ImageFiles(source, masks=masks)
 

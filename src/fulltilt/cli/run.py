@@ -17,8 +17,8 @@ from fulltilt.errors import FulltiltError, InputError
 
 if TYPE_CHECKING:
     from fulltilt.launch.command import Command
-    from fulltilt.launch.plan import Plan
-    from fulltilt.launch.tune import NotTuned, Tuned
+    from fulltilt.launch.search.plan import Plan
+    from fulltilt.launch.search.tune import NotTuned, Tuned
     from fulltilt.measure.observation import Observation
 
 _INTERRUPTED = 130
@@ -109,7 +109,7 @@ def _plan(
     command: Command, level: LevelName, file: Path | None, *, no_tune: bool, max_seconds: float
 ) -> tuple[Plan | None, Tuned | NotTuned | None]:
     """The plan there is, where it fits; else one that is looked for now, unless none is to be."""
-    from fulltilt.launch import plan as plans
+    from fulltilt.launch.search import plan as plans
 
     path = file or plans.default_path(command)
     known = _known(command, level, path, named=file is not None)
@@ -119,8 +119,8 @@ def _plan(
 
 
 def _known(command: Command, level: LevelName, path: Path, *, named: bool) -> Plan | None:
-    from fulltilt.launch import plan as plans
-    from fulltilt.launch.candidates import allowed, level_of
+    from fulltilt.launch.search import plan as plans
+    from fulltilt.launch.search.candidates import allowed, level_of
 
     if not path.exists():
         return None
@@ -144,9 +144,9 @@ def _known(command: Command, level: LevelName, path: Path, *, named: bool) -> Pl
 def _tuned(
     command: Command, level: LevelName, path: Path, *, max_seconds: float
 ) -> tuple[Plan | None, Tuned | NotTuned]:
-    from fulltilt.launch import plan as plans
     from fulltilt.launch.observe import observe_all
-    from fulltilt.launch.tune import NotTuned, Tuner
+    from fulltilt.launch.search import plan as plans
+    from fulltilt.launch.search.tune import NotTuned, Tuner
     from fulltilt.machine.cores import read_cores
 
     _say(f"looking for what makes {Path(command.target).name} faster, for at most {max_seconds:g} s")
@@ -174,10 +174,10 @@ def _tuned(
 
 
 def _show_plan(command: Command, plan: Plan | None, found: Tuned | NotTuned | None) -> None:
-    from fulltilt.launch.edits import by_hand
-    from fulltilt.launch.plan import to_toml
-    from fulltilt.launch.rate import training_loader
-    from fulltilt.launch.tune import Tuned
+    from fulltilt.launch.search.edits import by_hand
+    from fulltilt.launch.search.plan import to_toml
+    from fulltilt.launch.search.rate import training_loader
+    from fulltilt.launch.search.tune import Tuned
 
     if plan is None or (isinstance(found, Tuned) and not (found.complete or plan.settings)):
         print("no plan: the script would be run as it is")
@@ -209,9 +209,9 @@ def _remaining(plan: Plan | None, seen: Observation | None) -> str | None:
 def _summarise(plan: Plan | None, found: Tuned | NotTuned | None, seen: Observation | None, left: str | None) -> None:
     """Before, after, limit, in one line on stderr, and what is left; why nothing was tried, where that was looked at;
     nothing where nothing was measured."""
-    from fulltilt.launch.candidates import describe
-    from fulltilt.launch.rate import rate_of
-    from fulltilt.launch.tune import NotTuned, amount
+    from fulltilt.launch.search.candidates import describe
+    from fulltilt.launch.search.rate import rate_of
+    from fulltilt.launch.search.tune import NotTuned, amount
 
     if isinstance(found, NotTuned) and found.diagnosis is not None:  # said before the script's own output, too
         _say(f"run as it is: {found.reason}")
@@ -242,8 +242,8 @@ def _write(
 ) -> None:
     from dataclasses import asdict, replace
 
-    from fulltilt.launch.rate import rate_of
-    from fulltilt.launch.tune import NotTuned
+    from fulltilt.launch.search.rate import rate_of
+    from fulltilt.launch.search.tune import NotTuned
     from fulltilt.machine.files import write_whole
 
     tuned = None if isinstance(found, NotTuned) else found

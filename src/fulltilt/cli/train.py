@@ -18,7 +18,7 @@ import typer
 from fulltilt.errors import FulltiltError, InputError
 
 if TYPE_CHECKING:
-    from fulltilt.train.config import Config
+    from fulltilt.train.config.config import Config
     from fulltilt.train.loop import Trainer
 
 _SIGNAL = 128
@@ -57,7 +57,7 @@ def train(
 
     SIGTERM and Ctrl-C save and leave, with status 143 and 130; --resume goes on from there, with the same losses.
     """
-    from fulltilt.train.config_file import dump_config, parse_config, read_config
+    from fulltilt.train.config.file import dump_config, parse_config, read_config
 
     if config is None:
         if not print_config:
@@ -137,14 +137,14 @@ def _with_batch_size(settings: Config, output: Path, *, resumes: bool) -> Config
         from fulltilt.tune import settle_batch_size
 
         return settle_batch_size(settings)
-    from fulltilt.train.config_file import read_config
+    from fulltilt.train.config.file import read_config
 
     earlier = read_config(output / "config.yaml").data.batch_size
     return settings.model_copy(update={"data": settings.data.model_copy(update={"batch_size": earlier})})
 
 
 def _trained(settings: Config, *, resume: bool) -> _Ended:
-    from fulltilt.train.group import process_group
+    from fulltilt.train.ranks.group import process_group
 
     with process_group():  # under torchrun
         return _trained_together(settings, resume=resume)
@@ -153,9 +153,9 @@ def _trained(settings: Config, *, resume: bool) -> _Ended:
 def _trained_together(settings: Config, *, resume: bool) -> _Ended:
     from fulltilt.machine.files import write_whole
     from fulltilt.train.build import make_trainer
-    from fulltilt.train.config_file import dump_config
-    from fulltilt.train.group import restarted
-    from fulltilt.train.together import largest
+    from fulltilt.train.config.file import dump_config
+    from fulltilt.train.ranks.group import restarted
+    from fulltilt.train.ranks.together import largest
 
     assert settings.training.output is not None
     output = Path(settings.training.output)
@@ -185,7 +185,7 @@ def _trained_together(settings: Config, *, resume: bool) -> _Ended:
 
 
 def _print(ended: _Ended, *, as_json: bool) -> None:
-    from fulltilt.train.logs import json_line
+    from fulltilt.train.report.logs import json_line
 
     trainer, history = ended.trainer, ended.trainer.history
     stopped = history.stopped_by

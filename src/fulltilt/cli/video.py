@@ -80,7 +80,7 @@ def cache(
     from fulltilt.cache.predict import in_words
     from fulltilt.cache.settings import CacheSettings
     from fulltilt.cache.video import build_videos
-    from fulltilt.feed.clip_entries import paths_of
+    from fulltilt.feed.clips.entries import paths_of
 
     if workers is not None and workers < 1:
         raise InputError(f"--workers: expected 1 or more, found {workers}")

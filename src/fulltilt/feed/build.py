@@ -14,19 +14,19 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from fulltilt.cache import CacheSettings
 from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed
-from fulltilt.feed.caching import AutoCache, default_root
-from fulltilt.feed.catalog import Catalog
-from fulltilt.feed.clip_feed import ClipFeed
-from fulltilt.feed.clips import VideoClips
-from fulltilt.feed.dataset_feed import DatasetFeed
-from fulltilt.feed.features import FeatureTable
-from fulltilt.feed.file_feed import FileFeed
-from fulltilt.feed.files import ImageFiles
-from fulltilt.feed.hosting import Hosting
-from fulltilt.feed.loader_feed import LoaderFeed
+from fulltilt.feed.clips.clip_feed import ClipFeed
+from fulltilt.feed.clips.clips import VideoClips
+from fulltilt.feed.clips.splits import decoder_split
+from fulltilt.feed.datasets.dataset_feed import DatasetFeed
+from fulltilt.feed.datasets.hosting import Hosting
+from fulltilt.feed.datasets.loader_feed import LoaderFeed
+from fulltilt.feed.datasets.prepare import PROBED, free_here, prepare
+from fulltilt.feed.images.caching import AutoCache, default_root
+from fulltilt.feed.images.catalog import Catalog
+from fulltilt.feed.images.features import FeatureTable
+from fulltilt.feed.images.file_feed import FileFeed
+from fulltilt.feed.images.files import ImageFiles
 from fulltilt.feed.order import Order
-from fulltilt.feed.prepare import PROBED, free_here, prepare
-from fulltilt.feed.splits import decoder_split
 from fulltilt.feed.tensor_feed import TensorFeed, as_tensors
 from fulltilt.feed.wishes import (
     are_tensors,

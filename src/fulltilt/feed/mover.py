@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from fulltilt.errors import WorkerError
+from fulltilt.feed.images.pool import cause
 from fulltilt.feed.in_flight import InFlight
-from fulltilt.feed.pool import cause
 from fulltilt.feed.structure import map_tensors
 
 

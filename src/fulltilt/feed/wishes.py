@@ -12,8 +12,8 @@ import torch
 from fulltilt.augment import GPUAugmentation
 from fulltilt.cache import Cache
 from fulltilt.errors import InputError, UnavailableError
-from fulltilt.feed.clips import VideoClips
-from fulltilt.feed.files import SUFFIXES
+from fulltilt.feed.clips.clips import VideoClips
+from fulltilt.feed.images.files import SUFFIXES
 
 
 def check_choice(name: str, found: object, *allowed: object, also: str | None = None) -> None:

@@ -24,7 +24,7 @@ from fulltilt.monitor.summary import Tally
 
 if TYPE_CHECKING:
     from fulltilt.assist.beside import Metrics, MetricsBeside
-    from fulltilt.launch.inside import Process
+    from fulltilt.launch.watch.inside import Process
     from fulltilt.measure.observation import Observation
 
 KEPT_STEPS = 1000
@@ -112,7 +112,7 @@ class Watching:
             self.summary = summarised(Totals(), Tally().summary(), problem=LEFT_ALONE, metrics=self._epochs)
         if _active is not self or self._sampling is None:
             return self.summary
-        from fulltilt.launch.watch import rank_and_world
+        from fulltilt.launch.watch.watch import rank_and_world
 
         _active = None
         process = _engine()
@@ -137,8 +137,8 @@ class Watching:
 
     def batches(self, iterable: Iterable[Any]) -> Iterator[Any]:
         """The same batches, with the waits for them counted: for what is no DataLoader, which is seen by itself."""
-        from fulltilt.launch.loaders import Watched
-        from fulltilt.launch.watch import LoaderSeen
+        from fulltilt.launch.watch.loaders import Watched
+        from fulltilt.launch.watch.watch import LoaderSeen
 
         if _active is not self:
             return iter(iterable)
@@ -186,8 +186,8 @@ def _engine() -> Process:
         if _process is None:
             import torch
 
-            from fulltilt.launch.inside import Process
             from fulltilt.launch.job import Job
+            from fulltilt.launch.watch.inside import Process
 
             out = tempfile.mkdtemp(prefix="fulltilt-watching-")  # loader workers write there where their time goes
             owner = os.getpid()
@@ -201,7 +201,7 @@ def _engine() -> Process:
 
 
 def _seen(process: Process) -> Observation:
-    from fulltilt.launch.seen import nothing_seen, observation
+    from fulltilt.launch.watch.seen import nothing_seen, observation
 
     process.stages.write()
     try:

@@ -1,4 +1,4 @@
-"""Settings that can be put upon a script from outside, each of a level. Small data: what `apply.py` knows to do."""
+"""Settings that can be put upon a script from outside, each of a level. Small data: what `apply/` knows to do."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from fulltilt.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from fulltilt.train.config import Config
+    from fulltilt.train.config.config import Config
 
 CONFIGS = Path(__file__).parent / "configs"
 
@@ -69,7 +69,7 @@ class Recipe:
 
     def config(self, side: Side = "after", overrides: Sequence[str] = (), *, small: bool = False) -> Config:
         """The configuration, read; `overrides` as on the command line, after those of the small size."""
-        from fulltilt.train.config_file import read_config
+        from fulltilt.train.config.file import read_config
 
         path = self.before if side == "before" else self.after
         return read_config(path, [*(self.small if small else ()), *overrides])

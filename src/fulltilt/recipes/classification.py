@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fulltilt.errors import InputError
-from fulltilt.feed.files import ImageFiles
+from fulltilt.feed.images.files import ImageFiles
 from fulltilt.recipes.generated import ROOT, generated
 
 KINDS = ("bars", "checks", "cross", "disc", "ring", "square", "star", "triangle")

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from fulltilt.decode import Header, decode_mask, probe
 from fulltilt.errors import DecodeError, InputError
-from fulltilt.feed.clips import VideoClips
-from fulltilt.feed.files import PATH_COLUMNS, ImageFiles
+from fulltilt.feed.clips.clips import VideoClips
+from fulltilt.feed.images.files import PATH_COLUMNS, ImageFiles
 from fulltilt.feed.listing import read_table
 from fulltilt.recipes.layout import Part, parts
 

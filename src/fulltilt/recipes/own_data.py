@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fulltilt.errors import DecodeError, InputError, UnavailableError
 
 if TYPE_CHECKING:
-    from fulltilt.feed.clip_entries import Entry
+    from fulltilt.feed.clips.entries import Entry
     from fulltilt.recipes.files import Found
 
 _SIDE: Final = 16
@@ -172,7 +172,7 @@ def _open_some(entries: Sequence[Entry]) -> None:
 
 def _use_videos(content: dict[str, Any], data: Path) -> OwnData:
     """Segments parted into those of some videos, to train on, and those of the others."""
-    from fulltilt.feed.clip_entries import entries_of
+    from fulltilt.feed.clips.entries import entries_of
 
     if data.suffix.lower() != ".csv":
         raise InputError(f"--data: {data} is no .csv; segments are rows of path, label, start and end in seconds")

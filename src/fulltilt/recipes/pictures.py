@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 
 from fulltilt.augment import Settings
 from fulltilt.errors import InputError
-from fulltilt.feed.files import ImageFiles
+from fulltilt.feed.images.files import ImageFiles
 
 _DONE = {
     "horizontal_flip_prob", "vertical_flip_prob", "rotation_degrees", "brightness", "contrast", "size", "normalize",

@@ -25,16 +25,16 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fulltilt.errors import FulltiltError, InputError
-from fulltilt.feed.files import ImageFiles
+from fulltilt.feed.images.files import ImageFiles
 from fulltilt.recipes.pictures import Pictures
 from fulltilt.train.build import make_loss, make_metric, make_model, make_optimizer, make_scheduler
-from fulltilt.train.config import Config, DataConfig, TrainingConfig
-from fulltilt.train.config_file import read_config
-from fulltilt.train.data import make_augmentation, set_aside
-from fulltilt.train.device import device_for
-from fulltilt.train.references import called, found, is_reference
-from fulltilt.train.roles import split
+from fulltilt.train.config.config import Config, DataConfig, TrainingConfig
+from fulltilt.train.config.data import make_augmentation, set_aside
+from fulltilt.train.config.file import read_config
+from fulltilt.train.config.references import called, found, is_reference
 from fulltilt.train.seeding import seed_everything
+from fulltilt.train.step.device import device_for
+from fulltilt.train.step.roles import split
 
 _LEFT_OUT: Final = {"data": ("cache", "video"), "training": ("ema_decay", "checkpoint_every_steps")}
 """What a plain loop does not do; a file that asks for it is refused."""

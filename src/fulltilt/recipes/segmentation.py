@@ -20,10 +20,10 @@ from torch import Tensor
 from fulltilt.assist import extract_features
 from fulltilt.augment import GPUAugmentation
 from fulltilt.errors import InputError
-from fulltilt.feed.files import ImageFiles
+from fulltilt.feed.images.files import ImageFiles
 from fulltilt.recipes.generated import ROOT, generated
 from fulltilt.recipes.pictures import Pictures
-from fulltilt.train.data import set_aside
+from fulltilt.train.config.data import set_aside
 
 STAINS: Final = ((165, 105, 150), (110, 130, 175), (145, 160, 100), (175, 135, 90))
 """The ground's colour; bright cells are searched for in the first half of them, dark ones in the others."""

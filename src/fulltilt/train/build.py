@@ -14,13 +14,13 @@ from torch.optim import Optimizer, lr_scheduler
 
 from fulltilt.errors import InputError
 from fulltilt.train import models
-from fulltilt.train.config import Config, MetricConfig, TrainingConfig
-from fulltilt.train.data import make_feeds
-from fulltilt.train.device import device_for
+from fulltilt.train.config.config import Config, MetricConfig, TrainingConfig
+from fulltilt.train.config.data import make_feeds
+from fulltilt.train.config.references import called, found
 from fulltilt.train.loop import Trainer
-from fulltilt.train.references import called, found
 from fulltilt.train.seeding import seed_everything
 from fulltilt.train.sources import batches
+from fulltilt.train.step.device import device_for
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": models.Mlp,

@@ -9,12 +9,12 @@ from typing import Any
 from fulltilt.errors import LossError
 from fulltilt.train.checkpoint import rng
 from fulltilt.train.losses import RollBackError
-from fulltilt.train.monitored import Monitored
 from fulltilt.train.place import MidEpoch
-from fulltilt.train.report import Report
+from fulltilt.train.ranks.together import rank
+from fulltilt.train.report.monitored import Monitored
+from fulltilt.train.report.report import Report
 from fulltilt.train.saving import Saving
 from fulltilt.train.seeding import part_ways
-from fulltilt.train.together import rank
 from fulltilt.train.training import Position, Training
 
 _MOST_ROLLBACKS = 5

@@ -14,7 +14,7 @@ import torch
 from fulltilt.augment import GPUAugmentation
 from fulltilt.feed.base import Feed
 from fulltilt.train.augmenting import LoopAugmentation
-from fulltilt.train.roles import Objective
+from fulltilt.train.step.roles import Objective
 
 
 class LabelCheck:

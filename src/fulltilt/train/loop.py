@@ -19,25 +19,25 @@ from fulltilt.errors import InputError
 from fulltilt.train.augmenting import Augmentation, augments, describe, for_training, for_validation
 from fulltilt.train.callbacks import Callback, as_callbacks
 from fulltilt.train.checkpoint import Checkpoints
-from fulltilt.train.config import Config, TrainingConfig
-from fulltilt.train.config_file import as_settings
+from fulltilt.train.config.config import Config, TrainingConfig
+from fulltilt.train.config.file import as_settings
 from fulltilt.train.course import Course
-from fulltilt.train.device import as_optimizers, check_weights
-from fulltilt.train.group import restarted, start_until_exit
-from fulltilt.train.history import History
-from fulltilt.train.lines import many
 from fulltilt.train.losses import Losses, RollBackError
-from fulltilt.train.monitored import Monitored
-from fulltilt.train.parallel import Arranged, arrange
-from fulltilt.train.report import Report
+from fulltilt.train.ranks.group import restarted, start_until_exit
+from fulltilt.train.ranks.parallel import Arranged, arrange
+from fulltilt.train.ranks.shared import check_shared
+from fulltilt.train.ranks.together import Rhythm, largest, rank, several, summed, world
+from fulltilt.train.report.history import History
+from fulltilt.train.report.lines import many
+from fulltilt.train.report.monitored import Monitored
+from fulltilt.train.report.report import Report
 from fulltilt.train.saving import OWN, Saving
 from fulltilt.train.schedules import Schedules
 from fulltilt.train.seeding import part_ways, seed_everything
-from fulltilt.train.shared import check_shared
 from fulltilt.train.signals import StopSignals
 from fulltilt.train.sources import as_feed, batches
-from fulltilt.train.step import HybridPrecisionTrainer
-from fulltilt.train.together import Rhythm, largest, rank, several, summed, world
+from fulltilt.train.step.device import as_optimizers, check_weights
+from fulltilt.train.step.step import HybridPrecisionTrainer
 from fulltilt.train.training import Duties, Training
 from fulltilt.train.unpacking import Unpacking
 from fulltilt.train.validation import Validation

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from fulltilt.errors import LossError
 from fulltilt.train.nan import LossWatch, UpdateGuard
 from fulltilt.train.place import Batch, MidEpoch, Sums
-from fulltilt.train.together import several
+from fulltilt.train.ranks.together import several
 
 log = logging.getLogger("fulltilt.train")
 

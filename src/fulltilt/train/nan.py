@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fulltilt.train.optim import ready_for_skipping
-from fulltilt.train.together import mean_of_ranks
+from fulltilt.train.ranks.together import mean_of_ranks
+from fulltilt.train.step.optim import ready_for_skipping
 
 GATHERED = 64
 """Losses copied out together: a copy costs the host about as much as launching three kernels."""

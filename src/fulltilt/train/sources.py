@@ -16,7 +16,7 @@ from fulltilt.feed.base import Feed
 from fulltilt.feed.build import feed
 from fulltilt.feed.mover import Mover
 from fulltilt.feed.structure import samples_in
-from fulltilt.train.shared import share
+from fulltilt.train.ranks.shared import share
 
 
 def as_feed(loader: Any, device: torch.device, *, name: str, seed: int = 0) -> Feed:

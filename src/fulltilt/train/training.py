@@ -20,13 +20,13 @@ from fulltilt.train.checkpoint import rng
 from fulltilt.train.labels import watched
 from fulltilt.train.losses import Losses
 from fulltilt.train.place import Batch, MidEpoch
-from fulltilt.train.progress import Bar
-from fulltilt.train.roles import target_place
+from fulltilt.train.ranks.together import largest
+from fulltilt.train.report.progress import Bar
 from fulltilt.train.schedules import Schedules
 from fulltilt.train.signals import StopSignals
 from fulltilt.train.sources import batches
-from fulltilt.train.step import HybridPrecisionTrainer
-from fulltilt.train.together import largest
+from fulltilt.train.step.roles import target_place
+from fulltilt.train.step.step import HybridPrecisionTrainer
 from fulltilt.train.unpacking import Unpacking
 
 log = logging.getLogger("fulltilt.train")

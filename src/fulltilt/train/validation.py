@@ -14,12 +14,12 @@ from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed, OrderedFeed
 from fulltilt.train.augmenting import LoopAugmentation
 from fulltilt.train.labels import watched
-from fulltilt.train.progress import Bar
-from fulltilt.train.roles import target_place
-from fulltilt.train.shared import first_samples, own_samples
+from fulltilt.train.ranks.shared import first_samples, own_samples
+from fulltilt.train.ranks.together import same_buffers, summed
+from fulltilt.train.report.progress import Bar
 from fulltilt.train.sources import batches
-from fulltilt.train.step import HybridPrecisionTrainer
-from fulltilt.train.together import same_buffers, summed
+from fulltilt.train.step.roles import target_place
+from fulltilt.train.step.step import HybridPrecisionTrainer
 from fulltilt.train.unpacking import Unpacking
 
 

@@ -14,12 +14,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fulltilt.errors import InputError, UnavailableError
-from fulltilt.train.choose import Settings
-from fulltilt.train.device import check_optimizers, device_for
-from fulltilt.train.engine import Engine, first_line
-from fulltilt.train.precision import formats_for
-from fulltilt.train.ranks import Ranks
-from fulltilt.train.roles import Loss, Objective
+from fulltilt.train.ranks.ranks import Ranks
+from fulltilt.train.step.choose import Settings
+from fulltilt.train.step.device import check_optimizers, device_for
+from fulltilt.train.step.engine import Engine, first_line
+from fulltilt.train.step.precision import formats_for
+from fulltilt.train.step.roles import Loss, Objective
 from fulltilt.tune.bench import Bench, MakeBatch
 from fulltilt.tune.keeping import Kept, Switches
 from fulltilt.tune.memory import gauge_for

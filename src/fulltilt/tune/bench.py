@@ -13,9 +13,9 @@ import torch
 
 from fulltilt.errors import FulltiltError, InputError
 from fulltilt.feed.structure import map_tensors, samples_in
-from fulltilt.train.engine import Engine, first_line, is_out_of_memory
-from fulltilt.train.ranks import Ranks
-from fulltilt.train.roles import split
+from fulltilt.train.ranks.ranks import Ranks
+from fulltilt.train.step.engine import Engine, first_line, is_out_of_memory
+from fulltilt.train.step.roles import split
 from fulltilt.tune.memory import Gauge
 from fulltilt.tune.policy import Trial
 

@@ -13,11 +13,11 @@ from fulltilt.errors import InputError
 from fulltilt.feed.structure import map_tensors, samples_in
 from fulltilt.train.augmenting import for_training
 from fulltilt.train.build import make_loss, make_model, make_optimizer
-from fulltilt.train.config import Config
-from fulltilt.train.data import make_feeds
-from fulltilt.train.device import device_for
-from fulltilt.train.references import is_reference
+from fulltilt.train.config.config import Config
+from fulltilt.train.config.data import make_feeds
+from fulltilt.train.config.references import is_reference
 from fulltilt.train.sources import batches
+from fulltilt.train.step.device import device_for
 from fulltilt.train.unpacking import Unpacking
 from fulltilt.tune.batch_size import get_optimal_batch_size
 from fulltilt.tune.keeping import Switches

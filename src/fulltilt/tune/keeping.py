@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fulltilt.train.optim import like_weights
-from fulltilt.train.snapshot import Rng, Snapshot
+from fulltilt.train.step.optim import like_weights
+from fulltilt.train.step.snapshot import Rng, Snapshot
 
 Buffers = dict[nn.Module, dict[str, Tensor | None]]
 

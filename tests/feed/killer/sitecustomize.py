@@ -5,7 +5,7 @@ import signal
 import sys
 
 victim = os.environ.get("FULLTILT_TEST_KILLER")
-if victim and "fulltilt.feed.decoder" in " ".join(sys.orig_argv):
+if victim and "fulltilt.feed.images.decoder" in " ".join(sys.orig_argv):
 
     def watch(event, args):
         if event == "open" and args[0] == victim:

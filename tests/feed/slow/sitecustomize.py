@@ -13,7 +13,7 @@ decode_seconds = float(os.environ.get("FULLTILT_TEST_SLOW_DECODE", "0"))
 
 os.nice = lambda _: 0
 
-if open_seconds and os.environ.get("FULLTILT_TEST_SLOW_MODULE", "fulltilt.feed.decoder") in line:
+if open_seconds and os.environ.get("FULLTILT_TEST_SLOW_MODULE", "fulltilt.feed.images.decoder") in line:
 
     def watch(event, args):
         if event == "open" and str(args[0]).endswith(".jpg"):
@@ -22,7 +22,7 @@ if open_seconds and os.environ.get("FULLTILT_TEST_SLOW_MODULE", "fulltilt.feed.d
     sys.addaudithook(watch)
     del os.RWF_NOWAIT
 
-if decode_seconds and "fulltilt.feed.decoder" in line:
+if decode_seconds and "fulltilt.feed.images.decoder" in line:
     import fulltilt.decode
 
     decode_into = fulltilt.decode.decode_into

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fulltilt.cache.policy import Rates
-from fulltilt.feed.stages import Room, Stages, cache_rates
-from fulltilt.feed.tally import Counts
+from fulltilt.feed.images.stages import Room, Stages, cache_rates
+from fulltilt.feed.images.tally import Counts
 
 COUNTS = Counts(
     read_samples=1000,

@@ -19,7 +19,7 @@ from fulltilt.bench.feed.scale import Scale
 from fulltilt.cache import CacheSettings
 from fulltilt.cache.build import build
 from fulltilt.feed import Feed, ImageFiles, feed
-from fulltilt.feed.file_feed import FileFeed
+from fulltilt.feed.images.file_feed import FileFeed
 
 TRAIN, CORES = "train", "cores"
 """The two parts: all cores and a given number of decoders; fewer cores, and numbers that are found."""

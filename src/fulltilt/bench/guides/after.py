@@ -27,7 +27,7 @@ from fulltilt.bench.guides.setting import (
 )
 from fulltilt.train.build import make_trainer
 from fulltilt.train.callbacks import Callback
-from fulltilt.train.config import Config
+from fulltilt.train.config.config import Config
 from fulltilt.train.loop import Trainer
 from fulltilt.tune import settle_batch_size
 

@@ -22,7 +22,7 @@ from fulltilt.bench.guides.setting import (
     with_training,
 )
 from fulltilt.recipes import plain
-from fulltilt.train.config import Config
+from fulltilt.train.config.config import Config
 
 _PROBE_SHARE = 0.2
 _USED = 0.75

@@ -19,7 +19,7 @@ from fulltilt.errors import InputError
 from fulltilt.machine.cores import read_cores
 from fulltilt.recipes.catalog import Recipe, recipe_named
 from fulltilt.train.build import make_loss
-from fulltilt.train.config import Config, TrainingConfig
+from fulltilt.train.config.config import Config, TrainingConfig
 from fulltilt.train.seeding import seed_everything
 
 WARM_STEPS = 10

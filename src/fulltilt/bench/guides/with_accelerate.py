@@ -31,7 +31,7 @@ from fulltilt.bench.guides.setting import (
 )
 from fulltilt.recipes import plain
 from fulltilt.train.build import make_metric, make_model, make_optimizer, make_scheduler
-from fulltilt.train.roles import split
+from fulltilt.train.step.roles import split
 
 
 def run(order: Order, answer: Answer) -> None:

@@ -15,7 +15,7 @@ def _begin() -> None:
         return
     if importlib.util.find_spec("fulltilt") is None:  # run from a checkout that is not installed
         sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(here))))
-    from fulltilt.launch.inside import start
+    from fulltilt.launch.watch.inside import start
 
     start()
 

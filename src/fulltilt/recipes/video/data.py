@@ -18,7 +18,7 @@ from fulltilt.cache import CacheSettings
 from fulltilt.cache.video import build_videos
 from fulltilt.decode.video.container import pyav
 from fulltilt.errors import FulltiltError, InputError
-from fulltilt.feed.clips import VideoClips
+from fulltilt.feed.clips.clips import VideoClips
 from fulltilt.recipes.generated import ROOT, generated
 from fulltilt.recipes.video.drawing import ACTIONS, LEAST_FRAMES, pictures, script
 

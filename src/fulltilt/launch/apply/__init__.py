@@ -1,0 +1,11 @@
+"""Settings put upon a script from outside, in its own process.
+
+install.py   all of them                               loader.py     DataLoaders      batches.py  their batches
+model.py     layout, precision, compile                graphed.py    forward and backward as CUDA graphs
+decode.py    simplejpeg in Pillow's place              tried.py      … first tried without a trace
+augment.py   transforms on the GPU                     looks.py      whether a module still looks as it did
+pictures.py  … what workers hand over for them         changed.py    a data set that changes between epochs
+chains.py    … which can be moved                      as_bytes.py   images as bytes, made floats where they are used
+             (known_torchvision.py,                    ending_in_bytes.py  … a Compose that puts its end off
+              known_albumentations.py)                 unfinished.py       … what it makes, passing for floats
+"""

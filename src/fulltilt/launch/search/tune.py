@@ -1,0 +1,422 @@
+"""Find a plan for a script: observe it, measure its limits, diagnose, try, verify. Effects are others'; order is here.
+
+    as is ─► limits ─► diagnosis ─► candidates ─► search ─► losses before and after ─► the limit with the plan ─► Plan
+
+All of it within the seconds that are given. Each part leaves time for those that follow (`budget.py`); verification is
+never left out: what could not be verified is not applied.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from fulltilt.diagnose import diagnose
+from fulltilt.diagnose.finding import Diagnosis, Level, LossCurves, Outcome, Trial
+from fulltilt.launch.command import Command
+from fulltilt.launch.search.budget import (
+    COMPILE_SECONDS,
+    FIRST_COMPILE_SECONDS,
+    TRIAL_SECONDS,
+    VERIFY_SECONDS,
+    Script,
+    TooShort,
+    shared_out,
+    too_short,
+    verify_steps,
+)
+from fulltilt.launch.search.candidates import candidates, neighbours
+from fulltilt.launch.search.judge import Judge, has_room
+from fulltilt.launch.search.pairs import compare
+from fulltilt.launch.search.plan import Key, Plan
+from fulltilt.launch.search.rate import Rate, rate_of, training_loader
+from fulltilt.launch.search.search import LEAST_GAIN, Found, Settings, search
+from fulltilt.launch.search.verify import LEAST_STEPS, fallbacks
+from fulltilt.launch.settings import SETTINGS
+from fulltilt.measure.observation import Observation
+
+Observe = Callable[..., tuple[Observation, ...]]
+Say = Callable[[str], None]
+
+_AS_IS_SHARE = 0.12
+_AS_IS_SECONDS = (6.0, 25.0)
+_AS_IS_MOST = 0.2
+"""Of a time so short that those would take most of it; a limit's steps take no more than that, either."""
+_LIMIT_SECONDS = 8.0
+_LIMIT_NOISE = 0.05
+_TRIAL_STEPS = (45, 1500)
+_DRIFT = 0.15
+"""Two measurements of the script as it is that are further apart are both told."""
+_AS_LONG = 1.5
+"""How many times as long as it was thought to take, the script may take to its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """All that was learnt on the way to a plan."""
+
+    plan: Plan
+    diagnosis: Diagnosis
+    trials: tuple[Trial, ...] = ()
+    after: Outcome | None = None
+    """None where the script is left as it is."""
+    losses: LossCurves | None = None
+    seconds: float = 0.0
+    complete: bool = True
+    """The time sufficed for all that was to be tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotTuned:
+    """The script can't be tuned; `reason` is a clause. It is run as it is."""
+
+    reason: str
+    diagnosis: Diagnosis | None = None
+    """Where it came to one."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Tuner:
+    command: Command
+    key: Key
+    level: Level
+    cores: int
+    seconds: float
+    observe: Observe
+    say: Say = lambda _: None
+    clock: Callable[[], float] = time.monotonic
+    until: float = 0.0
+    step_seconds: float = 0.0
+    start_seconds: float = 0.0
+    """From the command's start to its first step."""
+    own_status: int | None = None
+    """What the script leaves with by itself, where it came to its end."""
+    seeks_status: bool = True
+    """Whether it leaves with one was not looked for yet."""
+    room: bool = False
+    """Several of it may run at the same time."""
+    judge: Judge = field(init=False)
+    trial_seconds: float = TRIAL_SECONDS
+    """Of steps; starting the script comes on top."""
+    verify_seconds: float = 0.0
+    """Kept back for it."""
+
+    def tune(self) -> Tuned | NotTuned:
+        began = self.clock()
+        self.until = began + self.seconds
+        seen = self._as_is()
+        if isinstance(seen, NotTuned):
+            return seen
+        diagnosis = self._diagnosed(seen)
+        baseline = rate_of(seen[0])
+        if baseline is None:
+            return NotTuned(reason="too few steps could be watched")
+        self._say_limits(diagnosis, baseline)
+        chosen = candidates(diagnosis.findings, seen[0], cores=self.cores, level=self.level)
+        if not chosen:
+            self.say("nothing that can be set from outside is foretold to pay")
+            plan = self._plan({}, baseline, diagnosis, verified="nothing to verify: the script is left as it is")
+            return Tuned(plan=plan, diagnosis=diagnosis, seconds=self.clock() - began)
+        script = self._script()
+        left = self.until - self.clock()
+        budget = shared_out(chosen, script, left=left, seconds=self.seconds)
+        if isinstance(budget, TooShort):
+            return NotTuned(reason=self._too_short(budget, self.seconds - left), diagnosis=diagnosis)
+        if len(budget.candidates) < len(chosen):
+            self.say(f"{left:.0f} s are left for trials: those that are foretold to give most are tried")
+        self.trial_seconds, self.verify_seconds = budget.trial_seconds, budget.verify_seconds
+        self.judge = self._judge(budget.verify_steps)
+        found = search(
+            budget.candidates,
+            baseline,
+            measure=self._measure,
+            clock=self.clock,
+            seconds=self.until - self.clock() - self.verify_seconds,
+            trial_seconds=self.start_seconds + self.trial_seconds,
+            compile_seconds=FIRST_COMPILE_SECONDS,
+            neighbours=lambda settings, waits: neighbours(
+                settings,
+                cores=self.cores,
+                waits=waits,
+                workers=_workers(seen[0]),
+                samples=_samples(seen[0]),
+                world=seen[0].world,
+            ),
+            say=self._say_trial,
+        )
+        if not found.trials:
+            short = too_short(chosen, script, left=left, seconds=self.seconds)
+            return NotTuned(reason=self._too_short(short, self.seconds - left), diagnosis=diagnosis)
+        self._say_drift(baseline, found.baseline)
+        return self._verified(found, diagnosis, began)
+
+    # the script as it is
+
+    def _as_is(self) -> tuple[Observation, ...] | NotTuned:
+        began = self.clock()
+        least, most = _AS_IS_SECONDS
+        span = min(max(self.seconds * _AS_IS_SHARE, least), most, self.seconds * _AS_IS_MOST)
+        ranks = self.observe(
+            self.command, max_seconds=span, first_step_seconds=self.seconds / 2, deadline_seconds=self.seconds,
+            loader_too=True,
+        )  # fmt: skip
+        seen = ranks[0]
+        if seen.ended in ("failed", "killed"):
+            status = seen.exit_status or 0
+            how = f"signal {-status}" if status < 0 else f"exit status {status}"
+            return NotTuned(reason=f"it ends with an error ({how})")
+        self.own_status = seen.exit_status if seen.ended == "script" else None
+        self.seeks_status = seen.ended != "script"
+        more = f"--max-seconds {2 * self.seconds:g} gives it more"
+        if seen.ended == "time" and not seen.steps:
+            if self.clock() - began >= self.seconds:
+                return NotTuned(reason=f"its first steps took longer than {self.seconds:g} s ({more})")
+            return NotTuned(reason=f"it took no step within {self.seconds / 2:g} s, half of the time ({more})")
+        if len(seen.steps) < LEAST_STEPS:
+            few = f"{len(seen.steps) or 'no'} training steps could be watched"
+            return NotTuned(reason=f"{few} in {span:g} s ({more})" if seen.ended == "time" else few)
+        self.step_seconds = median(step.seconds for step in seen.steps)
+        first, last = seen.steps[0], seen.steps[-1]
+        trained = last.started + last.seconds - first.started  # with steps that were passed by, and what lies between
+        self.start_seconds = max(0.5, self.clock() - began - trained - seen.alone_seconds)
+        self.room = len(ranks) == 1 and has_room(seen, self.cores)
+        self.judge = self._judge(verify_steps(self.step_seconds))
+        return ranks
+
+    def _judge(self, steps: int) -> Judge:
+        run = functools.partial(self._run, max_steps=steps, max_seconds=3 * VERIFY_SECONDS)
+        return Judge(run, steps=steps, side_by_side=self.room)
+
+    def _script(self) -> Script:
+        return Script(
+            start_seconds=self.start_seconds,
+            step_seconds=self.step_seconds,
+            runs=lambda exact: self.judge.runs(exact=exact),
+        )
+
+    def _diagnosed(self, ranks: tuple[Observation, ...]) -> Diagnosis:
+        seen = ranks[0]
+        replay = loader = None
+        if any(one.role != "eval" for one in seen.loaders):
+            replay = self._limit({})
+            alone = any(one.samples_per_second is not None for one in seen.loaders)
+            loader = seen if alone else self._run(mode="loader", max_seconds=self._limit_seconds)
+        return diagnose(seen, replay=replay, loader=loader, ranks=ranks if len(ranks) > 1 else ())
+
+    def _limit(self, settings: Mapping[str, Any]) -> Observation:
+        return self._run(mode="replay", settings=settings, max_steps=100, max_seconds=self._limit_seconds)
+
+    @property
+    def _limit_seconds(self) -> float:
+        return min(_LIMIT_SECONDS, self.seconds * _AS_IS_MOST)
+
+    def _run(self, *, at_most: float = math.inf, **options: Any) -> Observation:
+        """Observe; `at_most` are seconds of the whole run, which has others of its own where it hangs."""
+        if (options.get("settings") or {}).get("compile"):
+            options["max_seconds"] += COMPILE_SECONDS
+        late = 30.0 + 3 * self.start_seconds + 2 * options["max_seconds"]
+        deadline = min(late, at_most)
+        return self.observe(self.command, deadline_seconds=deadline, own_status=self.own_status, **options)[0]
+
+    # trials
+
+    def _measure(self, settings: Settings) -> Rate | str:
+        least, most = _TRIAL_STEPS
+        workers = int(settings.get("loader.num_workers", 0))
+        steps = min(max(round(2 * self.trial_seconds / self.step_seconds), least), most)
+        # One that takes longer than it was thought to must not take the others' time.
+        left = self.until - self.clock() - self.verify_seconds
+        seen = self._run(
+            settings=settings, max_steps=steps + 2 * workers, max_seconds=self.trial_seconds,
+            at_most=max(left, self.start_seconds + self.trial_seconds),
+        )  # fmt: skip
+        if seen.ended in ("failed", "killed") and not self._ends_so_by_itself(seen):
+            return f"failed ({_last_words(seen)})"
+        return rate_of(seen) or ("not ready in time" if seen.ended == "time" and not seen.steps else "too few steps")
+
+    def _ends_so_by_itself(self, seen: Observation) -> bool:
+        """Whether what looks like a failed trial is the script's own exit status: a trial that is faster comes to the
+        script's end where the script as it is was not watched so far. It is looked for once."""
+        status = seen.exit_status or 0
+        if seen.raised or status <= 0 or len(seen.steps) < LEAST_STEPS:
+            return False
+        if self.seeks_status:
+            self.seeks_status = False
+            last = seen.steps[-1].number + 1
+            needed = _AS_LONG * (self.start_seconds + last * self.step_seconds)
+            if needed > self.until - self.clock() - self.verify_seconds:
+                self.say(f"a trial ended with exit status {status}; no time is left to see whether that is its own")
+                return False
+            self.say(f"a trial ended with exit status {status}: looking whether the script does so by itself")
+            (alone, *_) = self.observe(self.command, full=True, deadline_seconds=needed)
+            self.own_status = alone.exit_status if alone.ended == "script" else None
+        return status == self.own_status
+
+    # losses
+
+    def _verified(self, found: Found, diagnosis: Diagnosis, began: float) -> Tuned:
+        trials, rate, settings = list(found.trials), found.rate, found.settings
+        if not settings:
+            so_far = "" if found.complete else " of what could be tried"
+            self.say(f"nothing{so_far} pays: the script is left as it is")
+            plan = self._plan({}, found.baseline, diagnosis, verified="nothing to verify: the script is left as it is")
+            return Tuned(
+                plan=plan, diagnosis=diagnosis, trials=tuple(trials), seconds=self.clock() - began,
+                complete=found.complete,
+            )  # fmt: skip
+        self.say("comparing the losses of the first steps, before and after")
+        judged = self.judge(settings)
+        lesser = fallbacks(settings, {name: kind.level for name, kind in SETTINGS.items()})
+        while not judged.holds:
+            self.say(f"rolled back: {judged.reason}")
+            trials.append(_turned_down(settings, rate, f"rolled back: {judged.reason}"))
+            settings, held = self._next_best(lesser, found.baseline, trials)
+            if held is None:
+                break
+            rate, judged = held, self.judge(settings)
+        if not settings:
+            self.say("the script is left as it is")
+            plan = self._plan({}, found.baseline, diagnosis, verified=f"rolled back: {judged.reason}")
+            return Tuned(
+                plan=plan, diagnosis=diagnosis, trials=tuple(trials), losses=judged.curves,
+                seconds=self.clock() - began,
+            )  # fmt: skip
+        self.say(f"verified: {judged.reason}")
+        limit = self._limit_with(settings, diagnosis, rate.value)
+        plan = self._plan(settings, found.baseline, diagnosis, verified=judged.reason, after=rate.value, limit=limit)
+        outcome = Outcome(
+            samples_per_second=rate.value, before=plan.before, settings=settings, limit=limit,
+            verified=judged.reason,
+        )  # fmt: skip
+        return Tuned(
+            plan=plan, diagnosis=diagnosis, trials=tuple(trials), after=outcome, losses=judged.curves,
+            seconds=self.clock() - began,
+        )  # fmt: skip
+
+    def _next_best(
+        self, lesser: list[dict[str, Any]], baseline: Rate, trials: list[Trial]
+    ) -> tuple[dict[str, Any], Rate | None]:
+        """Of settings that are left to go back to, the first that could be measured; none where it does not pay."""
+        # What was judged before is known by now: of the next ones, one run is left to be made.
+        self.verify_seconds = min(self.verify_seconds, self.start_seconds + VERIFY_SECONDS)
+        while lesser and lesser[0]:
+            settings = lesser.pop(0)
+            held = self._measure(settings)
+            gain = 0.0 if isinstance(held, str) else compare(held, baseline)[0]
+            if not isinstance(held, str) and gain >= LEAST_GAIN:
+                return settings, held
+            rate, why = (None, held) if isinstance(held, str) else (held, f"{gain * 100:+.0f} %: not beyond noise")
+            trials.append(_turned_down(settings, rate, why))
+            self._say_trial(trials[-1])
+            if rate is not None:
+                break
+        return {}, None
+
+    def _limit_with(self, settings: Mapping[str, Any], diagnosis: Diagnosis, reached: float) -> float | None:
+        """What the step could do under the plan: its old limit where only feeding has changed, if that can be true.
+
+        A limit below what was reached since is of a machine that was busier then.
+        """
+        known = diagnosis.limits.step
+        feeding = all(name.startswith(("loader.", "copy.", "decode")) for name in settings)
+        feeding = feeding and "loader.batch_size" not in settings
+        if known is None or (feeding and known >= reached):
+            return known
+        needed = self.start_seconds + (COMPILE_SECONDS if "compile" in settings else 2.0)
+        if self.until - self.clock() < needed:
+            return None
+        rate = rate_of(self._limit(settings))
+        return None if rate is None or rate.value < reached * (1 - _LIMIT_NOISE) else rate.value
+
+    # words
+
+    def _plan(
+        self,
+        settings: Mapping[str, Any],
+        baseline: Rate,
+        diagnosis: Diagnosis,
+        *,
+        verified: str,
+        after: float | None = None,
+        limit: float | None = None,
+    ) -> Plan:
+        return Plan(
+            key=self.key,
+            level=self.level,
+            settings=settings,
+            before=_told(baseline.value),
+            after=_told(after if settings else baseline.value),
+            limit=_told(limit if settings else diagnosis.limits.step),
+            verified=verified,
+        )
+
+    def _too_short(self, short: TooShort, watched: float) -> str:
+        return (
+            f"{self.seconds:g} s are too short for one trial: watching took {watched:.0f} s, a trial takes "
+            f"{short.trial_seconds:.0f} s here, comparing losses {short.verify_seconds:.0f} s "
+            f"(--max-seconds {short.would_do:g} would do)"
+        )
+
+    def _say_limits(self, diagnosis: Diagnosis, baseline: Rate) -> None:
+        limits = [f"as it is {amount(baseline.value)} samples/s"]
+        limits += [] if diagnosis.limits.step is None else [f"its step's limit {amount(diagnosis.limits.step)}"]
+        limits += [] if diagnosis.limits.loader is None else [f"its loader alone {amount(diagnosis.limits.loader)}"]
+        self.say(", ".join(limits))
+        self.say(diagnosis.verdict)
+
+    def _say_drift(self, first: Rate, again: Rate) -> None:
+        """Figures that don't agree are explained, or the summary's would seem wrong."""
+        if abs(math.log(again.value / first.value)) > math.log(1.0 + _DRIFT):
+            self.say(
+                f"as it is, beside the trials: {amount(again.value)} samples/s, where it was {amount(first.value)} at "
+                "first: others use this machine, too, or the script's own pace changes"
+            )
+
+    def _say_trial(self, trial: Trial) -> None:
+        rate = "" if trial.samples_per_second is None else f" {amount(trial.samples_per_second)} samples/s,"
+        self.say(f"tried {trial.title}:{rate} {trial.reason}")
+
+
+def amount(value: float) -> str:
+    """A rate for people: three digits, thousands apart."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _told(figure: float | None) -> float | None:
+    """As a plan keeps it: no two measurements agree in more digits."""
+    return None if figure is None else float(f"{figure:.5g}")
+
+
+def _turned_down(settings: Mapping[str, Any], rate: Rate | None, reason: str) -> Trial:
+    from fulltilt.launch.search.candidates import describe
+
+    return Trial(
+        title=describe(settings),
+        settings=dict(settings),
+        samples_per_second=None if rate is None else rate.value,
+        kept=False,
+        reason=reason,
+        noise=None if rate is None else rate.noise,
+    )
+
+
+def _samples(seen: Observation) -> int | None:
+    loader = training_loader(seen)
+    return None if loader is None else loader.samples
+
+
+def _workers(seen: Observation) -> int | None:
+    """More of them can be tried for samples that don't depend on their number."""
+    loader = training_loader(seen)
+    return None if loader is None or loader.iterable else loader.num_workers
+
+
+def _last_words(seen: Observation) -> str:
+    """The script's own last line."""
+    told = [note.removeprefix("its output ended with: ") for note in seen.notes if note.startswith("its output ended")]
+    return told[-1].strip()[:120] if told else f"exit status {seen.exit_status}"

@@ -1,0 +1,254 @@
+"""Keeps the user's files as they are: what a script writes, renames or removes goes to an overlay.
+
+Python's own functions are covered here, and libraries that open files by themselves in `natives.py`: torch.save,
+safetensors, OpenCV, HDF5, SQLite and others. What neither knows is not (a program that the script starts, say); the
+parent compares the folder afterwards and says what has changed nevertheless.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import io
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from fulltilt.launch.imports import after_import
+from fulltilt.launch.patching import put
+from fulltilt.launch.shield import natives
+from fulltilt.launch.shield.overlay import Overlay
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+READERS = ("stat", "lstat", "readlink", "access", "chdir", "statvfs", "getxattr", "listxattr", "pathconf")
+CHANGERS = ("utime", "chmod", "truncate", "chown", "lchown", "setxattr", "removexattr")
+
+
+class Shield:
+    """The functions that stand in place of `os`'s."""
+
+    def __init__(self, overlay: Overlay) -> None:
+        self._overlay = overlay
+        self._here = threading.local()
+
+    def install(self) -> None:
+        for name in READERS:
+            self._put(os, name, self._reader)
+        for name in CHANGERS:
+            self._put(os, name, self._changer)
+        for owner, name, make in (
+            (builtins, "open", self._open),
+            (io, "open", self._open),
+            (os, "open", self._os_open),
+            (os, "listdir", self._listdir),
+            (os, "scandir", self._scandir),
+            (os, "mkdir", self._mkdir),
+            (os, "unlink", self._remover(folder=False)),
+            (os, "remove", self._remover(folder=False)),
+            (os, "rmdir", self._remover(folder=True)),
+            (os, "rename", self._mover),
+            (os, "replace", self._mover),
+            (os, "link", self._linker),
+            (os, "symlink", self._linker),
+            (shutil, "rmtree", self._rmtree),
+        ):
+            self._put(owner, name, make)
+        for module in ("bz2", "lzma"):  # which keep the `open` that they found
+            after_import(module, lambda module: self._put(module, "_builtin_open", self._open))
+        natives.install(self._overlay)
+
+    def _put(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+        here, made = self._here, make(original)
+
+        @functools.wraps(original)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            # Inside of it all is let through: the overlay's own work, and functions that are made of others.
+            if getattr(here, "busy", False) or _by_descriptor(kwargs):
+                return original(*args, **kwargs)
+            here.busy = True
+            try:
+                return made(*args, **kwargs)
+            finally:
+                here.busy = False
+
+        put(owner, name, guarded)
+
+    # one maker for each kind of function
+
+    def _reader(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def read(path: Any, *args: Any, **kwargs: Any) -> Any:
+            return original(self._overlay.reading(path), *args, **kwargs)
+
+        return read
+
+    def _changer(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def change(path: Any, *args: Any, **kwargs: Any) -> Any:
+            overlay = self._overlay
+            whole = overlay.real(path)
+            if whole is not None and not overlay.exists(whole):
+                return original(path, *args, **kwargs)  # which says so
+            over = overlay.writing(path, keep=True)
+            if whole is not None and not os.path.lexists(over):
+                os.makedirs(over, exist_ok=True)  # a folder's upper layer
+            return original(over, *args, **kwargs)
+
+        return change
+
+    def _open(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            overlay = self._overlay
+            if not isinstance(mode, str) or not set(mode) & set("wax+"):
+                return original(overlay.reading(file), mode, *args, **kwargs)
+            whole = overlay.real(file)
+            if whole is None:
+                return original(file, mode, *args, **kwargs)
+            if "x" in mode and overlay.exists(whole):
+                raise FileExistsError(17, os.strerror(17), file)
+            if mode.startswith("r") and not overlay.exists(whole):
+                raise FileNotFoundError(2, os.strerror(2), file)
+            return original(overlay.writing(file, keep="w" not in mode), mode, *args, **kwargs)
+
+        return opened
+
+    def _os_open(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def opened(path: Any, flags: int, *args: Any, **kwargs: Any) -> Any:
+            overlay = self._overlay
+            if not flags & _WRITES:
+                return original(overlay.reading(path), flags, *args, **kwargs)
+            whole = overlay.real(path)
+            if whole is None:
+                return original(path, flags, *args, **kwargs)
+            there = overlay.exists(whole)
+            if flags & os.O_EXCL and flags & os.O_CREAT and there:
+                raise FileExistsError(17, os.strerror(17), path)
+            if not flags & os.O_CREAT and not there:
+                raise FileNotFoundError(2, os.strerror(2), path)
+            return original(overlay.writing(path, keep=not flags & os.O_TRUNC), flags, *args, **kwargs)
+
+        return opened
+
+    def _listdir(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def listdir(path: Any = ".") -> Any:
+            overlay = self._overlay
+            whole = overlay.real(path) if overlay.used else None
+            if whole is None or isinstance(path, bytes) or not overlay.is_folder(whole):
+                return original(path if whole is None else overlay.reading(path))
+            return overlay.names(whole)
+
+        return listdir
+
+    def _scandir(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def scandir(path: Any = ".") -> Any:
+            overlay = self._overlay
+            whole = overlay.real(path) if overlay.used else None
+            if whole is None or not overlay.is_folder(whole):
+                return original(path if whole is None else overlay.reading(path))
+            above = overlay.over_folder(whole)
+            names = set(overlay.names(whole))
+            entries: dict[str, Any] = {}
+            for folder in (above, path if os.path.isdir(path) else None):
+                if folder is not None:
+                    with original(folder) as found:
+                        for entry in found:
+                            if os.fsdecode(entry.name) in names:
+                                entries.setdefault(entry.name, entry)
+            return _Entries(entries.values())
+
+        return scandir
+
+    def _mkdir(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def mkdir(path: Any, mode: int = 0o777, **kwargs: Any) -> None:
+            whole = self._overlay.real(path)
+            if whole is None:
+                original(path, mode, **kwargs)
+            else:
+                self._overlay.make_folder(path, whole, mode)
+
+        return mkdir
+
+    def _remover(self, *, folder: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def remove(path: Any, **kwargs: Any) -> None:
+                whole = self._overlay.real(path)
+                if whole is None:
+                    original(path, **kwargs)
+                else:
+                    self._overlay.remove(path, whole, folder=folder)
+
+            return remove
+
+        return make
+
+    def _mover(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def move(source: Any, target: Any, **kwargs: Any) -> None:
+            overlay = self._overlay
+            if overlay.real(source) is None and overlay.real(target) is None:
+                original(source, target, **kwargs)
+            else:
+                overlay.move(source, target)
+
+        return move
+
+    def _linker(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def link(source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
+            overlay = self._overlay
+            if overlay.real(target) is None:
+                original(source, target, *args, **kwargs)
+                return
+            over = overlay.writing(target, keep=False)
+            if original.__name__ == "link":
+                shutil.copy2(overlay.reading(source), over)
+            else:
+                beside = os.path.join(os.path.dirname(over), os.fsdecode(source))
+                whole = os.path.join(os.path.dirname(os.path.abspath(os.fsdecode(target))), os.fsdecode(source))
+                original(source if os.path.lexists(beside) else whole, over, *args, **kwargs)
+
+        return link
+
+    def _rmtree(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def rmtree(path: Any, ignore_errors: bool = False, *args: Any, **kwargs: Any) -> None:
+            whole = self._overlay.real(path)
+            if whole is None:
+                original(path, ignore_errors, *args, **kwargs)
+            elif self._overlay.exists(whole) or not ignore_errors:
+                self._overlay.remove_tree(path, whole)
+
+        return rmtree
+
+
+class _Entries:
+    """What `os.scandir` gives: an iterator that can be closed."""
+
+    def __init__(self, entries: Iterable[Any]) -> None:
+        self._entries = iter(list(entries))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._entries
+
+    def __next__(self) -> Any:
+        return next(self._entries)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._entries = iter(())
+
+
+def _by_descriptor(kwargs: dict[str, Any]) -> bool:
+    """A path relative to an open folder, as `shutil`'s own functions use them."""
+    return any(kwargs.get(name) is not None for name in ("dir_fd", "src_dir_fd", "dst_dir_fd"))
+
+
+def raise_shield(folder: str, *, guarded: Iterable[str], free: Iterable[str]) -> None:
+    """From now on, in this process and those that it forks."""
+    Shield(Overlay(folder, guarded=guarded, free=free)).install()

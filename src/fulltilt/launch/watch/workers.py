@@ -1,0 +1,228 @@
+"""Hooks where samples are made: torch's fetchers, its worker processes, and the libraries that read and decode."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import io
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import get_ident
+from typing import Any
+
+from fulltilt.launch.imports import after_import
+from fulltilt.launch.patching import put
+from fulltilt.launch.watch.draws import tied
+from fulltilt.launch.watch.loaders import NUMBER
+from fulltilt.launch.watch.stages import Stages, Timed
+from fulltilt.launch.watch.traces import without_us
+from fulltilt.launch.watch.transforms import time_parts
+from fulltilt.launch.watch.watch import Watch
+
+LIBRARIES: dict[str, dict[str, tuple[str, ...]]] = {
+    "PIL.Image": {"decode": ("open",)},
+    "cv2": {"decode": ("imread", "imdecode")},
+    "simplejpeg": {"decode": ("decode_jpeg",)},
+    "torchvision.io": {"decode": ("read_image", "decode_image", "decode_jpeg", "decode_png"), "read": ("read_file",)},
+    "soundfile": {"decode": ("read",)},
+    "numpy": {"read": ("load", "fromfile")},
+}
+"""Functions that read or decode, by module and stage."""
+
+
+def install(watch: Watch, stages: Stages, *, tie_draws: int | None) -> None:
+    """`tie_draws`, where given, is the seed that every sample's random draws are tied to."""
+    from torch.utils.data._utils import fetch
+
+    _fetchers(fetch, stages, tie_draws)
+    _worker_loop(watch, stages)
+    _pinning(stages)
+    _failing()
+    put(builtins, "open", _opening(stages, builtins.open))
+    put(Path, "read_bytes", _plain(stages, "read", Path.read_bytes))
+    for module, kinds in LIBRARIES.items():
+        after_import(module, functools.partial(_time_library, stages, kinds))
+    after_import("PIL.ImageFile", functools.partial(_time_pillow, stages))
+
+
+def _fetchers(fetch: Any, stages: Stages, tie_draws: int | None) -> None:
+    made = fetch._BaseDatasetFetcher.__init__
+
+    @functools.wraps(made)
+    def __init__(self: Any, dataset: Any, auto_collation: Any, collate_fn: Any, drop_last: Any) -> None:  # noqa: N807
+        time_parts(dataset, stages)
+        if tie_draws is not None:
+            dataset = tied(dataset, tie_draws)
+        made(self, dataset, auto_collation, Timed(stages, "collate", collate_fn), drop_last)
+        self._fulltilt_loader = os.environ.get(NUMBER)
+
+    put(fetch._BaseDatasetFetcher, "__init__", __init__)
+    for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+        put(kind, "fetch", _fetching(stages, kind.fetch))
+
+
+def _fetching(stages: Stages, fetched: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fetched)
+    def fetch(self: Any, possibly_batched_index: Any) -> Any:
+        if stages.skips():
+            return fetched(self, possibly_batched_index)
+        loader = getattr(self, "_fulltilt_loader", None)
+        if loader is None or stages.thread:
+            return fetched(self, possibly_batched_index)
+        stages.begin(loader, len(possibly_batched_index) if self.auto_collation else 1)
+        try:
+            return fetched(self, possibly_batched_index)
+        finally:
+            stages.end()
+            stages.write_now_and_then()
+
+    return fetch
+
+
+def _worker_loop(watch: Watch, stages: Stages) -> None:
+    from torch.utils.data._utils import worker
+
+    looped = worker._worker_loop
+
+    @functools.wraps(looped)
+    def loop(*args: Any, **kwargs: Any) -> None:
+        watch.thread = 0  # a worker trains nothing
+        stages.in_worker = True
+        _handing_over(stages)
+        try:
+            looped(*args, **kwargs)
+        finally:
+            stages.write()
+
+    put(worker, "_worker_loop", loop)
+
+
+def _handing_over(stages: Stages) -> None:
+    """In a worker: batches are written for the training process by a thread of the queue."""
+    from multiprocessing.reduction import ForkingPickler
+
+    written = ForkingPickler.dumps
+    loader = os.environ.get(NUMBER)
+    if loader is None:
+        return
+    tally = stages.tally(loader)
+
+    def dumps(*args: Any, **kwargs: Any) -> Any:
+        wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
+        try:
+            return written(*args, **kwargs)
+        finally:
+            tally.add("hand over", time.perf_counter_ns() - wall, time.thread_time_ns() - cpu)
+
+    put(ForkingPickler, "dumps", dumps)
+
+
+def _pinning(stages: Stages) -> None:
+    """In the training process, on a thread of each loader's; without workers, `next` pins as a part of itself."""
+    from torch.utils.data._utils import pin_memory
+
+    pinned: Any = pin_memory.pin_memory
+    looped: Any = pin_memory._pin_memory_loop
+    here = threading.local()
+
+    @functools.wraps(pinned)
+    def pin(data: Any, *args: Any, **kwargs: Any) -> Any:
+        if here.__dict__.get("queue") is None or here.busy:
+            return pinned(data, *args, **kwargs)
+        here.busy = True
+        wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
+        try:
+            return pinned(data, *args, **kwargs)
+        finally:
+            here.busy = False
+            loader = stages.queues.get(here.queue)
+            if loader is not None:
+                stages.tally(loader).add("pin", time.perf_counter_ns() - wall, time.thread_time_ns() - cpu)
+
+    @functools.wraps(looped)
+    def loop(in_queue: Any, *args: Any, **kwargs: Any) -> Any:
+        here.queue, here.busy = id(in_queue), False
+        return looped(in_queue, *args, **kwargs)
+
+    put(pin_memory, "pin_memory", pin)
+    put(pin_memory, "_pin_memory_loop", loop)
+
+
+def _failing() -> None:
+    """A worker's error is sent to the training process as text."""
+    from torch._utils import ExceptionWrapper
+
+    made: Any = ExceptionWrapper.__init__
+
+    @functools.wraps(made)
+    def __init__(self: Any, exc_info: Any = None, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        kind, error, _ = exc_info or sys.exc_info()
+        without_us(error)
+        made(self, (kind, error, None if error is None else error.__traceback__), *args, **kwargs)
+
+    put(ExceptionWrapper, "__init__", __init__)
+
+
+class _Reader(io.BufferedReader):
+    """A file opened for reading, as `open` gives, that counts its reads."""
+
+    stages: Stages
+
+    def read(self, size: int | None = -1, /) -> Any:
+        return self._timed(super().read, size)
+
+    def readinto(self, buffer: Any, /) -> Any:
+        return self._timed(super().readinto, buffer)
+
+    def _timed(self, function: Callable[..., Any], argument: Any) -> Any:
+        stages = self.stages
+        if get_ident() != stages.thread:
+            return function(argument)
+        stages.enter("read")
+        try:
+            return function(argument)
+        finally:
+            stages.leave()
+
+
+def _opening(stages: Stages, opened: Callable[..., Any]) -> Callable[..., Any]:
+    reader = type("BufferedReader", (_Reader,), {"stages": stages})
+
+    @functools.wraps(opened)
+    def open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if get_ident() != stages.thread:
+            return opened(file, mode, *args, **kwargs)
+        stages.enter("read")
+        try:
+            found = opened(file, mode, *args, **kwargs)
+        finally:
+            stages.leave()
+        return reader(found.detach()) if type(found) is io.BufferedReader else found
+
+    return open
+
+
+def _plain(stages: Stages, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    timed = Timed(stages, name, function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return timed(*args, **kwargs)
+
+    return call
+
+
+def _time_library(stages: Stages, kinds: dict[str, tuple[str, ...]], module: Any) -> None:
+    for stage, names in kinds.items():
+        for name in names:
+            if hasattr(module, name):
+                put(module, name, _plain(stages, stage, getattr(module, name)))
+
+
+def _time_pillow(stages: Stages, module: Any) -> None:
+    """Pillow decodes when pixels are first asked for."""
+    put(module.ImageFile, "load", _plain(stages, "decode", module.ImageFile.load))

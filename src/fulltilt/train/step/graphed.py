@@ -1,0 +1,223 @@
+"""A whole step as one CUDA graph: for models so small that launching their kernels takes longer than they do.
+
+A graph repeats what was launched while it was captured, with the same addresses and the same numbers. So the batch is
+copied to where the graph reads it, learning rates lie on the device, and whatever else Python could change from step to
+step is looked at before each replay; a step that differs runs without the graph, on the same weights and state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fulltilt.errors import FulltiltError
+from fulltilt.feed.structure import map_tensors
+from fulltilt.measure.heard import heard, tell_of_waiting
+from fulltilt.train.step.engine import Engine, signature
+from fulltilt.train.step.optim import fixed_options, rates, why_not_fused
+from fulltilt.train.step.roles import split
+
+_WARM_STEPS = 3
+_ALIGNED_BYTES = 16
+_TOGETHER_BYTES = 4096
+_PLACES, _BLOCK_BYTES = 64, 1 << 16
+"""Copies that are cut together: whoever keeps one keeps their memory."""
+_STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+
+
+def why_not_graphed(engine: Engine) -> str | None:
+    """What is known to stand against a graph before one is captured."""
+    if engine.device.type != "cuda":
+        return "CUDA graphs need an NVIDIA GPU"
+    if any(isinstance(rate, Tensor) for rate in rates(engine.optimizers)):
+        return "a learning rate is a tensor already"
+    for optimizer in engine.optimizers:
+        why = why_not_fused(optimizer)
+        if why is not None:
+            return f"{why}, and its step can't be captured otherwise"
+        if _has_hooks(optimizer, _STEP_HOOKS):
+            return "the optimizer has step hooks, which a graph would leave out"
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    hooked = [name or "itself" for name, module in engine.model.named_modules() if _has_hooks(module, hooks)]
+    return f"the model has hooks (on {hooked[0]}), which a graph would leave out" if hooked else None
+
+
+def _has_hooks(owner: Any, names: Sequence[str]) -> bool:
+    return any(getattr(owner, name, None) for name in names)
+
+
+class GraphedStep:
+    """A captured step. Making one trains on the batch a few times: take a snapshot before, and restore it after."""
+
+    def __init__(self, engine: Engine, batch: tuple[Tensor, ...], place: int) -> None:
+        self._engine, self.target_place = engine, place
+        self._static: tuple[Tensor, ...] = tuple(part.clone() for part in batch)
+        self._shapes = signature(batch)
+        self._rates = rates(engine.optimizers)
+        self._device_rates = [torch.tensor(rate, dtype=torch.float32, device=engine.device) for rate in self._rates]
+        self._modules = list(engine.model.modules())
+        self._state = self._python_state()
+        self.graph = torch.cuda.CUDAGraph()
+        inputs, target = split(self._static, place)
+        side = torch.cuda.Stream(engine.device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(engine.device))
+        with self._with_device_rates():
+            with torch.cuda.stream(side):
+                for _ in range(_WARM_STEPS):
+                    engine.whole(inputs, target)
+                # Found out before: a capture that fails leaves torch's random numbers unusable.
+                if all(self._waits(inputs, target) for _ in range(_WARM_STEPS)):
+                    raise FulltiltError("the step waits for the device (.item(), nonzero(), …), which a graph can't")
+            torch.cuda.current_stream(engine.device).wait_stream(side)
+            # Threads of a feed go on allocating meanwhile: only what this one does belongs to the capture.
+            stream = torch.cuda.Stream(engine.device)  # type: ignore[no-untyped-call]  # not the current device's
+            with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
+                self._capture(inputs, target, side)
+
+    def fits(self, batch: tuple[Any, ...]) -> bool:
+        """Whether this batch is of the captured shape and nothing that was baked in has changed."""
+        return signature(batch) == self._shapes and self._python_state() == self._state
+
+    def __call__(self, batch: tuple[Any, ...]) -> tuple[Tensor, Any]:
+        for static, part in zip(self._static, batch, strict=True):
+            static.copy_(part, non_blocking=True)
+        now = rates(self._engine.optimizers)
+        if now != self._rates:
+            for rate, static in zip(now, self._device_rates, strict=True):
+                static.fill_(rate)
+            self._rates = now
+        self.graph.replay()
+        return self._results.taken()
+
+    def _capture(self, inputs: tuple[Any, ...], target: Any, side: torch.cuda.Stream) -> None:
+        loss, outputs = self._engine.forward(inputs, target)
+        current = torch.cuda.current_stream(self._engine.device)
+        side.wait_stream(current)
+        with torch.cuda.stream(side):  # a branch of the graph: what is handed out is put together beside the backward
+            self._results = _Results(loss.detach(), outputs)
+        self._engine.backward(loss)
+        self._engine.apply()
+        current.wait_stream(side)
+
+    def _waits(self, inputs: tuple[Any, ...], target: Any) -> bool:
+        """Whether something in the step waits for the device."""
+        with heard() as said:
+            self._engine.whole(inputs, target)
+        return tell_of_waiting(said)
+
+    def _python_state(self) -> list[Any]:
+        """What a graph bakes in and Python may change: options, frozen weights, modes."""
+        return [
+            *fixed_options(self._engine.optimizers),
+            *[_has_hooks(optimizer, _STEP_HOOKS) for optimizer in self._engine.optimizers],
+            *[parameter.requires_grad for parameter in self._engine.parameters],
+            *[module.training for module in self._modules],
+        ]
+
+    @contextmanager
+    def _with_device_rates(self) -> Iterator[None]:
+        """Learning rates as tensors while the optimizers are captured; numbers again for schedulers and users."""
+        groups = [group for optimizer in self._engine.optimizers for group in optimizer.param_groups]
+        capturable = [group.get("capturable") for group in groups]
+        for group, rate in zip(groups, self._device_rates, strict=True):
+            group["lr"] = rate
+            if "capturable" in group:
+                group["capturable"] = True
+        warned = [_silence(optimizer) for optimizer in self._engine.optimizers]
+        try:
+            yield
+        finally:
+            for group, rate, before in zip(groups, self._rates, capturable, strict=True):
+                group["lr"] = rate
+                if "capturable" in group:
+                    group["capturable"] = before
+            for optimizer, had in zip(self._engine.optimizers, warned, strict=True):
+                optimizer._warned_capturable_if_run_uncaptured = had
+
+
+class _Results:
+    """Loss and outputs as the graph leaves them; handed out as copies, because the next replay overwrites them.
+
+    Small ones lie together and take one copy for all. Large ones don't: whoever keeps losses would keep outputs, too.
+    """
+
+    def __init__(self, loss: Tensor, outputs: Any) -> None:
+        leaves = [loss]
+
+        def note(tensor: Tensor) -> Tensor:
+            leaves.append(tensor.detach())
+            return tensor
+
+        map_tensors(note, outputs)
+        self._outputs = map_tensors(lambda _: torch.empty(0), outputs)  # its structure alone
+        self.leaves: Sequence[Tensor] = leaves
+        self._small: _Small | None = None
+        if sum(leaf.numel() * leaf.element_size() for leaf in leaves) <= _TOGETHER_BYTES:
+            self._small = _Small(leaves)
+            self.leaves = self._small.leaves
+
+    def taken(self) -> tuple[Tensor, Any]:
+        loss, *rest = [leaf.clone() for leaf in self.leaves] if self._small is None else self._small.copies()
+        if isinstance(self._outputs, Tensor):
+            return loss, rest[0]
+        views = iter(rest)
+        return loss, map_tensors(lambda _: next(views), self._outputs)
+
+
+class _Small:
+    """Tensors of any types in one piece of memory, and places for the copies of many steps.
+
+    Cutting a copy into tensors takes the host longer than launching the copy does, so it is done for all places at
+    once: a tenth of the time for each.
+    """
+
+    def __init__(self, leaves: Sequence[Tensor]) -> None:
+        self._kinds = [(leaf.dtype, leaf.shape) for leaf in leaves]
+        widths = [_bytes_of(leaf) for leaf in leaves]
+        self._starts = list(accumulate((_aligned(width) for width in widths[:-1]), initial=0))
+        self._bytes = self._starts[-1] + _aligned(widths[-1])
+        (self._memory,), (self.leaves,) = self._places(1, leaves[0].device)
+        for leaf, view in zip(leaves, self.leaves, strict=True):
+            view.copy_(leaf)
+        self._free: list[tuple[Tensor, tuple[Tensor, ...]]] = []
+
+    def copies(self) -> tuple[Tensor, ...]:
+        if not self._free:
+            count = max(1, min(_PLACES, _BLOCK_BYTES // self._bytes))
+            self._free = list(zip(*self._places(count, self._memory.device), strict=True))
+        memory, leaves = self._free.pop()
+        memory.copy_(self._memory)
+        return leaves
+
+    def _places(self, count: int, device: torch.device) -> tuple[tuple[Tensor, ...], list[tuple[Tensor, ...]]]:
+        """Memory for each, and its tensors."""
+        memory = torch.empty((count, self._bytes // 8), dtype=torch.int64, device=device)
+        cut = []
+        for start, (dtype, shape) in zip(self._starts, self._kinds, strict=True):
+            part = memory.view(dtype).narrow(1, start // dtype.itemsize, math.prod(shape))
+            cut.append(part.view(count, *shape).unbind())
+        # `data` counts changes apart from the tensors that are cut: a copy into one place must not look like a change
+        # of results handed out before, which somebody may be about to go backward through.
+        return memory.data.unbind(), list(zip(*cut, strict=True))
+
+
+def _bytes_of(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _aligned(size: int) -> int:
+    return math.ceil(size / _ALIGNED_BYTES) * _ALIGNED_BYTES
+
+
+def _silence(optimizer: Optimizer) -> bool:
+    """Warming up runs a capturable optimizer uncaptured on purpose; no need to be warned of it."""
+    before = bool(getattr(optimizer, "_warned_capturable_if_run_uncaptured", False))
+    optimizer._warned_capturable_if_run_uncaptured = True
+    return before

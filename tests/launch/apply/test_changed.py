@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
+from fulltilt.launch.apply.changed import dataset_state
+
+
+class Jitter:
+    def __init__(self) -> None:
+        self.strength = 0.5
+
+
+class Closed:
+    def __len__(self) -> int:
+        raise ValueError("the file is closed")
+
+
+class Files(Dataset[Any]):
+    def __init__(self) -> None:
+        self.names = [f"{number}.jpg" for number in range(100)]
+        self.sizes = [224, 224]
+        self.labels = {number: f"label {number}" for number in range(100)}
+        self.weights = np.ones((100, 2))
+        self.cut = np.ones((100, 4))[:, ::2]
+        self.paths = np.array(["one", "two"], dtype=object)
+        self.level = np.array(3)
+        self.mean = torch.tensor(0.5)
+        self.table = torch.zeros(10)
+        self.transforms = [Jitter()]
+        self.file = Closed()
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def changing(name: str, value: Any) -> Callable[[Files], None]:
+    return lambda files: setattr(files, name, value)
+
+
+CHANGES: dict[str, Callable[[Files], None]] = {
+    "an attribute": changing("epoch", 1),
+    "a list, in place": lambda files: files.names.reverse(),
+    "a number in a list": lambda files: files.sizes.__setitem__(0, 320),
+    "a dictionary": lambda files: files.labels.__setitem__(3, "other"),
+    "an array, in place": lambda files: files.weights.__setitem__((7, 1), 2.0),
+    "a view": lambda files: files.cut.__setitem__((7, 1), 2.0),
+    "an array of objects": lambda files: files.paths.__setitem__(0, "three"),
+    "an array without a dimension": lambda files: files.level.__setitem__((), 4),
+    "a tensor, in place": lambda files: files.table.add_(1),
+    "a tensor without a dimension": lambda files: files.mean.fill_(0.4),
+    "a transform": lambda files: setattr(files.transforms[0], "strength", 0.9),
+}
+
+
+@pytest.mark.parametrize(
+    "wrapped", [lambda files: files, lambda files: Subset(files, [0, 1]), lambda files: ConcatDataset([files])]
+)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_what_a_script_changes_between_epochs_is_seen(
+    change: Callable[[Files], None], wrapped: Callable[[Files], Any]
+) -> None:
+    files = Files()
+    dataset = wrapped(files)
+    before = dataset_state(dataset)
+    assert dataset_state(dataset) == before
+    change(files)
+    assert dataset_state(dataset) != before
+
+
+def test_nothing_of_it_is_touched() -> None:
+    files = Files()
+    files.table = files.table.requires_grad_()
+    with torch.inference_mode():
+        files.mean = torch.zeros(())
+    assert dataset_state(files) == dataset_state(files)
+    assert files.level == 3

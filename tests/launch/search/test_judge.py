@@ -1,0 +1,125 @@
+"""Runs that are compared: which of them, one after the other or side by side, and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fulltilt.launch.search.judge import Judge, has_room
+from fulltilt.measure.observation import Observation, Surroundings, Training
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+NUMERIC = {"tf32": True}
+
+
+def seen(settings: dict[str, Any]) -> Observation:
+    """Losses that settings change a little, and a nudge as much."""
+    off = 1e-4 * len(settings)
+    losses = tuple(2.0 * 0.98**at * (1 + off) for at in range(20))
+    return Observation(command=("train.py",), ended="steps", seconds=1.0, first_losses=losses)
+
+
+def test_side_by_side_the_same_is_found_as_one_after_the_other() -> None:
+    asked: list[dict[str, Any]] = []
+
+    def run(*, settings: dict[str, Any], **_: Any) -> Observation:
+        asked.append(settings)
+        return seen(settings)
+
+    meeting = threading.Barrier(3)
+
+    def run_beside(*, settings: dict[str, Any], on_progress: Any, **_: Any) -> Observation:
+        on_progress(0.1, 0)
+        meeting.wait(20)  # broken where the others have not begun
+        return seen(settings)
+
+    one, all_ = Judge(run, steps=20, side_by_side=False), Judge(run_beside, steps=20, side_by_side=True)
+    assert one(NUMERIC) == all_(NUMERIC)
+    assert one(NUMERIC).holds
+    assert len(asked) == 3, "as it is, with the settings, nudged; then they are known"
+    assert one.runs(exact=False) > one.runs(exact=True) > all_.runs(exact=False)
+
+
+def test_where_one_fails_the_others_are_broken_off() -> None:
+    ended: list[str] = []
+
+    def run(*, settings: dict[str, Any], on_progress: Any, **_: Any) -> Observation:
+        if settings == NUMERIC:
+            time.sleep(0.1)
+            raise OSError("no room on the device")
+        try:
+            until = time.monotonic() + 20
+            while time.monotonic() < until:
+                on_progress(0.1, 0)
+                time.sleep(0.01)
+        finally:
+            ended.append("left")
+        return seen(settings)
+
+    began = time.monotonic()
+    with pytest.raises(OSError, match="no room"):
+        Judge(run, steps=20, side_by_side=True)(NUMERIC)
+    assert ended == ["left", "left"]
+    assert time.monotonic() - began < 15
+
+
+COMPARING = """
+import functools, sys
+from fulltilt.launch.command import parse
+from fulltilt.launch.search.judge import Judge
+from fulltilt.launch.observe import observe
+run = functools.partial(observe, parse(sys.argv[1:]), full=True)
+Judge(run, steps=20, side_by_side=True)({"tf32": True})
+"""
+
+
+def test_sigterm_ends_all_of_them(tmp_path: Path) -> None:
+    script = [str(SCRIPTS / "plain.py"), "--workers", "0", "--epochs", "1000000"]
+    children: list[psutil.Process] = []
+    command = [sys.executable, "-c", COMPARING, *script]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=tmp_path) as judge:
+        try:
+            until = time.monotonic() + 60
+            while len(children) < 3 and time.monotonic() < until:
+                time.sleep(0.1)
+                children = psutil.Process(judge.pid).children()
+            assert len(children) == 3
+            time.sleep(0.5)
+            judge.send_signal(signal.SIGTERM)
+            assert judge.wait(30) == 128 + signal.SIGTERM
+            _, alive = psutil.wait_procs(children, timeout=5)
+            assert not alive
+        finally:
+            judge.kill()
+            for child in children:  # each a session of its own, which would go on for days
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+
+
+@pytest.mark.parametrize(
+    ("device", "used", "total", "cores", "room"),
+    [
+        ("cuda:0", 10, 100, 16, True),
+        ("cuda:0", 30, 100, 16, False),
+        ("cuda:0", 10, 100, 4, False),
+        ("cuda:0", None, None, 16, False),
+        ("cpu", 10, 100, 16, False),
+    ],
+)
+def test_room_for_several(device: str, used: int | None, total: int | None, cores: int, room: bool) -> None:
+    training = Training(
+        model="Net", parameters=1, dtype="float32", device=device, images=False, channels_last=False, compiled=False,
+        autocast=None, tf32=False, cudnn_benchmark=False, optimizer="Adam", fused=False, foreach=False,
+    )  # fmt: skip
+    around = Surroundings(cores=cores, gpu_memory_bytes=used, gpu_memory_total_bytes=total)
+    found = Observation(command=("train.py",), ended="steps", seconds=1.0, training=training, surroundings=around)
+    assert has_room(found, cores) is room

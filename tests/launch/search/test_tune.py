@@ -1,0 +1,390 @@
+"""From a script to a plan, with a simulated script: what is tried, verified, rolled back, left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fulltilt.diagnose.finding import Level
+from fulltilt.launch.command import Command
+from fulltilt.launch.search.plan import Key
+from fulltilt.launch.search.tune import NotTuned, Tuned, Tuner
+from fulltilt.measure.observation import Loader, Observation, Phase, Step, Surroundings, Training
+
+KEY = Key(command=("train.py",), content="", hardware="none", versions={})
+
+
+class Script:
+    """A loop whose loader takes 20 ms per batch and worker, and whose step takes 4 ms."""
+
+    def __init__(
+        self,
+        *,
+        broken: Mapping[str, float] | None = None,
+        wait: float = 0.020,
+        drifts: bool = False,
+        start: float = 2.0,
+    ) -> None:
+        self.broken = dict(broken or {})
+        """Settings that change the losses, and by how much."""
+        self.wait, self.drifts, self.start = wait, drifts, start
+        self.now = 0.0
+        self.asked: list[dict[str, Any]] = []
+        self.step = 0.004
+
+    def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+        settings = dict(options.get("settings") or {})
+        self.asked.append({**options, "settings": settings})
+        mode = options.get("mode", "as is")
+        workers = settings.get("loader.num_workers", 0)
+        feeding = 0.0 if mode == "replay" else self.wait / max(workers, 1)
+        step = self.step * (0.7 if settings.get("fused") else 1.0) * (0.5 if settings.get("autocast") else 1.0)
+        waits = max(0.0, feeding - step) if workers else feeding
+        count = min(options.get("max_steps", 200), 200, round(options.get("max_seconds", 9.0) / (step + waits)))
+        self.now += self.start + count * (step + waits)
+        phases: dict[Phase, float] = {
+            "data wait": waits,
+            "forward": step / 2,
+            "backward": step / 4,
+            "optimizer": step / 4,
+        }
+        if step + waits == 0:
+            raise AssertionError
+        steps = tuple(
+            Step(number=at, started=self.start + at * (step + waits), seconds=step + waits, phases=phases, samples=8)
+            for at in range(count)
+        )
+        loader = Loader(
+            role="train", place=None, dataset="Files", samples=80_000, batch_size=8, num_workers=workers,
+            prefetch_factor=2 if workers else None, persistent_workers=False, pin_memory=False, batch_bytes=100,
+            samples_per_second=8 / feeding if mode == "loader" and feeding else None,
+        )  # fmt: skip
+        training = Training(
+            model="Net", parameters=1000, dtype="float32", device="cpu", images=False, channels_last=False,
+            compiled=False, autocast=None, tf32=False, cudnn_benchmark=False, optimizer="Adam", fused=False,
+            foreach=False,
+        )  # fmt: skip
+        seen = Observation(
+            command=("train.py",), mode=mode, applied=settings, ended="steps", seconds=3.0, steps=steps,
+            loaders=(loader,), training=training, surroundings=Surroundings(cores=4, cpu_share=0.3),
+            first_losses=self.losses(settings, count),
+        )  # fmt: skip
+        return (seen,)
+
+    def losses(self, settings: Mapping[str, Any], count: int) -> tuple[float, ...]:
+        off = sum(self.broken.get(name, 0.0) for name in settings)
+        nudge = settings.get("verify.nudge", 0.0)
+        run = len(self.asked) * 1e-9 if self.drifts else 0.0
+        return tuple(2.0 * 0.98**at * (1 + off) * (1 + nudge * at / 10) + run for at in range(count))
+
+
+def tuned(
+    script: Script, level: Level = "numeric", seconds: float = 180.0, said: list[str] | None = None
+) -> Tuned | NotTuned:
+    said = [] if said is None else said
+    found = Tuner(
+        command=Command(target="train.py"), key=KEY, level=level, cores=4, seconds=seconds, observe=script.observe,
+        clock=lambda: script.now, say=said.append,
+    ).tune()  # fmt: skip
+    assert said or isinstance(found, NotTuned)
+    return found
+
+
+def test_workers_are_found_verified_and_planned() -> None:
+    script = Script()
+    found = tuned(script, "exact")
+    assert isinstance(found, Tuned)
+    plan = found.plan
+    assert plan.settings["loader.num_workers"] >= 2
+    assert plan.before is not None
+    assert plan.after is not None
+    assert plan.limit is not None
+    assert plan.after > 2 * plan.before
+    assert plan.before == float(f"{plan.before:.5g}"), "no more digits than were measured"
+    assert "to the last bit" in plan.verified
+    assert script.now <= 180
+    compared = [one for one in script.asked if one.get("tie_draws")]
+    assert len(compared) == 2, "as it is, and with the plan"
+    assert len({one["seed"] for one in compared}) == 1
+
+
+def test_a_loader_that_was_measured_with_the_script_as_it_is_is_not_measured_again() -> None:
+    class Both(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            (seen,) = super().observe(command, **options)
+            rate = 400.0 if options.get("loader_too") else None
+            return (replace(seen, loaders=tuple(replace(one, samples_per_second=rate) for one in seen.loaders)),)
+
+    script = Both()
+    found = tuned(script, "exact")
+    assert isinstance(found, Tuned)
+    assert found.diagnosis.limits.loader == 400.0
+    assert not [one for one in script.asked if one.get("mode") == "loader"]
+
+
+def test_a_limit_below_what_was_reached_is_taken_again() -> None:
+    """The machine was busy with something else until the trials began."""
+
+    class Busy(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            self.step = 0.030 if len(self.asked) < 3 else 0.004
+            return super().observe(command, **options)
+
+    script = Busy()
+    found = tuned(script, "exact")
+    assert isinstance(found, Tuned)
+    assert found.after is not None
+    assert found.diagnosis.limits.step is not None
+    assert found.diagnosis.limits.step < found.after.samples_per_second, "as it was first measured"
+    assert found.after.limit is not None
+    assert found.after.limit >= found.after.samples_per_second
+    assert found.after.before == found.plan.before
+
+
+def test_what_was_faster_only_because_the_machine_was_is_not_kept_and_both_figures_are_told() -> None:
+    """Others had it while the script was watched; nothing that is tried makes any difference."""
+
+    class Shared(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            busy = len(self.asked) < 3
+            self.step, self.wait = (0.024, 0.048) if busy else (0.004, 0.008)
+            settings = {name: value for name, value in (options.get("settings") or {}).items() if busy}
+            (seen,) = super().observe(command, **{**options, "settings": settings})
+            return (replace(seen, applied=dict(options.get("settings") or {})),)
+
+    said: list[str] = []
+    found = tuned(Shared(), "exact", said=said)
+    assert isinstance(found, Tuned)
+    assert "+500 %" in found.trials[0].reason
+    assert found.plan.settings == {}
+    assert any(line.startswith("as it is, beside the trials: ") for line in said)
+    said = []
+    tuned(Script(), "exact", said=said)
+    assert not any("beside the trials" in line for line in said)
+
+
+def test_a_setting_that_changes_the_losses_is_rolled_back_and_said() -> None:
+    found = tuned(Script(broken={"loader.num_workers": 1e-7}), "exact")
+    assert isinstance(found, Tuned)
+    assert "loader.num_workers" not in found.plan.settings
+    assert any("rolled back" in trial.reason for trial in found.trials)
+    assert found.losses is not None
+    assert found.losses.before != found.losses.after
+
+
+def test_a_script_that_leaves_with_a_status_of_its_own_may_do_so_in_trials() -> None:
+    class Leaves(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            (seen,) = super().observe(command, **options)
+            return (replace(seen, ended="script", exit_status=3),)
+
+    script = Leaves()
+    assert isinstance(tuned(script, "exact"), Tuned)
+    assert {one.get("own_status") for one in script.asked[1:]} == {3}
+
+
+def test_what_is_gone_back_to_and_does_not_work_is_said() -> None:
+    class Fails(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            judged = any(one.get("tie_draws") for one in self.asked)
+            (seen,) = super().observe(command, **options)
+            fails = judged and options.get("settings") and not options.get("tie_draws")
+            return (replace(seen, ended="failed", exit_status=3) if fails else seen,)
+
+    works = tuned(Script(broken={"fused": 0.5}))
+    assert isinstance(works, Tuned)
+    assert works.plan.settings
+    assert "fused" not in works.plan.settings
+    fails = tuned(Fails(broken={"fused": 0.5}))
+    assert isinstance(fails, Tuned)
+    assert not fails.plan.settings
+    assert [trial.reason for trial in fails.trials[-2:]] == [fails.plan.verified, "failed (exit status 3)"]
+
+
+def test_a_script_that_never_repeats_itself_is_held_to_its_own_band() -> None:
+    found = tuned(Script(drifts=True))
+    assert isinstance(found, Tuned)
+    assert found.plan.settings
+    assert "band" in found.plan.verified
+
+
+def test_no_headroom_no_change() -> None:
+    script = Script(wait=0.0)
+    found = tuned(script, "exact")
+    assert isinstance(found, Tuned)
+    assert found.plan.settings == {}
+    assert found.after is None
+    assert not found.trials, "nothing was even tried"
+
+
+@pytest.mark.parametrize("ended", ["failed", "killed"])
+def test_a_script_that_fails_is_not_tuned(ended: Any) -> None:
+    class Failing(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            return (Observation(command=("train.py",), ended=ended, seconds=1.0, exit_status=3),)
+
+    found = tuned(Failing())
+    assert isinstance(found, NotTuned)
+    assert "error" in found.reason
+
+
+def test_three_steps_are_too_few() -> None:
+    class Short(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            return super().observe(command, **{**options, "max_steps": 3})
+
+    found = tuned(Short())
+    assert isinstance(found, NotTuned)
+    assert "3 training steps" in found.reason
+
+
+def test_the_time_is_kept() -> None:
+    for seconds in (40.0, 90.0, 180.0):
+        script = Script()
+        assert isinstance(tuned(script, seconds=seconds), Tuned)
+        assert script.now <= seconds + 5
+    late = tuned(Script(), seconds=12.0)
+    assert isinstance(late, NotTuned)
+    assert "too short for one trial" in late.reason
+
+
+@pytest.mark.parametrize("start", [1.0, 5.0, 10.0, 20.0])
+def test_too_short_a_time_is_said_with_one_that_does(start: float) -> None:
+    """What was seen until then is not lost; and what is said to do, does."""
+    seconds = 2.2 * start + 8.0
+    late = tuned(Script(start=start), "exact", seconds)
+    assert isinstance(late, NotTuned)
+    assert f"a trial takes {start + 6:.0f} s here" in late.reason
+    assert late.diagnosis is not None
+    assert late.diagnosis.findings
+    would_do = float(late.reason.split("--max-seconds ")[1].split()[0])
+    assert would_do > seconds
+    script = Script(start=start)
+    found = tuned(script, "exact", would_do)
+    assert isinstance(found, Tuned)
+    assert found.plan.settings
+    assert script.now <= 1.1 * would_do
+
+
+def test_steps_that_were_passed_by_are_no_start() -> None:
+    """Of short steps only some are watched; the others' time is training, too, and no trial spends it again."""
+
+    class Dozing(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            (seen,) = super().observe(command, **options)
+            return (replace(seen, steps=seen.steps[::4]),)
+
+    late = tuned(Dozing(start=5.0), "exact", 19.0)
+    assert isinstance(late, NotTuned)
+    assert "a trial takes 11 s here" in late.reason
+
+
+def test_where_the_time_does_for_one_short_trial_the_largest_forecast_has_it() -> None:
+    script = Script(start=8.0)
+    found = tuned(script, seconds=70.0)
+    assert isinstance(found, Tuned)
+    assert set(found.plan.settings) == {"loader.num_workers", "loader.persistent_workers", "loader.keep_memory"}
+    assert "to the last bit" in found.plan.verified
+    trials = [one for one in script.asked if not one.get("tie_draws") and one.get("mode", "as is") == "as is"][1:]
+    assert all(one["max_seconds"] < 6.0 for one in trials)
+    assert [bool(one["settings"]) for one in trials] == [True, False], "and the script as it is beside it"
+    assert script.now <= 1.1 * 70.0
+    assert len(_settings(tuned(Script(start=8.0), seconds=180.0))) > 3, "with more time, others too"
+
+
+@pytest.mark.parametrize(("alone", "raised", "kept"), [(3, False, True), (0, False, False), (3, True, False)])
+def test_a_trial_that_comes_to_the_scripts_end_has_failed_only_if_the_script_ends_otherwise(
+    alone: int, raised: bool, kept: bool
+) -> None:
+    """The script as it is was not watched so far: it is looked to its end once, and not again."""
+
+    class Leaves(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            (seen,) = super().observe(command, **options)
+            if options.get("full"):
+                return (replace(seen, ended="script", exit_status=alone),)
+            if not seen.applied or options.get("own_status") == 3:
+                return (replace(seen, ended="script" if options.get("own_status") else "stable", exit_status=0),)
+            return (replace(seen, ended="failed", exit_status=3, raised=raised),)
+
+    script = Leaves()
+    found = tuned(script, "exact")
+    assert bool(_settings(found)) == kept
+    assert len([one for one in script.asked if one.get("full")]) == (0 if raised else 1)
+
+
+def test_a_compiler_that_does_not_come_to_an_end_does_not_take_the_time_of_the_others() -> None:
+    class Compiling(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            settings = dict(options.get("settings") or {})
+            if "compile" not in settings:
+                (seen,) = super().observe(command, **options)
+                assert seen.training is not None
+                training = replace(seen.training, device="cuda:0", images=True, launches=900)
+                return (replace(seen, training=training),)
+            self.asked.append({**options, "settings": settings})
+            self.now += options["deadline_seconds"]
+            return (Observation(command=("train.py",), mode="as is", applied=settings, ended="time", seconds=1.0),)
+
+    script = Compiling(wait=0.0005)
+    found = tuned(script)
+    assert isinstance(found, Tuned)
+    tried = [one for one in script.asked if "compile" in one["settings"]]
+    assert tried
+    assert script.now <= 180
+    assert "compile" not in found.plan.settings
+    assert any(trial.reason == "not ready in time" for trial in found.trials)
+
+
+class OnGpu(Script):
+    """Four workers are busy with transforms that a GPU would do: without them a batch takes a quarter of the time."""
+
+    def __init__(self, *, mean: float = 0.0) -> None:
+        super().__init__(wait=0.200)
+        self.mean = mean
+        """Of the inputs that the GPU makes; the transforms' is 0."""
+
+    def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+        settings = dict(options.get("settings") or {})
+        self.wait = 0.050 if settings.get("augment") else 0.200
+        (seen,) = super().observe(command, **{**options, "settings": {"loader.num_workers": 4} | settings})
+        noise = (options.get("seed") or 0) % 7 * 0.01
+        assert seen.training is not None
+        return (
+            replace(
+                seen,
+                training=replace(seen.training, device="cuda:0", fused=True),
+                loaders=tuple(
+                    replace(one, augmentation="GPUAugmentation(…)", movable=("Crop",), persistent_workers=True)
+                    for one in seen.loaders
+                ),
+                first_inputs=((self.mean if settings.get("augment") else 0.0, 1.0 + noise),) * 8,
+                first_losses=tuple(loss + noise for loss in seen.first_losses),
+            ),
+        )
+
+
+def test_another_training_is_tried_where_it_is_asked_for_and_held_to_another_seed() -> None:
+    assert "augment" not in _settings(tuned(OnGpu(), "numeric"))
+    script = OnGpu()
+    found = tuned(script, "semantic")
+    assert "augment" in _settings(found)
+    assert isinstance(found, Tuned)
+    assert "mean losses of" in found.plan.verified
+    compared = [one for one in script.asked if one.get("tie_draws")]
+    assert len({one["seed"] for one in compared}) == 2
+
+
+def test_images_that_look_otherwise_are_rolled_back() -> None:
+    found = tuned(OnGpu(mean=2.0), "semantic")
+    assert isinstance(found, Tuned)
+    assert "augment" not in found.plan.settings
+    assert any("another mean" in trial.reason for trial in found.trials)
+
+
+def _settings(found: Tuned | NotTuned) -> Mapping[str, Any]:
+    assert isinstance(found, Tuned)
+    return found.plan.settings

@@ -1,0 +1,78 @@
+"""Losses before and after, judged by the rule."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from fulltilt.launch.search.verify import fallbacks, roundings, verdict
+from fulltilt.launch.settings import SETTINGS
+
+LOSSES = [2.3 * 0.97**step for step in range(30)]
+NUDGED = [loss + 1e-4 * 1.2**step for step, loss in enumerate(LOSSES)]
+
+
+def test_exact_settings_must_leave_every_bit() -> None:
+    assert verdict("exact", LOSSES, LOSSES).holds
+    other = [*LOSSES[:12], math.nextafter(LOSSES[12], 9.0), *LOSSES[13:]]
+    found = verdict("exact", LOSSES, other, again=LOSSES)
+    assert not found.holds
+    assert found.step == 12
+    assert "step 13" in found.reason
+
+
+def test_a_script_that_never_repeats_itself_is_held_to_its_own_band() -> None:
+    again = [loss + 1e-6 * (step + 1) for step, loss in enumerate(LOSSES)]
+    near = [loss - 2e-6 * (step + 1) for step, loss in enumerate(LOSSES)]
+    assert verdict("exact", LOSSES, near, again=again).holds
+    assert not verdict("exact", LOSSES, [loss + 1e-3 for loss in LOSSES], again=again).holds
+
+
+@pytest.mark.parametrize("size", [0.0, 0.5, 2.0])
+def test_rounding_is_within_the_band(size: float) -> None:
+    drawn = random.Random(0)
+    after = [
+        loss + size * drawn.uniform(-1, 1) * abs(nudged - loss) for loss, nudged in zip(LOSSES, NUDGED, strict=True)
+    ]
+    found = verdict("numeric", LOSSES, after, nudged=NUDGED)
+    assert found.holds, found.reason
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        [loss * 1.05 for loss in LOSSES],
+        [LOSSES[0], *[2.3] * 29],
+        [*LOSSES[:20], *[math.nan] * 10],
+        [2.3 * 0.97 ** (step * 1.3) for step in range(30)],
+    ],
+    ids=["another model", "does not learn", "breaks down", "learns otherwise"],
+)
+def test_another_training_is_caught(after: list[float]) -> None:
+    found = verdict("numeric", LOSSES, after, nudged=NUDGED)
+    assert not found.holds
+    assert found.step is not None
+    assert found.curves.before == tuple(LOSSES)
+
+
+def test_too_few_losses_prove_nothing() -> None:
+    assert not verdict("exact", LOSSES[:4], LOSSES[:4]).holds
+    assert "4 were seen" in verdict("exact", LOSSES[:4], LOSSES).reason
+
+
+def test_losses_that_are_not_numbers_in_both_runs_are_the_same() -> None:
+    losses = [*LOSSES[:6], math.nan, math.inf]
+    assert verdict("exact", losses, losses).holds
+
+
+def test_what_to_go_back_to() -> None:
+    levels = {name: kind.level for name, kind in SETTINGS.items()}
+    plan = {"loader.num_workers": 4, "autocast": "bfloat16", "tf32": True}
+    assert fallbacks(plan, levels) == [
+        {"loader.num_workers": 4, "tf32": True}, {"loader.num_workers": 4}, {},
+    ]  # fmt: skip
+    assert fallbacks({"loader.num_workers": 4}, levels) == [{}]
+    assert roundings(plan) == 2**-9
+    assert roundings({"tf32": True}) == 2**-12

@@ -1,0 +1,394 @@
+"""What the hooks see of loops that scripts really have; each in a process of its own, since they stay in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fulltilt.launch.command import parse
+from fulltilt.launch.job import Job
+from fulltilt.launch.observe import observe
+from fulltilt.launch.watch.watch import Watch
+from fulltilt.measure.observation import Observation
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+HEAD = """
+import time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = TensorDataset(torch.randn(40, 4))
+def train(batch):
+    optimizer.zero_grad()
+    loss = model(batch).square().mean()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def seen_of(code: str, tmp_path: Path, **options: object) -> Observation:
+    script = tmp_path / "script.py"
+    script.write_text(HEAD + code)
+    seen = observe(parse([str(script)]), full=True, **options)
+    assert seen.exit_status == 0, seen.notes
+    return seen
+
+
+def total(seen: Observation, phase: str) -> float:
+    return sum(step.phases.get(phase, 0.0) for step in seen.steps)  # type: ignore[call-overload]
+
+
+@pytest.fixture(scope="module")
+def plain() -> Observation:
+    seen = observe(parse([str(SCRIPTS / "plain.py"), "--seconds", "0.002", "--epochs", "4"]), full=True)
+    assert seen.exit_status == 0, seen.notes
+    return seen
+
+
+def test_phases_add_up_to_each_steps_time(plain: Observation) -> None:
+    assert plain.steps[-1].number == 31
+    for step in plain.steps:
+        assert sum(step.phases.values()) == pytest.approx(step.seconds)
+        assert step.phases["data wait" if "data wait" in step.phases else "forward"] > 0
+    assert plain.attributed is not None
+    assert plain.attributed > 0.95
+
+
+def test_a_slow_loader_is_waited_for(plain: Observation) -> None:
+    assert total(plain, "data wait") > 0.8 * 0.016 * len(plain.steps) * 7 / 8  # one batch of eight starts an epoch
+
+
+def test_evaluation_stands_outside_of_the_steps(plain: Observation) -> None:
+    assert plain.outside["eval"] > 4 * 16 * 0.002  # after each epoch, the last one too
+    assert all("eval" not in step.phases for step in plain.steps)
+    assert {loader.role for loader in plain.loaders} == {"train", "eval"}
+    assert all(step.samples == 8 for step in plain.steps)
+
+
+def test_the_loaders_are_known_by_their_lines(plain: Observation) -> None:
+    train = next(loader for loader in plain.loaders if loader.role == "train")
+    assert train.place is not None
+    assert train.place.text.startswith("loader = DataLoader(Slow(")
+    assert (train.dataset, train.samples, train.batch_size, train.num_workers) == ("Slow", 64, 8, 0)
+    assert train.batch_bytes == 8 * (16 * 4 + 8)
+
+
+def test_compiled_code_neither_breaks_nor_is_compiled_again(capfd: pytest.CaptureFixture[str]) -> None:
+    seen = observe(parse([str(SCRIPTS / "compiled.py")]), full=True, echo=True)
+    assert capfd.readouterr().out == "wrapped 1\nin place 1\nfunction 1\n"
+    assert len(seen.steps) + 5 >= 15
+    assert seen.training is not None
+    assert seen.training.compiled
+
+
+def test_losses_of_an_accumulated_step_and_a_scaled_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code = """
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+expected = []
+for step in range(8):
+    optimizer.zero_grad()
+    losses = []
+    for micro in range(2):
+        loss = model(torch.randn(8, 4)).square().mean() / 2
+        scaler.scale(loss).backward()
+        losses.append(loss.item())
+    scaler.step(optimizer)
+    scaler.update()
+    expected.append(sum(losses))
+print("losses", *expected)
+"""
+    seen = seen_of(code, tmp_path, echo=True)
+    expected = [float(word) for word in capfd.readouterr().out.split()[1:]]
+    assert seen.training is not None
+    assert seen.training.accumulation == 2
+    assert list(seen.first_losses) == pytest.approx(expected)
+
+
+def test_a_step_that_the_scaler_leaves_out_is_a_step(tmp_path: Path) -> None:
+    code = """
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+for step in range(20):
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 4)).square().mean() * (float("inf") if step % 4 == 3 else 1.0)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    seen = seen_of(code, tmp_path)
+    assert seen.steps[-1].number == 19
+
+
+def test_of_several_optimizers_the_most_frequent_counts(tmp_path: Path) -> None:
+    code = """
+rare = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(40):
+    if step % 5 == 0:
+        model(torch.randn(8, 4)).mean().backward()
+        rare.step()
+    train(torch.randn(8, 4))
+"""
+    assert 37 <= seen_of(code, tmp_path).steps[-1].number + 1 <= 41
+
+
+def test_a_second_training_with_another_optimizer_goes_on_counting(tmp_path: Path) -> None:
+    code = """
+for fold in range(3):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(10):
+        train(torch.randn(8, 4))
+"""
+    assert 28 <= seen_of(code, tmp_path).steps[-1].number + 1 <= 30
+
+
+def test_a_teacher_is_no_evaluation_and_a_loop_without_gradients_is(tmp_path: Path) -> None:
+    code = """
+teacher = nn.Linear(4, 1)
+for epoch in range(4):
+    for (batch,) in DataLoader(data, batch_size=8):
+        with torch.no_grad():
+            teacher(batch)
+            time.sleep(0.002)
+        train(batch)
+    with torch.no_grad():
+        for (batch,) in DataLoader(data, batch_size=8):
+            model(batch)
+            time.sleep(0.004)
+"""
+    seen = seen_of(code, tmp_path)
+    assert 4 * 5 * 0.004 < seen.outside["eval"] < 3 * 4 * 5 * 0.004
+    assert total(seen, "other") > 0.002 * len(seen.steps)
+    assert all(loader.in_memory for loader in seen.loaders)
+
+
+def test_checkpoints_and_clipping_have_their_phases(tmp_path: Path) -> None:
+    code = """
+import io
+for step in range(12):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).mean().backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    time.sleep(0.002)  # between backward and step: the optimizer's side
+    optimizer.step()
+    torch.save(model.state_dict(), io.BytesIO())
+"""
+    seen = seen_of(code, tmp_path)
+    assert seen.outside["checkpoint"] > 0
+    assert total(seen, "optimizer") > 0.002 * len(seen.steps)
+
+
+def test_other_threads_are_left_alone(tmp_path: Path) -> None:
+    code = """
+import threading
+stop = threading.Event()
+def busy():
+    other = nn.Linear(4, 1)
+    while not stop.is_set():
+        other(torch.randn(2, 4)).mean().backward()
+threading.Thread(target=busy).start()
+for step in range(20):
+    train(torch.randn(8, 4))
+stop.set()
+"""
+    seen = seen_of(code, tmp_path)
+    assert seen.training is not None
+    assert seen.training.accumulation == 1
+    assert all(sum(step.phases.values()) == pytest.approx(step.seconds) for step in seen.steps)
+
+
+def test_prints_and_log_lines_are_logging(tmp_path: Path) -> None:
+    code = """
+import logging, sys
+class Slow:
+    def write(self, text):
+        time.sleep(0.001)
+    def flush(self):
+        pass
+logging.basicConfig(stream=Slow(), level=logging.INFO)
+for step in range(12):
+    train(torch.randn(8, 4))
+    print(step, file=Slow())
+    logging.info("step %d", step)
+"""
+    seen = seen_of(code, tmp_path)
+    assert total(seen, "logging") > 0.002 * len(seen.steps)
+    assert total(seen, "other") < total(seen, "logging")
+
+
+def test_lightnings_closure_callbacks_and_logs_have_their_phases(tmp_path: Path) -> None:
+    pytest.importorskip("lightning.pytorch")
+    code = """
+import lightning.pytorch as L
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = model
+    def training_step(self, batch, index):
+        loss = self.model(batch[0]).square().mean()
+        time.sleep(0.01)  # the loss, in the closure of the optimizer's step
+        self.log("loss", loss)
+        return loss
+    def configure_optimizers(self):
+        return optimizer
+class Slow(L.Callback):
+    def on_train_batch_end(self, *_):
+        time.sleep(0.02)
+L.Trainer(
+    max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+    enable_model_summary=False, callbacks=[Slow()],
+).fit(Model(), DataLoader(data, batch_size=2))
+"""
+    seen = seen_of(code, tmp_path)
+    count = len(seen.steps)
+    assert count >= 10
+    assert 0.01 * count < total(seen, "forward") < 0.02 * count
+    assert 0.02 * count < total(seen, "logging") < 0.03 * count
+    assert total(seen, "optimizer") < 0.01 * count
+    assert seen.attributed is not None
+    assert seen.attributed > 0.95
+
+
+def test_a_loss_in_a_closure_is_forward(tmp_path: Path) -> None:
+    code = """
+def closure():
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 4)).square().mean()
+    time.sleep(0.01)
+    loss.backward()
+    return loss
+for step in range(15):
+    optimizer.step(closure)
+"""
+    seen = seen_of(code, tmp_path)
+    assert total(seen, "forward") > 0.01 * len(seen.steps)
+    assert total(seen, "optimizer") < 0.01 * len(seen.steps)
+
+
+def test_a_dataset_that_fails_when_it_is_looked_at_does_not_fail_the_script(tmp_path: Path) -> None:
+    code = """
+import sys
+class Odd(torch.utils.data.Dataset):
+    def __init__(self):
+        self.kept = self
+    def __getattr__(self, name):
+        raise AttributeError(name) if name.startswith("__") else KeyError(name)
+    def __len__(self):
+        if "fulltilt" in sys._getframe(1).f_code.co_filename:
+            raise OSError("the file is closed")
+        return 40
+    def __getitem__(self, index):
+        return torch.randn(4)
+odd = Odd()
+for batch in DataLoader(odd, batch_size=4):
+    train(batch)
+"""
+    seen = seen_of(code, tmp_path)
+    assert seen.steps
+    assert any("OSError: the file is closed" in note for note in seen.notes)
+
+
+def test_a_loader_can_still_be_sent_to_another_process(tmp_path: Path) -> None:
+    code = """
+import os, pickle
+loader = DataLoader(data, batch_size=8)
+for (batch,) in loader:
+    train(batch)
+for function in (print, open, os.stat, torch.save, DataLoader.__init__, nn.Module.__call__):
+    assert pickle.loads(pickle.dumps(function)) is function
+for (batch,) in pickle.loads(pickle.dumps(loader)):
+    train(batch)
+"""
+    assert len(seen_of(code, tmp_path).loaders) == 2
+
+
+def test_steps_of_a_compiled_optimizer_are_told_by_the_gradients_that_are_cleared(tmp_path: Path) -> None:
+    code = """
+@torch.compile(backend="eager")
+def step():
+    optimizer.step()
+for _ in range(12):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).mean().backward()
+    step()
+"""
+    assert seen_of(code, tmp_path).steps[-1].number == 10  # the last one's gradients are never cleared
+
+
+def test_a_loader_that_is_asked_ahead_is_counted_once(tmp_path: Path) -> None:
+    code = """
+loader = DataLoader(data, batch_size=8)
+for epoch in range(3):
+    batches = iter(loader)
+    ahead = next(batches)
+    while ahead is not None:
+        (batch,), ahead = ahead, next(batches, None)
+        train(batch)
+"""
+    seen = seen_of(code, tmp_path)
+    by_number = {step.number: step.samples for step in seen.steps}
+    assert [by_number[number] for number in range(5, 15)] == 2 * [16, 8, 8, 8, 0]
+
+
+MADE_ANEW = """
+import gc, os, weakref, psutil
+from torch.utils.data import Dataset
+class Rows(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return torch.full((4,), float(index))
+alive = []
+children = psutil.Process().children
+for epoch in range(4):
+    loader = DataLoader(Rows(), batch_size=4, num_workers=1)
+    alive.append(weakref.ref(loader.dataset))
+    for place, batch in enumerate(loader):
+        train(batch)
+        if place == 5:
+            break
+gc.collect()
+del loader, batch
+print("data sets", sum(one() is not None for one in alive), "workers", len(children()))
+assert sum(one() is not None for one in alive) == 0, alive
+assert not children(), children()
+from multiprocessing.util import get_temp_dir
+assert os.path.basename(os.path.dirname(os.path.dirname(get_temp_dir()))).startswith("fulltilt-"), get_temp_dir()
+for batch in DataLoader(Rows(), batch_size=4):
+    train(batch)
+optimizer.zero_grad()
+torch.autograd.backward(model(batch).mean() for _ in range(1))  # torch goes through it once
+assert model[0].weight.grad is not None
+"""
+
+
+def test_a_loader_made_anew_each_epoch_is_one_and_is_let_go_of(tmp_path: Path) -> None:
+    seen = seen_of(MADE_ANEW, tmp_path)
+    anew, inline = seen.loaders
+    assert (anew.made, anew.starts, anew.role, anew.num_workers) == (4, 4, "train", 1)
+    assert (inline.made, inline.samples, inline.role) == (1, 64, "train")
+
+
+def test_who_trains_in_a_thread_of_its_own_is_told(tmp_path: Path) -> None:
+    code = """
+import threading
+thread = threading.Thread(target=lambda: train(torch.randn(8, 4)))
+thread.start()
+thread.join()
+"""
+    seen = seen_of(code, tmp_path)
+    assert not seen.steps
+    assert any("a thread of its own" in note for note in seen.notes)
+
+
+@pytest.mark.parametrize("lets_go", [True, False])
+def test_a_model_is_held_only_where_something_is_said_of_it(lets_go: bool, tmp_path: Path) -> None:
+    watch = Watch(Job(out=str(tmp_path), lets_go=lets_go))
+    assert watch.model is None
+    watch.model = torch.nn.Linear(1, 1)
+    assert (watch.model is None) == lets_go
