@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,22 @@ def test_the_epochs_loss_is_the_mean_over_samples():
 
 
 # --- when things happen ------------------------------------------------------------------------------------------
+
+
+def test_an_epochs_time_lasts_until_the_device_is_done(monkeypatch):
+    """Launching is quicker than doing: the host is through with its loop while steps are still under way."""
+    trainer = Trainer(network(), loader(), config={"epochs": 1, **EXACT})
+    watch = trainer._training.losses.watch
+    take = watch.take
+
+    def taking(*, wait=False):
+        time.sleep(0.3 if wait else 0.0)
+        return take(wait=wait)
+
+    monkeypatch.setattr(watch, "take", taking)
+    record = trainer.fit().epochs[0]
+    assert record["seconds"] >= 0.3
+    assert record["samples_per_second"] == pytest.approx(record["samples"] / record["seconds"])
 
 
 def test_validation_and_checkpoints_come_at_their_intervals_and_at_the_end(tmp_path):

@@ -245,7 +245,6 @@ class Trainer:
         bar.begin(f"epoch {self.epoch + 1}/{self.config.epochs}", training.batches, training.losses.sums.batches)
         duties = Duties(next_step=self._next_due, do=partial(self._do_due, signals), refresh=self._refresh)
         complete = training.run(self._course.position, signals, duties, bar)
-        training.losses.look(wait=True)
         signals.agree()
         if not complete:
             self._course.leave_epoch()

@@ -110,6 +110,7 @@ class Training:
         self._mark = time.perf_counter()
         try:
             complete = self._steps(position, signals, duties, bar)
+            self.losses.look(wait=True)  # the device is as far, but for the last update: that, too, is the epoch's time
         finally:
             self._note_time()
         if sums.batches == 0:

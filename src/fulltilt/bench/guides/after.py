@@ -183,7 +183,7 @@ class _Clock(Callback):
                 forget_peak()
             return
         self._records.append(record)
-        # Not the record's own seconds: when those end, the device still has the last steps to do.
+        # Not the record's own seconds: what lies between two epochs counts, too.
         self._stretches.append((self._window[1], now - record.get("val_seconds", 0.0)))
         self._window = (self._window[0], now)
         if self._most is not None and now - self._window[0] >= self._most:
