@@ -352,3 +352,38 @@ def test_what_does_not_stand_a_last_look_is_said() -> None:
     assert told[0].endswith("+20 %")
     assert told[-1].startswith("once more, fused optimizer")
     assert not found.trials[-1].kept
+
+
+class Crowded(Machine):
+    """Others have the cores: workers, which are foretold to give most, cost, and a faster decoder pays."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, noise=0.0)
+        self.level = 0.0
+        self.names = ["loader.num_workers", "decode"]
+        self.loader, self.step = 1000.0, math.inf
+        self.effects = {"loader.num_workers": 0.78, "decode": 1.3}
+
+    def value(self, settings: Mapping[str, Any]) -> float:
+        return self.loader * math.prod(self.effects[name] for name in settings)
+
+    def candidates(self) -> list[Candidate]:
+        return [
+            Candidate(title=name, settings={name: True}, gain=gain)
+            for name, gain in {"loader.num_workers": 0.68, "decode": 0.28}.items()
+        ]
+
+    def measured(self, settings: Mapping[str, Any]) -> Rate | str:
+        self.now += self.random.uniform(9, 13)
+        self.level = 0.8 * self.level + self.random.gauss(0, 0.045)
+        return Rate(value=self.value(settings) * math.exp(self.level + self.random.gauss(0, 0.05)), noise=0.03)
+
+
+def test_where_all_together_do_not_pay_each_has_its_turn_before_the_time_is_up() -> None:
+    kept = []
+    for seed in range(200):
+        machine = Crowded(seed)
+        found = run(machine, seconds=90.0)
+        assert machine.value(found.settings) >= 1000.0
+        kept.append(set(found.settings) == {"decode"})
+    assert sum(kept) / len(kept) > 0.8

@@ -46,8 +46,12 @@ _LARGE = 0.5
 """For a gain beyond that one will do."""
 _UNSTEADY = 0.03
 """How far trials of the same settings lie apart on a machine that is not ours alone."""
+_FEWER_REPEATS = 2
+"""Of all together: each of them is still to have its turn, where they don't pay."""
 _KEPT_BACK = 2
 """Trials for that last question, which others leave time for."""
+_KEPT_BACK_FOR_NOTHING = 1
+"""As long as nothing was found that would have to stand it: for the script as it is, beside the next."""
 _MARGIN = 1.2
 _STARVED = 0.15
 """Share of the step in which the loop waits for a batch: beyond that no faster step helps."""
@@ -96,11 +100,15 @@ class _Search:
     def against(self, settings: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[float, float]:
         return self.history.gain(_key(settings), _key(other))
 
-    def has_time(self) -> bool:
+    def has_time(self, best: Mapping[str, Any]) -> bool:
         """For one more trial, and for the last question after it."""
-        enough = self.has_time_for(1 + (_KEPT_BACK if self.trials else 0))
+        enough = self.has_time_for(1 + (self.kept_back(best) if self.trials else 0))
         self.complete = self.complete and enough
         return enough
+
+    @staticmethod
+    def kept_back(best: Mapping[str, Any]) -> int:
+        return _KEPT_BACK if best else _KEPT_BACK_FOR_NOTHING
 
     def has_time_for(self, trials: int, *, beyond: float = 0.0) -> bool:
         return self.until - self.clock() >= trials * (self.expected + (self.compiling or 0.0)) + beyond
@@ -125,13 +133,13 @@ class _Search:
             self.failed.add(_key(settings))
         return got
 
-    def beats(self, settings: Settings, other: Mapping[str, Any], *, title: str) -> bool:
+    def beats(self, settings: Settings, other: Mapping[str, Any], *, title: str, most: int = _MOST_REPEATS) -> bool:
         """Try settings against others that were tried; a trial, with its reason."""
         got = self.measured(settings)
         if isinstance(got, str):
             self.note(title, settings, None, kept=False, reason=got)
             return False
-        gain, error = self.by_turns(settings, other, most=_MOST_REPEATS, keep_back=_KEPT_BACK)
+        gain, error = self.by_turns(settings, other, most=most, keep_back=self.kept_back(other))
         pays = gain >= LEAST_GAIN and gain >= error
         self.note(title, settings, self.rate(settings), kept=pays, reason=_reason(gain, pays=pays))
         return pays
@@ -221,7 +229,8 @@ def search(
     state.history.since = 1  # limits were measured since: no trial is beside it
     best: Settings = {}
     quick = [one for one in candidates if not one.compiles]
-    if quick and state.has_time() and state.beats(merged(quick), {}, title=_title(quick)):
+    most = _FEWER_REPEATS if len(quick) > 1 else _MOST_REPEATS
+    if quick and state.has_time(best) and state.beats(merged(quick), {}, title=_title(quick), most=most):
         best = merged(quick)
         if state.starved(best):
             best = _climbed(state, best, neighbours)
@@ -261,7 +270,7 @@ def _pruned(state: _Search, candidates: Sequence[Candidate], best: Settings) -> 
     top = best
     kept = list(candidates)
     groups = _halves(sorted(candidates, key=lambda one: one.gain)) if len(candidates) > 1 else []
-    while groups and state.has_time():
+    while groups and state.has_time(best):
         group = groups.pop(0)
         rest = [one for one in kept if one not in group]
         part = of(rest)
@@ -291,7 +300,7 @@ def _grown(state: _Search, candidates: Sequence[Candidate], best: Settings, comp
             if not state.has_time_for(1, beyond=compile_seconds):
                 state.complete = False
                 continue
-        elif not state.has_time():
+        elif not state.has_time(best):
             continue
         tried = {**best, **candidate.settings}
         if state.beats(tried, best, title=candidate.title):
@@ -306,7 +315,7 @@ def _climbed(state: _Search, best: Settings, neighbours: Neighbours) -> Settings
         better = False
         rate = state.rate(best)
         for other in neighbours(best, None if rate is None else rate.waits):
-            if state.rate(other) is not None or _key(other) in state.failed or not state.has_time():
+            if state.rate(other) is not None or _key(other) in state.failed or not state.has_time(best):
                 continue
             if state.beats(other, best, title=describe(_difference(other, best))):
                 best, better = other, True
