@@ -66,12 +66,14 @@ def test_a_starved_script_is_found_a_plan_that_is_used_again(home: Path) -> None
     """The whole way: planted are samples that wait 20 ms each, and no workers.
 
     Nobody computes, so a busy machine changes little; the time is a bound that is reached only there, where noise asks
-    for more and more trials, and nothing here is held against a clock.
+    for more and more trials, and nothing here is held against a clock. Trials are faster than the script as it is, and
+    reach its `sys.exit(7)` where it was not watched so far: that is its own, and no failure of a setting.
     """
     (home / "train.py").write_text(SLEEPY)
-    first = run("--max-seconds", "200", "--json", "found.json", "--html", "found.html", "train.py", "220", timeout=500)
+    first = run("--max-seconds", "200", "--json", "found.json", "--html", "found.html", "train.py", "90", timeout=500)
     assert first.returncode == 7, first.stderr
-    assert first.stdout == "trained 220\n", "trials' output is not the script's"
+    assert first.stdout == "trained 90\n", "trials' output is not the script's"
+    assert "failed" not in first.stderr, first.stderr
     found = json.loads((home / "found.json").read_text())
     plan = found["plan"]
     assert plan is not None, first.stderr
@@ -85,22 +87,22 @@ def test_a_starved_script_is_found_a_plan_that_is_used_again(home: Path) -> None
     assert "<html" in (home / "found.html").read_text()
     assert len(plans(home)) == 1
 
-    again = run("train.py", "220")
-    assert (again.returncode, again.stdout) == (7, "trained 220\n")
+    again = run("train.py", "90")
+    assert (again.returncode, again.stdout) == (7, "trained 90\n")
     assert "the plan found before" in again.stderr
     assert "samples/s, after" in again.stderr
     assert not any(word in again.stderr for word in ("looking for", "tried", "comparing")), (
         "nothing is looked for again"
     )
 
-    shown = run("--dry-run", "train.py", "220")
+    shown = run("--dry-run", "train.py", "90")
     assert shown.returncode == 0
     assert "trained" not in shown.stdout
     assert '"loader.num_workers" =' in shown.stdout
     assert "DataLoader(…, num_workers=" in shown.stdout
 
     (home / "train.py").write_text(SLEEPY + "\n# changed\n")
-    stale = run("--no-tune", "--dry-run", "train.py", "220")
+    stale = run("--no-tune", "--dry-run", "train.py", "90")
     assert "the script has changed since" in stale.stderr
     assert "no plan" in stale.stdout
 
@@ -122,17 +124,6 @@ def test_a_time_too_short_for_one_trial_is_said_with_one_that_does(home: Path) -
     assert found["diagnosis"]["findings"]
     assert "<html" in (home / "found.html").read_text()
     assert not plans(home)
-
-
-@pytest.mark.timeout(400)
-def test_a_trial_that_comes_to_the_scripts_end_and_its_own_exit_status(home: Path) -> None:
-    """Trials are faster than the script as it is, and reach its `sys.exit(7)` where it was not watched so far."""
-    (home / "train.py").write_text(SLEEPY)
-    ended = run("--max-seconds", "150", "--level", "exact", "--json", "found.json", "train.py", "90", timeout=380)
-    assert (ended.returncode, ended.stdout) == (7, "trained 90\n")
-    assert "failed" not in ended.stderr, ended.stderr
-    found = json.loads((home / "found.json").read_text())
-    assert found["plan"]["settings"].get("loader.num_workers", 0) >= 2, ended.stderr
 
 
 def test_a_script_that_fails_by_itself(home: Path) -> None:
