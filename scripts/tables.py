@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import rows
-from chinese import in_chinese
+from headline import headline
 from rows import Row
 
 from fulltilt.bench.feed.chart import chart as feed_chart
@@ -30,6 +30,7 @@ from fulltilt.bench.simulate.page import page as simulation_page
 from fulltilt.bench.simulate.page import table
 
 ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- figures:begin -->", "<!-- figures:end -->"
 
 
@@ -46,10 +47,6 @@ class Section:
     rows: Callable[[dict[str, Any]], Sequence[Row]]
     chart: str | None = None
     """Its picture, under docs."""
-    in_readme: bool = True
-    """docs/benchmarks.md has them all."""
-    compared: tuple[str, ...] = ()
-    """Columns: the README leaves out rows with nothing in any of them. docs/benchmarks.md has these, too."""
 
 
 SECTIONS = (
@@ -74,7 +71,6 @@ SECTIONS = (
         command="fulltilt bench augment",
         columns=("", "GPU", "wall", "ours is faster", "wanted"),
         rows=rows.augment_rows,
-        compared=("ours is faster", "wanted"),
     ),
     Section(
         title="The feed",
@@ -83,7 +79,6 @@ SECTIONS = (
         columns=("", "samples", "against", "wanted"),
         rows=rows.feed_rows,
         chart="images/feed.svg",
-        compared=("against", "wanted"),
     ),
     Section(
         title="Workers, found by itself",
@@ -106,7 +101,6 @@ SECTIONS = (
         columns=("", *SERIES.values()),
         rows=rows.scaling_rows,
         chart="images/scaling.svg",
-        in_readme=False,
     ),
     Section(
         title="What a diagnosis foretells, what its fix gives (points of the step's time)",
@@ -114,7 +108,6 @@ SECTIONS = (
         command="fulltilt bench predictions tests/diagnose/scripts",
         columns=("", "cause", "foretold", "measured", "apart", "wanted"),
         rows=rows.predictions_rows,
-        in_readme=False,
     ),
     Section(
         title="Ordinary scripts under `fulltilt run`",
@@ -137,7 +130,6 @@ SECTIONS = (
         command="fulltilt bench assist",
         columns=("", "rate", "against", "wanted"),
         rows=rows.assist_rows,
-        in_readme=False,
     ),
     Section(
         title="What watching a script costs it",
@@ -145,7 +137,6 @@ SECTIONS = (
         command="fulltilt bench observe",
         columns=("", "added", "allowed"),
         rows=rows.observe_rows,
-        in_readme=False,
     ),
 )
 CHARTS: dict[str, tuple[str, Callable[[dict[str, Any]], str | None]]] = {
@@ -161,13 +152,7 @@ BENCHMARKS, SCALING = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "scaling.
 README, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
 
 
-def block(sections: Sequence[Section] = SECTIONS, results: Path = ROOT / "benchmarks" / "results") -> str:
-    """Everything between the README's marks. What has no result yet has no table."""
-    measured = [one for one in sections if one.in_readme and (results / one.result).exists()]
-    return "\n".join(_section(section, json.loads((results / section.result).read_text())) for section in measured)
-
-
-def benchmarks_page(sections: Sequence[Section] = SECTIONS, results: Path = ROOT / "benchmarks" / "results") -> str:
+def benchmarks_page(sections: Sequence[Section] = SECTIONS, results: Path = RESULTS) -> str:
     """Everything between the marks of docs/benchmarks.md: every committed result, with its picture."""
     parts = []
     for section in sections:
@@ -193,7 +178,7 @@ def benchmarks_page(sections: Sequence[Section] = SECTIONS, results: Path = ROOT
     return "\n".join(parts)
 
 
-def scaling_page(results: Path = ROOT / "benchmarks" / "results") -> str:
+def scaling_page(results: Path = RESULTS) -> str:
     """Between the marks of docs/scaling.md: measured curves where there are some, and the simulation."""
     curves = (
         ["### Curves, on one GPU\n", "![Training throughput](images/scaling.svg)\n",
@@ -205,19 +190,11 @@ def scaling_page(results: Path = ROOT / "benchmarks" / "results") -> str:
     return "\n".join([*curves, "![Share of the limit over GPUs](images/simulation.svg)\n", simulated])
 
 
-def _section(section: Section, result: dict[str, Any]) -> str:
-    file = f"benchmarks/results/{section.result}"
-    source = f"`{section.command}` on {_machine(result['machine'])}: [{file}]({file})"
-    places = [section.columns.index(name) for name in section.compared]
-    shown = [row for row in section.rows(result) if not places or any(row[place] for place in places)]
-    return "\n".join([f"**{section.title}.** {source}", "", table(section.columns, shown), ""])
-
-
 def _machine(machine: dict[str, Any]) -> str:
     return f"{', '.join(machine['gpus']) or 'no GPU'}, {machine['cores']} cores"
 
 
-def charts(results: Path = ROOT / "benchmarks" / "results") -> dict[Path, str]:
+def charts(results: Path = RESULTS) -> dict[Path, str]:
     """Every picture that a committed result makes."""
     measured = {name: results / result for name, (result, _) in CHARTS.items() if (results / result).exists()}
     drawn = {ROOT / name: CHARTS[name][1](json.loads(file.read_text())) for name, file in measured.items()}
@@ -239,11 +216,15 @@ def main() -> None:
     parser.add_argument("--readme", type=Path, help="this one alone, in place of every page and chart")
     wanted = parser.parse_args()
     new: dict[Path, str] = {}
-    pages = [(wanted.readme, block())]
+    pages = [(wanted.readme, headline("en", RESULTS))]
     if wanted.readme is None:
         new = charts()
-        pages = [(README, block()), (BENCHMARKS, benchmarks_page()), (SCALING, scaling_page())]
-        pages.append((CHINESE, in_chinese(block())))
+        pages = [
+            (README, headline("en", RESULTS)),
+            (CHINESE, headline("zh", RESULTS)),
+            (BENCHMARKS, benchmarks_page()),
+            (SCALING, scaling_page()),
+        ]
     for page, inside in pages:
         try:
             new[page] = replaced(page.read_text(encoding="utf-8"), inside)

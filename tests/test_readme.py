@@ -39,6 +39,15 @@ def test_a_changed_figure_is_noticed_and_put_right(tmp_path):
     assert changed.read_text() == text
 
 
+def test_both_languages_show_the_same_figures():
+    def figures(page):
+        inside = page.read_text().split("<!-- figures:begin -->")[1].split("<!-- figures:end -->")[0]
+        return [sorted(re.findall(r"\d[\d,.]*", row)) for row in inside.strip().splitlines()[2:]]
+
+    assert figures(README) == figures(ROOT / "README.zh-CN.md")
+    assert all(figures(README))
+
+
 def test_a_readme_without_the_marks_is_left_alone(tmp_path):
     bare = tmp_path / "README.md"
     bare.write_text("# nothing\n")

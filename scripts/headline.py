@@ -1,0 +1,278 @@
+"""The README's table: what is usually done, what fulltilt does, and what that is of the limit, in two languages.
+
+    benchmarks' JSON ─► figures by name ─► sentences with these names in braces
+
+docs/benchmarks.md has every row of every result; this is the one table that somebody reads who has a minute.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fulltilt.bench.simulate.page import table
+
+Language = Literal["en", "zh"]
+Words = Mapping[Language, str]
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A row; each cell may name figures of its result: `{fast:,.0f}`."""
+
+    result: str
+    """Under benchmarks/results, without .json."""
+    what: Words
+    usual: str | Words
+    ours: str | Words
+    gain: str | Words
+
+
+COLUMNS: Mapping[Language, tuple[str, ...]] = {
+    "en": ("", "usually", "fulltilt", "", "from"),
+    "zh": ("", "通常做法", "fulltilt", "", "数据来源"),
+}
+OF_LIMIT: Words = {"en": " of the limit", "zh": "（占上限）"}
+
+
+def _of_limit(share: str) -> Words:
+    return {language: f"{{{share}:.1f}} %{words}" for language, words in OF_LIMIT.items()}
+
+
+LINES = (
+    Line(
+        result="h200/scripts",
+        what={
+            "en": "An ordinary ResNet-50 script, unmodified, under `fulltilt run`",
+            "zh": "普通的 ResNet-50 脚本，不改一行，用 `fulltilt run` 运行",
+        },
+        usual={
+            "en": "as it is: {resnet50_plain_before:,.0f} img/s",
+            "zh": "原样运行：{resnet50_plain_before:,.0f} 张/秒",
+        },
+        ours={"en": "{resnet50_plain_after:,.0f} img/s", "zh": "{resnet50_plain_after:,.0f} 张/秒"},
+        gain="**{resnet50_plain_times:.1f}×**",
+    ),
+    Line(
+        result="h200/scripts",
+        what={
+            "en": "An ordinary U-Net script with OpenCV augmentation, unmodified, likewise",
+            "zh": "普通的 U-Net 脚本（OpenCV 增强），同样不改一行",
+        },
+        usual={"en": "as it is: {unet_plain_before:,.0f} img/s", "zh": "原样运行：{unet_plain_before:,.0f} 张/秒"},
+        ours={"en": "{unet_plain_after:,.0f} img/s", "zh": "{unet_plain_after:,.0f} 张/秒"},
+        gain="**{unet_plain_times:.1f}×**",
+    ),
+    Line(
+        result="h200/feed",
+        what={"en": "ResNet-50 trained from JPEG files by `feed`", "zh": "ResNet-50 从 JPEG 文件训练，使用 `feed`"},
+        usual={
+            "en": "DataLoader tuned by hand: {loader_tuned:,.0f} img/s",
+            "zh": "手工调优的 DataLoader：{loader_tuned:,.0f} 张/秒",
+        },
+        ours={"en": "{fast:,.0f} img/s", "zh": "{fast:,.0f} 张/秒"},
+        gain=_of_limit("fast_share"),
+    ),
+    Line(
+        result="h200/feed",
+        what={"en": "… with 4 cores, the GPU decoding a share", "zh": "……只有 4 核，GPU 分担一部分解码"},
+        usual={"en": "the cores alone: {cores_4_cpu:,.0f} img/s", "zh": "只用 CPU 核：{cores_4_cpu:,.0f} 张/秒"},
+        ours={"en": "{cores_4:,.0f} img/s", "zh": "{cores_4:,.0f} 张/秒"},
+        gain=_of_limit("cores_4_share"),
+    ),
+    Line(
+        result="h200/augment",
+        what={
+            "en": "`GPUAugmentation` of 32 images of 512² and their masks",
+            "zh": "`GPUAugmentation`：32 张 512² 图像及其掩码",
+        },
+        usual="Kornia: {kornia:.2f} ms",
+        ours="{task:.3f} ms",
+        gain="**{kornia_times:.0f}×**",
+    ),
+    Line(
+        result="h200/train",
+        what={
+            "en": "`Trainer` on ResNet-50, with log, metrics and progress",
+            "zh": "`Trainer` 训练 ResNet-50，含日志、指标和进度条",
+        },
+        usual={
+            "en": "the fastest step by hand: {resnet50_hand_1:,.0f} img/s",
+            "zh": "手写的最快训练步：{resnet50_hand_1:,.0f} 张/秒",
+        },
+        ours={"en": "{resnet50_loop:,.0f} img/s", "zh": "{resnet50_loop:,.0f} 张/秒"},
+        gain={"en": "{resnet50_loop_share:.1f} % of it", "zh": "达到其 {resnet50_loop_share:.1f} %"},
+    ),
+    Line(
+        result="h200/train",
+        what={"en": "`Trainer` on windows of sensor data in memory", "zh": "`Trainer` 训练内存中的传感器窗口数据"},
+        usual={
+            "en": "a loop over a DataLoader: {windows_plain:,.0f}/s",
+            "zh": "遍历 DataLoader 的循环：{windows_plain:,.0f} 样本/秒",
+        },
+        ours={"en": "{windows_memory:,.0f}/s", "zh": "{windows_memory:,.0f} 样本/秒"},
+        gain="**{windows_memory_times:.0f}×**",
+    ),
+    Line(
+        result="h200/assist",
+        what={
+            "en": "IoU, Dice and AUROC of a U-Net at every step, counted beside it",
+            "zh": "U-Net 每一步都计算 IoU、Dice、AUROC，在 CPU 上并行完成",
+        },
+        usual={"en": "in the loop: {loop:,.0f} img/s", "zh": "写在循环里：{loop:,.0f} 张/秒"},
+        ours={"en": "{beside:,.0f} img/s", "zh": "{beside:,.0f} 张/秒"},
+        gain={"en": "{beside_share:.1f} % of none at all", "zh": "相当于不算指标时的 {beside_share:.1f} %"},
+    ),
+    Line(
+        result="h200/video",
+        what={"en": "720p video decoded by the cores and NVDEC together", "zh": "CPU 与 NVDEC 一起解码 720p 视频"},
+        usual={"en": "OpenCV: {opencv_alone:,.0f} frames/s", "zh": "OpenCV：{opencv_alone:,.0f} 帧/秒"},
+        ours={"en": "{both:,.0f} frames/s", "zh": "{both:,.0f} 帧/秒"},
+        gain="**{both_times:.1f}×**",
+    ),
+    Line(
+        result="h200/video",
+        what={"en": "Random clips for training: 16 frames of 224²", "zh": "训练用的随机片段：16 帧 224²"},
+        usual={
+            "en": "DataLoader with PyAV: {loader_alone:,.0f} clips/s",
+            "zh": "DataLoader + PyAV：{loader_alone:,.0f} 段/秒",
+        },
+        ours={
+            "en": "{feed_shared:,.0f} clips/s, {feed_cached:,.0f} from a cache",
+            "zh": "{feed_shared:,.0f} 段/秒；有缓存时 {feed_cached:,.0f}",
+        },
+        gain="**{clips_times:.1f}×**",
+    ),
+    Line(
+        result="h200/observe",
+        what={"en": "What `diagnose` costs a step of 10 ms", "zh": "`diagnose` 给 10 ms 的训练步带来的开销"},
+        usual="",
+        ours="{added_10:.2f} ms",
+        gain="{share_10:.1f} %",
+    ),
+    Line(
+        result="h200/monitor",
+        what={"en": "What `monitor` costs the machine", "zh": "`monitor` 给机器带来的开销"},
+        usual="",
+        ours={"en": "{core_percent:.2f} % of one core", "zh": "单个核的 {core_percent:.2f} %"},
+        gain="",
+    ),
+)
+GUIDES = "h200/guides"
+
+
+def headline(language: Language, results: Path) -> str:
+    """The table. What has no result yet has no row."""
+    rows = [_row(line, language, results) for line in (*_guide_lines(results), *LINES) if _file(line, results).exists()]
+    return table(COLUMNS[language], rows) + "\n"
+
+
+def _file(line: Line, results: Path) -> Path:
+    return results / f"{line.result}.json"
+
+
+def _row(line: Line, language: Language, results: Path) -> tuple[str, ...]:
+    known = _FIGURES[line.result](json.loads(_file(line, results).read_text(encoding="utf-8")))
+    cells = (line.what, line.usual, line.ours, line.gain)
+    said = [(cell if isinstance(cell, str) else cell[language]).format_map(known) for cell in cells]
+    name = line.result.split("/")[-1]
+    return *said, f"[{name}.json](benchmarks/results/{line.result}.json)"
+
+
+def _guide_lines(results: Path) -> list[Line]:
+    """Whole trainings: each workload of which both sides were measured."""
+    file = results / f"{GUIDES}.json"
+    known = _guides(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
+    titles: Mapping[str, Words] = {
+        "segmentation": {"en": "Segmentation recipe, whole training", "zh": "分割任务，完整训练"},
+        "classification": {"en": "Classification recipe, whole training", "zh": "分类任务，完整训练"},
+        "forecast": {"en": "Forecast recipe, whole training", "zh": "预测任务，完整训练"},
+        "video": {"en": "Video recipe, whole training", "zh": "视频任务，完整训练"},
+    }
+    return [
+        Line(
+            result=GUIDES,
+            what=title,
+            usual={
+                "en": f"as the guide found it: {{{name}_before:,.0f}}/s",
+                "zh": f"指南原状：{{{name}_before:,.0f}} 样本/秒",
+            },
+            ours={"en": f"{{{name}_after:,.0f}}/s", "zh": f"{{{name}_after:,.0f}} 样本/秒"},
+            gain=f"**{{{name}_times:.1f}}×**",
+        )
+        for name, title in titles.items()
+        if f"{name}_times" in known
+    ]
+
+
+def _scripts(result: Result) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for one in result["scripts"]:
+        name, before, after = one["script"], one["before"], one["after"]
+        found |= {f"{name}_before": before, f"{name}_after": after, f"{name}_times": after / before}
+    return found
+
+
+def _rates(result: Result, *, prefix: str | None = None) -> dict[str, float]:
+    """Each case's rate under its key, its share in percent under KEY_share."""
+    found: dict[str, float] = {}
+    for case in result["cases"]:
+        name = case["key"] if prefix is None else f"{case[prefix]}_{case['key']}"
+        rates = (case.get(f"{unit}_per_second") for unit in ("samples", "frames", "clips"))
+        if (rate := next((rate for rate in rates if rate is not None), None)) is not None:
+            found[name] = rate
+        if "share" in case:
+            found[f"{name}_share"] = 100 * case["share"]
+    return found
+
+
+def _augment(result: Result) -> dict[str, float]:
+    found = {case["key"]: case["wall_ms"] for case in result["cases"]}
+    kornia = next(peer for peer in result["peers"] if peer["name"] == "Kornia")
+    return found | {"kornia": kornia["wall_ms"], "kornia_times": kornia["speedup"]}
+
+
+def _train(result: Result) -> dict[str, float]:
+    found = _rates(result, prefix="workload")
+    return found | {"windows_memory_times": found["windows_memory"] / found["windows_plain"]}
+
+
+def _video(result: Result) -> dict[str, float]:
+    found = _rates(result)
+    return found | {
+        "both_times": found["both"] / found["opencv_alone"],
+        "clips_times": found["feed_shared"] / found["loader_alone"],
+    }
+
+
+def _guides(result: Result) -> dict[str, float]:
+    found = _rates(result, prefix="workload")
+    times = {f"{case['workload']}_times": case["speed_up"] for case in result["cases"]
+             if case["key"] == "after" and "speed_up" in case}  # fmt: skip
+    return found | times
+
+
+def _observe(result: Result) -> dict[str, float]:
+    cost = next(cost for cost in result["costs"] if cost["asked_ms"] == 10.0)
+    return {"added_10": cost["added_ms"], "share_10": 100 * cost["share"]}
+
+
+def _monitor(result: Result) -> dict[str, float]:
+    return {"core_percent": result["costs"][0]["core_percent"]}
+
+
+_FIGURES: Mapping[str, Callable[[Result], dict[str, float]]] = {
+    GUIDES: _guides,
+    "h200/scripts": _scripts,
+    "h200/feed": _rates,
+    "h200/augment": _augment,
+    "h200/train": _train,
+    "h200/assist": _rates,
+    "h200/video": _video,
+    "h200/observe": _observe,
+    "h200/monitor": _monitor,
+}
