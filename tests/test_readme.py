@@ -42,7 +42,7 @@ def test_a_changed_figure_is_noticed_and_put_right(tmp_path):
 def test_both_languages_show_the_same_figures():
     def figures(page):
         inside = page.read_text().split("<!-- figures:begin -->")[1].split("<!-- figures:end -->")[0]
-        return [sorted(re.findall(r"\d[\d,.]*", row)) for row in inside.strip().splitlines()[2:]]
+        return [sorted(re.findall(r"\d+(?:[,.]\d+)*", row)) for row in inside.strip().splitlines()[2:]]
 
     assert figures(README) == figures(ROOT / "README.zh-CN.md")
     assert all(figures(README))
