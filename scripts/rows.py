@@ -224,6 +224,22 @@ def scripts_rows(result: dict[str, Any]) -> list[Row]:
     ]  # fmt: skip
 
 
+def commands_rows(result: dict[str, Any]) -> list[Row]:
+    def rate(one: dict[str, Any], key: str) -> str:
+        return "" if one[key] is None else f"{one[key]:,.0f}/s"
+
+    return [
+        (
+            f"{one['name']}: `{one['command']}`",
+            "" if one["attributed"] is None else f"{100 * one['attributed']:.1f} %",
+            rate(one, "before"), rate(one, "after"),
+            "" if one["times"] is None else f"{one['times']:.2f}×",
+            one["problem"] or one["verdict"],
+        )
+        for one in result["commands"]
+    ]  # fmt: skip
+
+
 def predictions_rows(result: dict[str, Any]) -> list[Row]:
     def gain(one: dict[str, Any], key: str) -> str:
         return "" if one[key] is None else f"{100 * one[key]:+,.0f} %"

@@ -118,6 +118,13 @@ SECTIONS = (
         chart="images/scripts.svg",
     ),
     Section(
+        title="Scripts that nobody here wrote, under `diagnose` and `run`",
+        result="h200/commands.json",
+        command="fulltilt bench commands",
+        columns=("", "time in a known phase", "before", "after", "faster", "verdict"),
+        rows=rows.commands_rows,
+    ),
+    Section(
         title="Video",
         result="h200/video.json",
         command="fulltilt bench video",

@@ -46,21 +46,24 @@ def said(error: BaseException) -> str:
 
 
 def joined(
-    file: Path | None, found: dict[str, Any], *, by: str, order: Sequence[str], key: str = "cases"
+    file: Path | None, found: dict[str, Any], *, by: str, order: Sequence[str] | None, key: str = "cases"
 ) -> dict[str, Any]:
     """What was found, and from an earlier run on the same machine the parts that this one left out, with its date.
 
-    Cases are under `key`, and `by` is what says which part one is of. Every part has its own reference in it, so that
-    parts of two runs stand beside each other and no figure is compared across them.
+    Cases are under `key`, and `by` is what says which part one is of; `order` names all that there may be, None where
+    they are anybody's. Every part has its own reference in it, so that parts of two runs stand beside each other and no
+    figure is compared across them.
     """
     dates = {case[by]: found["date"] for case in found[key]}
     old = _earlier(file, found)
     if old is None:
         return {**found, "dates": dates}
-    kept = [case for case in old.get(key, []) if case[by] not in dates and case[by] in order]
+    kept = [case for case in old.get(key, []) if case[by] not in dates and (order is None or case[by] in order)]
     was = old.get("dates", {})
     dates = {**{case[by]: was.get(case[by], old["date"]) for case in kept}, **dates}
-    cases = sorted([*kept, *found[key]], key=lambda case: order.index(case[by]))
+    cases = [*kept, *found[key]]
+    if order is not None:
+        cases.sort(key=lambda case: order.index(case[by]))
     extra = {"workloads": {**old["workloads"], **found["workloads"]}} if "workloads" in old else {}
     return {**old, **found, **extra, "dates": dates, key: cases}
 

@@ -1,4 +1,4 @@
-"""Processes that a benchmark starts and measures: known loads, and a command's CPU time."""
+"""Processes that a benchmark starts and measures: whole commands, known loads, and a command's CPU time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,28 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
 from fulltilt.errors import UnavailableError
+
+_LEAVING_SECONDS = 15.0
+
+
+def output_of(command: Sequence[str], *, with_errors: bool = False) -> tuple[int, str]:
+    """A command's exit status and what it printed; `with_errors`: there, too, else they pass through."""
+    errors = subprocess.STDOUT if with_errors else None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+        try:
+            output, _ = process.communicate()
+        except BaseException:  # Ctrl-C is the command's, too: it has children of its own to end
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_LEAVING_SECONDS)
+            process.terminate()
+            raise
+    return process.returncode, output
 
 
 @contextmanager

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fulltilt.bench.bars import Bar, Group, draw
+from fulltilt.bench.running import output_of
 from fulltilt.errors import FulltiltError, InputError
 
 SCRIPTS = ("resnet50_plain", "unet_plain")
@@ -30,7 +29,6 @@ TITLES = {
 TARGETS = {"resnet50_plain": 3.0, "unet_plain": 2.5}
 """How many times faster they are to become on the GPU host, at level numeric."""
 _CLASSES = 8
-_LEAVING_SECONDS = 15.0
 _RATE = re.compile(r"([\d.]+) images per second")
 _NAMES = 4
 """Of each photograph in class folders: an epoch of a few dozen steps would be mostly its start, before and after."""
@@ -134,18 +132,11 @@ def _one(
 
 def _rate(command: list[str]) -> float:
     """The rate that a script prints at its end; our own lines pass through to stderr."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            output, _ = process.communicate()
-        except BaseException:  # Ctrl-C is the command's, too: it has children of its own to end
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_LEAVING_SECONDS)
-            process.terminate()
-            raise
+    status, output = output_of(command)
     printed = _RATE.findall(output)
-    if process.returncode or not printed:
+    if status or not printed:
         last = (output.strip().splitlines() or ["no output"])[-1]
-        raise FulltiltError(f"`{' '.join(command)}` ended with status {process.returncode} ({last})")
+        raise FulltiltError(f"`{' '.join(command)}` ended with status {status} ({last})")
     return float(printed[-1])
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fulltilt.cli.bench_commands import commands
 from fulltilt.cli.bench_guides import guides, scaling, simulate
 from fulltilt.cli.bench_outputs import Outputs, say
 from fulltilt.cli.bench_predictions import predictions
@@ -19,7 +20,7 @@ _PHOTO_BYTES = 100_000
 """A photograph and its mask, at most."""
 
 bench = typer.Typer(help="Measure what fulltilt itself costs and gives on this machine.", no_args_is_help=True)
-for command in (guides, scaling, simulate, predictions):
+for command in (guides, scaling, simulate, predictions, commands):
     bench.command()(command)
 
 

@@ -1,0 +1,142 @@
+"""Commands that nobody here wrote, under `fulltilt diagnose` and `fulltilt run`: somebody's framework, somebody's loop.
+
+    name=command ─► diagnose ─► what share of its time lies in a known phase, what it is told
+                 └► run ──────► how fast before and after, and whether its losses held
+
+Nothing of the command is known here, so rates are those that were watched, not its own.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fulltilt.bench.ground import machine_facts
+from fulltilt.bench.running import output_of
+from fulltilt.errors import FulltiltError, InputError
+
+ATTRIBUTED_AT_LEAST = 0.95
+TIMES_AT_LEAST = 0.98
+"""Of the script as it is: never slower."""
+PACKAGES = {name: name for name in ("lightning", "transformers", "timm", "torchvision")}
+_SAID = 300
+"""Characters of what a command said last, where it failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandFigures:
+    name: str
+    command: str
+    seconds: float
+    problem: str | None = None
+    """Why there are no figures, or not all."""
+    attributed: float | None = None
+    """Share of the time watched that lies in a known phase."""
+    headroom: float | None = None
+    verdict: str = ""
+    cause: str | None = None
+    """Of the first finding."""
+    before: float | None = None
+    """Samples per second as it is, beside the trials."""
+    after: float | None = None
+    """In the full run with the plan; as before where it is left as it is."""
+    limit: float | None = None
+    verified: str = ""
+    settings: Mapping[str, Any] | None = None
+    remaining: str | None = None
+
+    @property
+    def times(self) -> float | None:
+        return None if not self.before or self.after is None else self.after / self.before
+
+    @property
+    def met(self) -> bool:
+        if self.problem is not None or self.attributed is None or self.times is None:
+            return False
+        return self.attributed >= ATTRIBUTED_AT_LEAST and self.times >= TIMES_AT_LEAST
+
+
+def parse(words: Sequence[str]) -> dict[str, list[str]]:
+    """`mnist=main.py --epochs 1` as a name with its command."""
+    found: dict[str, list[str]] = {}
+    for word in words:
+        name, equals, command = word.partition("=")
+        if not equals or not name.isidentifier() or not shlex.split(command):
+            raise InputError(f"{word!r}: expected NAME=COMMAND, such as mnist='main.py --epochs 1'")
+        if name in found:
+            raise InputError(f"{name}: named twice; each command has its own name")
+        found[name] = shlex.split(command)
+    return found
+
+
+def measure(
+    commands: Mapping[str, Sequence[str]],
+    *,
+    level: str = "numeric",
+    look_seconds: float = 15.0,
+    max_seconds: float = 90.0,
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[CommandFigures]:
+    """Each in turn; one that fails is a line, and the next goes on."""
+    for name, words in commands.items():
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="fulltilt-") as scratch:
+            try:
+                say(f"{name}: diagnose")
+                told = _json(["diagnose", "--max-seconds", f"{look_seconds:g}"], words, Path(scratch) / "diagnose.json")
+                say(f"{name}: run")
+                ours = ["run", "--level", level, "--max-seconds", f"{max_seconds:g}"]
+                ran = _json([*ours, "--plan", str(Path(scratch) / "plan.toml")], words, Path(scratch) / "run.json")
+                found = figures(told, ran)
+            except FulltiltError as failed:
+                found = {"problem": str(failed)}
+        yield CommandFigures(name=name, command=shlex.join(words), seconds=round(time.monotonic() - began, 1), **found)
+
+
+def figures(told: Mapping[str, Any], ran: Mapping[str, Any]) -> dict[str, Any]:
+    """From the JSON of `diagnose` and that of `run`."""
+    causes = [finding["cause"] for finding in told["findings"]]
+    found = {
+        "attributed": told["observation"]["attributed"],
+        "headroom": told["headroom"],
+        "verdict": told["verdict"],
+        "cause": causes[0] if causes else None,
+    }
+    plan, after = ran["plan"], ran["after"]
+    if plan is None:
+        return found | {"problem": f"not tuned: {ran['not_tuned']}"}
+    return found | {
+        "before": plan["before"],
+        "after": plan["before"] if after is None else after["samples_per_second"],
+        "limit": plan["limit"],
+        "verified": plan["verified"],
+        "settings": plan["settings"],
+        "remaining": None if after is None else after["remaining"],
+    }
+
+
+def _json(ours: Sequence[str], words: Sequence[str], file: Path) -> dict[str, Any]:
+    """What one of our commands writes about somebody's."""
+    command = [sys.executable, "-m", "fulltilt", *ours, "--json", str(file), *words]
+    status, output = output_of(command, with_errors=True)
+    if status or not file.exists():
+        last = " / ".join(output.strip().splitlines()[-3:]) or "it said nothing"
+        raise FulltiltError(f"{ours[0]} ended with status {status}: {last[-_SAID:]}")
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def to_json(found: Sequence[CommandFigures]) -> dict[str, Any]:
+    return {
+        "machine": machine_facts(PACKAGES),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commands": [{**asdict(one), "times": one.times, "met": one.met} for one in found],
+    }

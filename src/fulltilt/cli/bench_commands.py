@@ -1,0 +1,43 @@
+"""`fulltilt bench commands`: training scripts that nobody here wrote, under diagnose and run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fulltilt.cli.bench_outputs import Outputs, say
+
+
+def commands(
+    words: Annotated[list[str], typer.Argument(metavar="NAME=COMMAND...", help="Such as mnist='main.py --epochs 1'.")],
+    *,
+    level: Annotated[str, typer.Option(help="As fulltilt run's.")] = "numeric",
+    look_seconds: Annotated[float, typer.Option(help="As fulltilt diagnose's --max-seconds.")] = 15.0,
+    max_seconds: Annotated[float, typer.Option(help="As fulltilt run's.")] = 90.0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+) -> None:
+    """Any training commands under diagnose and run: the share of their time that is known, and what they gain."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fulltilt.bench.commands import ATTRIBUTED_AT_LEAST, TIMES_AT_LEAST, measure, parse, to_json
+    from fulltilt.bench.ground import joined
+
+    named = parse(words)
+    outputs = Outputs(json_file)
+    found = []
+    for one in measure(named, level=level, look_seconds=look_seconds, max_seconds=max_seconds, say=say):
+        if one.problem is not None:
+            say(f"{one.name}: {one.problem}")
+        found.append(one)
+        outputs.write(joined(json_file, to_json(found), by="name", order=None, key="commands"))
+    wanted = f"wanted: {100 * ATTRIBUTED_AT_LEAST:g} % of the time known, {TIMES_AT_LEAST:g} times as fast"
+    table = Table("command", "known", "before", "after", "times", "verdict", title="Samples per second", caption=wanted)
+    for one in found:
+        known = "–" if one.attributed is None else f"{100 * one.attributed:.1f} %"
+        before, after = ("–" if rate is None else f"{rate:,.0f}" for rate in (one.before, one.after))
+        times = "–" if one.times is None else f"{one.times:.2f}"
+        table.add_row(one.name, known, before, after, times, one.problem or one.verdict)
+    Console().print(table)

@@ -1,0 +1,96 @@
+"""The benchmark of anybody's commands: real ones here, one that trains and one that fails."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fulltilt.bench.commands import CommandFigures, figures, parse
+from fulltilt.cli.bench import bench
+from fulltilt.errors import InputError
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "scripts"
+
+TRAINS = """
+import time
+
+import torch
+
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(60):
+    time.sleep(0.01)
+    optimizer.zero_grad()
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+"""
+
+
+def told(**changes):
+    found = {"findings": [], "observation": {"attributed": 0.97}, "headroom": 0.0, "verdict": "No headroom."}
+    return found | changes
+
+
+def plan(**changes):
+    return {"before": 100.0, "limit": None, "verified": "nothing to verify", "settings": {}} | changes
+
+
+def test_commands_have_names():
+    assert parse(["a=train.py --x 'y z'", "b=-m pkg"]) == {"a": ["train.py", "--x", "y z"], "b": ["-m", "pkg"]}
+    for wrong in ("train.py", "=train.py", "a=", "a b=train.py"):
+        with pytest.raises(InputError, match="NAME=COMMAND"):
+            parse([wrong])
+    with pytest.raises(InputError, match="named twice"):
+        parse(["a=x.py", "a=y.py"])
+
+
+def test_figures_of_a_script_that_is_left_as_it_is():
+    found = figures(told(), {"plan": plan(), "after": None, "not_tuned": None})
+    one = CommandFigures(name="a", command="train.py", seconds=1.0, **found)
+    assert (one.times, one.met, one.cause) == (1.0, True, None)
+
+
+def test_what_is_slower_or_hardly_known_is_not_met():
+    after = {"samples_per_second": 97.0, "remaining": None}
+    slower = figures(told(findings=[{"cause": "slow-disk"}]), {"plan": plan(), "after": after, "not_tuned": None})
+    one = CommandFigures(name="a", command="train.py", seconds=1.0, **slower)
+    assert (one.times, one.met, one.cause) == (pytest.approx(0.97), False, "slow-disk")
+    unknown = figures(told(observation={"attributed": 0.9}), {"plan": plan(), "after": None, "not_tuned": None})
+    assert not CommandFigures(name="a", command="train.py", seconds=1.0, **unknown).met
+
+
+def test_a_script_that_was_not_tuned_has_its_reason():
+    found = figures(told(), {"plan": None, "after": None, "not_tuned": "too few steps could be watched"})
+    one = CommandFigures(name="a", command="train.py", seconds=1.0, **found)
+    assert (one.problem, one.met, one.attributed) == ("not tuned: too few steps could be watched", False, 0.97)
+
+
+@pytest.mark.timeout(180)
+def test_real_commands_one_after_the_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TRAINS)
+    (tmp_path / "fails.py").write_text("raise SystemExit('no such data')\n")
+    result = tmp_path / "found.json"
+    words = ["commands", "--look-seconds", "4", "--max-seconds", "12", "--json", str(result)]
+    ended = CliRunner().invoke(bench, [*words, "fails=fails.py", "trains=train.py"])
+    assert ended.exit_code == 0, ended.output
+    fails, trains = json.loads(result.read_text())["commands"]
+    assert "no such data" in fails["problem"]
+    assert fails["met"] is False
+    assert trains["attributed"] is not None
+    assert trains["command"] == "train.py"
+    ended = CliRunner().invoke(bench, [*words, "fails=fails.py --again"])
+    kept = json.loads(result.read_text())
+    assert [one["name"] for one in kept["commands"]] == ["trains", "fails"], "what was not run now stays"
+    assert set(kept["dates"]) == {"trains", "fails"}
+
+
+@pytest.mark.parametrize("name", ["lightning_plain", "huggingface_plain"])
+def test_the_scripts_of_frameworks_know_nothing_of_us(name):
+    text = (FOLDER / f"{name}.py").read_text()
+    ast.parse(text)
+    assert "fulltilt" not in text
