@@ -1,8 +1,8 @@
 """Behind `make test`, where tests have failed: a few of them are run once more, with no other test beside them.
 
-Some tests look at real clocks, real processes and real memory, and a machine of two cores that others use takes a core away
-for a tenth of a second now and then. What fails twice fails; what passes alone is named, so that somebody mends it; and
-more than a few are no accident.
+Some tests look at real clocks, processes and memory, and a machine of two cores that others use takes a core away for a
+tenth of a second now and then. What fails twice fails; what passes alone is named, so that somebody mends it; and more
+than a few are no accident.
 """
 
 from __future__ import annotations
