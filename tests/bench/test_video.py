@@ -147,7 +147,9 @@ def test_where_there_are_no_engines(paths):
 
 def test_two_crews_at_once(paths):
     crew = Crew(paths, device=None)
-    there, here = beside(paths, crew, 1.0)  # the others give way: on a busy machine little is left to them
+    there, here = beside(
+        paths, crew, 1.0, threads=1, processes=1
+    )  # the others give way: on a busy machine little is left to them
     crew.close()
     assert there.frames > 0
     assert here.frames > 0

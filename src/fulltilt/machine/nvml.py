@@ -62,7 +62,6 @@ class Device:
     slice_index: int | None = None
     gpu_instance: int | None = None
     """The slice's GPU instance, by which GPM reads it through its GPU's handle."""
-    compute_instance: int | None = None
     parent: Any = field(default=None, repr=False, compare=False)
     """The handle of the GPU that a slice belongs to."""
     slices: tuple[Device, ...] = ()
@@ -183,7 +182,6 @@ class Driver:
                     mig=True,
                     slice_index=position,
                     gpu_instance=self.read("nvmlDeviceGetGpuInstanceId", handle),
-                    compute_instance=self.read("nvmlDeviceGetComputeInstanceId", handle),
                     parent=parent,
                 )
             )

@@ -88,9 +88,6 @@ class Line:
     """Model, gradients, optimizer state."""
     bytes_per_sample: float
 
-    def at(self, size: int) -> float:
-        return self.fixed_bytes + size * self.bytes_per_sample
-
     def largest(self, limit_bytes: float) -> float:
         """The largest size within the limit; not rounded, and infinite where samples cost nothing."""
         if self.bytes_per_sample <= 0:

@@ -44,10 +44,6 @@ def with_training(config: Config, **values: Any) -> Config:
     return config.model_copy(update={"training": config.training.model_copy(update=values)})
 
 
-def with_data(config: Config, **values: Any) -> Config:
-    return config.model_copy(update={"data": config.data.model_copy(update=values)})
-
-
 def before_config(order: Order) -> Config:
     """As the guide found it."""
     return recipe_of(order).config("before", order.overrides, small=order.small)

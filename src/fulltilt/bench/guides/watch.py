@@ -37,9 +37,8 @@ class Utilisation:
 class Watch:
     """Reads all GPUs twice a second, on a thread, while it is open."""
 
-    def __init__(self, *, interval_seconds: float = INTERVAL_SECONDS) -> None:
+    def __init__(self) -> None:
         self._sampler = Sampler()
-        self._interval = interval_seconds
         self._began = 0.0
         self._samples: list[Sample] = []
         self._stop = threading.Event()
@@ -65,7 +64,7 @@ class Watch:
         self._sampler.close()
 
     def _read(self) -> None:
-        while not self._stop.wait(self._interval):
+        while not self._stop.wait(INTERVAL_SECONDS):
             self._samples.append(self._sampler.read())
 
 

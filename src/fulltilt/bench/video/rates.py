@@ -239,18 +239,16 @@ def beside(
     crew: Crew,
     seconds: float,
     *,
-    decoders: int | None = None,
-    threads: int = 1,
-    processes: int = 1,
+    threads: int,
+    processes: int,
 ) -> tuple[Counted, Counted]:
     """The CPU's decoders in processes of their own, which give way, and a crew here, at the same time.
 
     Args:
-        decoders: of the crew; None is all.
         threads: of each decoder of the CPU.
     """
     with Apart(paths, seconds, processes=processes, threads=threads, gives_way=True) as there:
-        here = crew.count(seconds, decoders=decoders, begin=there.begin)
+        here = crew.count(seconds, begin=there.begin)
         return there.counted(), here
 
 

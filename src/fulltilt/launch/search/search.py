@@ -72,10 +72,6 @@ class Found:
     complete: bool
     """The time sufficed for all that was to be tried."""
 
-    @property
-    def gain(self) -> float:
-        return self.rate.value / self.baseline.value - 1.0
-
 
 @dataclass(slots=True)
 class _Search:

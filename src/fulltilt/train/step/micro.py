@@ -87,7 +87,6 @@ class MicroBatches:
         engine: Engine,
         *,
         accumulate: int = 1,
-        patience: int = PATIENCE_STEPS,
         copied: Callable[[], None] | None = None,
     ) -> None:
         """
@@ -95,7 +94,7 @@ class MicroBatches:
             copied: called when a whole batch has been sent to the device.
         """
         self._engine, self.accumulate, self._copied = engine, accumulate, copied
-        self.micro = MicroSize(patience)
+        self.micro = MicroSize()
         self.ranks = Ranks(engine.device)
         self.phase = 0
         """Batches of the window that have been run."""
