@@ -14,7 +14,9 @@ beside.py     torchmetrics beside the step              balance.py     on the CP
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fulltilt.lazy import on_first_use
 
 if TYPE_CHECKING:
     from fulltilt.assist.assisted import CPUAssistedTraining as CPUAssistedTraining
@@ -33,11 +35,4 @@ _HOMES = {
     "extract_features": "features",
 }
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'fulltilt.assist' has no attribute {name!r}; it has {', '.join(__all__)}")
-    from importlib import import_module
-
-    return getattr(import_module(f"fulltilt.assist.{home}"), name)
+__getattr__ = on_first_use(__name__, _HOMES)
