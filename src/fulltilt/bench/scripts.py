@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fulltilt.bench.bars import Bar, Group, draw
+from fulltilt.bench.ground import now
 from fulltilt.errors import FulltiltError, InputError
 
 SCRIPTS = ("resnet50_plain", "unet_plain")
@@ -194,7 +194,7 @@ def to_json(found: Sequence[ScriptFigures]) -> dict[str, Any]:
 
     return {
         "machine": machine_facts({}),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "scripts": [{**asdict(one), "met": one.met} for one in found],
     }
 

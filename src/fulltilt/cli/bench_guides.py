@@ -67,14 +67,15 @@ def scaling(
     outputs = Outputs(json_file, chart_file)
 
     from fulltilt.bench.ground import joined
+    from fulltilt.bench.results import parts_of
     from fulltilt.bench.scaling.figures import PARTS, ScalingBench, chart
-    from fulltilt.bench.scaling.run import measure_scaling, parts_of
+    from fulltilt.bench.scaling.run import measure_scaling
     from fulltilt.bench.scaling.table import show
 
     def keep(found: ScalingBench) -> None:
         outputs.write(joined(json_file, found.to_json(), by="part", order=PARTS), chart)
 
-    show(measure_scaling(only=parts_of(only), folder=folder, say=say, keep=keep))
+    show(measure_scaling(only=parts_of(only, PARTS), folder=folder, say=say, keep=keep))
 
 
 def simulate(

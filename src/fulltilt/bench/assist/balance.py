@@ -22,7 +22,7 @@ from fulltilt.bench.feed.material import bytes_needed, make_in_parallel, workpla
 from fulltilt.bench.feed.measure import confined, endless
 from fulltilt.bench.feed.models import CLASSES, Step, resnet50, small_classifier
 from fulltilt.bench.feed.scale import Scale, scale_for
-from fulltilt.bench.train.contest import Say
+from fulltilt.bench.ground import Say
 from fulltilt.feed import Feed, ImageFiles, feed
 
 CORES = 8

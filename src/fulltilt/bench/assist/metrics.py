@@ -13,7 +13,8 @@ from torch import Tensor
 from fulltilt.assist.beside import MetricsBeside
 from fulltilt.bench.assist.figures import BESIDE_AT_LEAST
 from fulltilt.bench.feed.models import UNet
-from fulltilt.bench.train.contest import Contestant, Say, contest
+from fulltilt.bench.ground import Say
+from fulltilt.bench.train.contest import Contestant, contest
 from fulltilt.bench.train.figures import Case
 from fulltilt.bench.train.workloads import Running, StepFactory, Workload
 from fulltilt.train import HybridPrecisionTrainer

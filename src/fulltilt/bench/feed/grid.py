@@ -22,9 +22,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from fulltilt.bench.feed.figures import Case, Rate, Target
-from fulltilt.bench.feed.limit import Plan, Say, attempt
+from fulltilt.bench.feed.limit import Plan, attempt
 from fulltilt.bench.feed.measure import Batches, endless, measure
 from fulltilt.bench.feed.scale import Scale
+from fulltilt.bench.ground import Say
 from fulltilt.feed import Feed, feed
 from fulltilt.feed.tuner import BEYOND_CORES
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
 
-from fulltilt.bench.ground import said
+from fulltilt.bench.ground import Say, said
 from fulltilt.bench.train.figures import Case
 from fulltilt.bench.train.workloads import Running, StepFactory, Workload
 from fulltilt.tune.keeping import keep_maths
-
-Say = Callable[[str], None]
 
 _WARM_STEPS = 5
 _LEAST_STEPS = 3
