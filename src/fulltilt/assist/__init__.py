@@ -9,7 +9,7 @@ pool.py       all of it together                        policy.py      what is d
 processes.py  for tasks that hold the interpreter lock  placing.py     ... seen by a trial
 beside.py     torchmetrics beside the step              balance.py     on the CPU or on the GPU (pure)
   gather.py     batches before they are counted (pure)    lanes.py       threads that count them
-                                                          tables.py      masks counted from a table of their scores
+  meeting.py    ranks bring their counts together         tables.py      masks counted from a table of their scores
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fulltilt.cli.bench_guides import guides, scaling, simulate
-from fulltilt.cli.bench_outputs import Outputs, say
+from fulltilt.cli.bench_outputs import Outputs
 from fulltilt.cli.bench_predictions import predictions
+from fulltilt.cli.saying import say
 from fulltilt.errors import InputError
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from rich.console import Console
 
 from fulltilt.bench.augment.figures import AugmentBench, Case, Peer, Timing
 from fulltilt.bench.tables import console_or, figures_table, print_lines
+from fulltilt.diagnose.words import amount
 
 
 def show(found: AugmentBench, console: Console | None = None) -> None:
@@ -25,7 +26,7 @@ def show(found: AugmentBench, console: Console | None = None) -> None:
                 _name(peer, found),
                 *_times(peer.timing),
                 _share(peer.timing, floor),
-                "" if faster is None else f"{times(faster)}×",
+                "" if faster is None else f"{amount(faster)}×",
                 "",
             )
     console.print(table)
@@ -45,10 +46,6 @@ def lines(found: AugmentBench) -> list[str]:
     if found.problem:
         said.append(found.problem)
     return said
-
-
-def times(factor: float) -> str:
-    return f"{factor:,.0f}" if factor >= 100 else f"{factor:.3g}"
 
 
 def _rate(found: AugmentBench) -> str:

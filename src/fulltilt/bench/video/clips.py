@@ -13,6 +13,7 @@ from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset
 
 from fulltilt.decode.video.container import pyav
+from fulltilt.decode.video.reader import Quality
 from fulltilt.feed import VideoClips, feed
 
 LENGTH = 16
@@ -94,7 +95,7 @@ def feed_rate(
     device: str,
     seconds: float,
     cache: Path | None = None,
-    quality: Literal["exact", "fast"] = "exact",
+    quality: Quality = "exact",
     together: int = 1,
     gpu_share: float | Literal["auto"] = 0.0,
     settle_seconds: float = 0.0,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -27,11 +27,11 @@ from fulltilt.bench.video.opencv import Captures, opencv
 from fulltilt.bench.video.rates import Counted, Crew, apart, beside
 from fulltilt.bench.video.training import Course, training
 from fulltilt.decode.video.limits import sessions_of
+from fulltilt.decode.video.reader import Quality
 from fulltilt.decode.video.waiting import wait_asleep
 from fulltilt.errors import FulltiltError
 from fulltilt.machine.cores import read_cores
 
-Quality = Literal["exact", "fast"]
 NO_GPU = "The targets need an NVIDIA GPU and a machine like it: small videos were decoded on the CPU."
 _THREADS_TRIED = (1, 2)
 """Of each of the CPU's decoders."""
