@@ -28,15 +28,6 @@ def test_every_committed_result_is_on_the_page(tables):
     assert all(f"benchmarks/results/{result})" in page for result in results)
 
 
-def test_every_heading_of_the_readme_has_a_chinese_one(tables):
-    chinese = sys.modules["chinese"]
-    sections = [section for section in tables.SECTIONS if section.in_readme]
-    assert {section.title for section in sections} <= set(chinese.TITLES)
-    assert {column for section in sections for column in section.columns if column} <= set(chinese.COLUMNS)
-    guides = next(section for section in sections if section.result.endswith("guides.json"))
-    assert "GPU" not in guides.columns, "which in another table is the GPU's time, and here its utilisation"
-
-
 def test_pages_are_made_of_what_there_is(tables, tmp_path):
     assert tables.benchmarks_page(results=tmp_path) == ""
     (tmp_path / "h200").mkdir()
@@ -47,24 +38,6 @@ def test_pages_are_made_of_what_there_is(tables, tmp_path):
     page = tables.benchmarks_page(results=tmp_path)
     assert "`fulltilt bench observe` on no GPU, 2 cores, 2026-11-15" in page
     assert "| steps of 1 ms | 0.010 ms, 1.10 % | ≤ 0.05 ms |" in page
-    assert tables.block(results=tmp_path) == ""  # that one is not in the README
-
-
-def test_the_readme_leaves_out_rows_that_compare_nothing(tables, tmp_path):
-    section = tables.Section(
-        title="Made up",
-        result="made.json",
-        command="nothing",
-        columns=("", "rate", "against", "wanted"),
-        rows=lambda _: [("alone", "1", "", ""), ("peer", "2", "half", ""), ("ours", "3", "", "≥ 3")],
-        compared=("against", "wanted"),
-    )
-    (tmp_path / "made.json").write_text('{"machine": {"gpus": [], "cores": 2}}')
-    short, whole = tables.block([section], tmp_path), tables.benchmarks_page([section], tmp_path)
-    assert "| peer |" in short
-    assert "| ours |" in short
-    assert "| alone |" not in short
-    assert "| alone |" in whole
 
 
 def test_a_page_with_lost_marks_is_refused(tables):
