@@ -16,10 +16,9 @@ from fulltilt.decode.video.convert import Converter, Pixels
 from fulltilt.decode.video.forks import keep
 from fulltilt.decode.video.index import FrameIndex, Run, runs_of
 from fulltilt.errors import DecodeError, InputError
+from fulltilt.machine.closing import Closing
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     import torch
     from av.video.frame import VideoFrame
 
@@ -121,7 +120,7 @@ def _opened(path: Path, threads: int, known: Known, quality: Quality) -> Video:
     return Video(path, threads=threads, known=known, quality=quality)
 
 
-class Video:
+class Video(Closing):
     """An open video. Threads that share one take turns: to decode side by side, open one for each.
 
     A process that is forked opens the file for itself; pickled, it is opened again where it arrives.
@@ -243,12 +242,6 @@ class Video:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _opened, (self.path, self._threads, self.known, self._quality)
-
-    def __enter__(self) -> Video:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def checked(self, indices: Sequence[int]) -> list[int]:
         """Frames' numbers as plain integers; InputError for one that is not there."""
