@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from fulltilt.errors import InputError
 from fulltilt.machine.decision import Decision
 from fulltilt.train.step.choose import Auto, Facts, Plan, Wishes, first_settings, plan_untried, settings_of
-from fulltilt.train.step.clock import StepClock
+from fulltilt.train.step.clock import PerformanceStats, StepClock
 from fulltilt.train.step.device import as_optimizers, check_optimizers, device_for, move
 from fulltilt.train.step.ema import Ema
 from fulltilt.train.step.engine import Engine, Signature, detached, signature
@@ -32,7 +32,6 @@ from fulltilt.train.step.optim import check_saved, why_not_fused
 from fulltilt.train.step.precision import check_precision, formats_for, widen
 from fulltilt.train.step.preparing import Prepared
 from fulltilt.train.step.roles import Loss, Objective, split, target_place
-from fulltilt.train.step.stats import PerformanceStats
 from fulltilt.train.step.trials import Trials
 
 _log = logging.getLogger("fulltilt.train")
