@@ -40,6 +40,14 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def finish(device: str) -> None:
+    """Wait until the device has done all that it was given."""
+    if device != "cpu":
+        import torch
+
+        torch.cuda.synchronize()
+
+
 def all_met(answers: Iterable[bool | None]) -> bool | None:
     """All targets met; None where there are none, or one could not be measured and the rest were met."""
     found = list(answers)

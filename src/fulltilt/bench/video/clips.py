@@ -12,6 +12,7 @@ import torch
 from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset
 
+from fulltilt.bench.ground import finish
 from fulltilt.decode.video.container import pyav
 from fulltilt.decode.video.reader import Quality
 from fulltilt.feed import VideoClips, feed
@@ -190,12 +191,7 @@ def rate_of(batches: Iterable[Any], device: str, seconds: float, *, workers: int
         if began is not None and now - began >= seconds:
             break
         if began is None and now - first >= seconds * _WARM:
-            _finish(device)
+            finish(device)
             given, began = 0, time.perf_counter()
-    _finish(device)
+    finish(device)
     return given / (time.perf_counter() - (first if began is None else began))
-
-
-def _finish(device: str) -> None:
-    if device != "cpu":
-        torch.cuda.synchronize()
