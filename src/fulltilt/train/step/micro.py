@@ -31,7 +31,7 @@ from fulltilt.train.ranks.ranks import Ranks
 from fulltilt.train.step.engine import Engine, compiling, detached, first_line, is_out_of_memory
 from fulltilt.train.step.snapshot import DeviceRng
 
-_log = logging.getLogger("fulltilt.train")
+log = logging.getLogger("fulltilt.train")
 
 PATIENCE_STEPS = 100
 """Steps that must go well before a larger micro-batch is tried; doubled each time that fails."""
@@ -265,7 +265,7 @@ class MicroBatches:
             hint = "; cuDNN says the same of a layer that it can't run at all" * ("unable to find" in problem.lower())
             raise UnavailableError(f"out of memory with one sample at a time: {problem}{hint}")
         norms = any(isinstance(module, _BatchNorm) for module in self._engine.model.modules())
-        _log.warning(
+        log.warning(
             "out of memory (%s): micro-batches of %d instead of %d from here on; the effective batch stays %d%s",
             problem, self.micro.size, before, samples * self.accumulate,
             ", batch statistics are a micro-batch's" if norms else "",
@@ -285,7 +285,7 @@ class MicroBatches:
             return
         before, samples = self.micro.size, _samples(batch)
         self.micro.grow(samples)
-        _log.info("trying micro-batches of %d instead of %s again", self.micro.size or samples, before)
+        log.info("trying micro-batches of %d instead of %s again", self.micro.size or samples, before)
         self._sized(batch)
 
     def _sized(self, batch: Batch) -> None:

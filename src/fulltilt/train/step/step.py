@@ -34,7 +34,7 @@ from fulltilt.train.step.preparing import Prepared
 from fulltilt.train.step.roles import Loss, Objective, split, target_place
 from fulltilt.train.step.trials import Trials
 
-_log = logging.getLogger("fulltilt.train")
+log = logging.getLogger("fulltilt.train")
 
 _VARYING_STEPS = 20
 """Steps after which no two batches of one shape in a row are waited for any more."""
@@ -288,7 +288,7 @@ class HybridPrecisionTrainer:
         if not self.plan:
             began = time.perf_counter()
             self._take(trials.run(self._wishes, self._facts(batch, varying=varying)))
-            _log.info("settings tried in %.1f s", time.perf_counter() - began)
+            log.info("settings tried in %.1f s", time.perf_counter() - began)
             self._micro.forget_start()
         self._uncaptured = False
         if self.plan["cuda_graph"].value:
@@ -324,7 +324,7 @@ class HybridPrecisionTrainer:
             if decision is not self.plan.get(name):
                 told.setdefault(decision.reason, []).append(f"{name}: {decision.value}")
         for reason, settled in told.items():
-            _log.info("%s (%s)", ", ".join(settled), reason)
+            log.info("%s (%s)", ", ".join(settled), reason)
         self.plan = plan
 
 
