@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -114,10 +115,6 @@ def sides_of(size: Sequence[int]) -> tuple[int, int]:
     if height < 1 or width < 1:
         raise InputError(f"size: expected (height, width) with 1 or more each, found {size!r}")
     return height, width
-
-
-def _opened(path: Path, threads: int, known: Known, quality: Quality) -> Video:
-    return Video(path, threads=threads, known=known, quality=quality)
 
 
 class Video(Closing):
@@ -241,7 +238,7 @@ class Video(Closing):
             self._container.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened, (self.path, self._threads, self.known, self._quality)
+        return partial(Video, threads=self._threads, known=self.known, quality=self._quality), (self.path,)
 
     def checked(self, indices: Sequence[int]) -> list[int]:
         """Frames' numbers as plain integers; InputError for one that is not there."""
