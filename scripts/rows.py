@@ -6,11 +6,11 @@ from typing import Any
 
 from fulltilt.bench.assist.phases import KEEPS_AT_LEAST
 from fulltilt.bench.augment.figures import Bound
-from fulltilt.bench.augment.table import times
 from fulltilt.bench.feed.figures import Figure, in_words
 from fulltilt.bench.monitor import BUSY_SM_PERCENT, IDLE_SM_PERCENT
 from fulltilt.bench.scaling.figures import PARTS, SERIES, TITLES
 from fulltilt.bench.scaling.figures import rows as curve_rows
+from fulltilt.diagnose.words import amount
 
 Row = tuple[str, ...]
 
@@ -58,7 +58,7 @@ def augment_rows(result: dict[str, Any]) -> list[Row]:
             peer["name"] + ("" if peer["masks"] or "images only" in peer["name"] else " (no masks)"),
             ms(peer, "gpu_ms"),
             ms(peer, "wall_ms"),
-            f"{times(peer['speedup'])}×",
+            f"{amount(peer['speedup'])}×",
             "",
         )
         for peer in result["peers"]

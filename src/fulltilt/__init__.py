@@ -6,7 +6,9 @@ They are imported on first use, so that `import fulltilt` costs nothing and need
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fulltilt.lazy import on_first_use
 
 if TYPE_CHECKING:
     from fulltilt.assist import AsyncDataProcessor as AsyncDataProcessor
@@ -22,18 +24,17 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# The public name -> the module that holds it.
 _HOMES = {
-    "AsyncDataProcessor": "fulltilt.assist",
-    "CPUAssistedTraining": "fulltilt.assist",
-    "FulltiltError": "fulltilt.errors",
-    "GPUAugmentation": "fulltilt.augment",
-    "HybridPrecisionTrainer": "fulltilt.train",
-    "MinimalGPUAugmentation": "fulltilt.augment",
-    "ProgressiveAugmentation": "fulltilt.augment",
-    "StrongGPUAugmentation": "fulltilt.augment",
-    "Trainer": "fulltilt.train",
-    "get_optimal_batch_size": "fulltilt.tune",
+    "AsyncDataProcessor": "assist",
+    "CPUAssistedTraining": "assist",
+    "FulltiltError": "errors",
+    "GPUAugmentation": "augment",
+    "HybridPrecisionTrainer": "train",
+    "MinimalGPUAugmentation": "augment",
+    "ProgressiveAugmentation": "augment",
+    "StrongGPUAugmentation": "augment",
+    "Trainer": "train",
+    "get_optimal_batch_size": "tune",
 }
 
 __all__ = [
@@ -50,16 +51,7 @@ __all__ = [
     "get_optimal_batch_size",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'fulltilt' has no attribute {name!r}; it has {', '.join(sorted(_HOMES))}")
-    from importlib import import_module
-
-    value = getattr(import_module(home), name)
-    globals()[name] = value  # found directly from now on
-    return value
+__getattr__ = on_first_use(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fulltilt.bench.assist.balance import measure_balance
-from fulltilt.bench.assist.figures import FLAT_BYTES, AssistBench, Many, Tasks
+from fulltilt.bench.assist.figures import FLAT_BYTES, PARTS, AssistBench, Many, Tasks
 from fulltilt.bench.assist.phases import BalanceRun, Phase
-from fulltilt.bench.assist.run import parts_of
 from fulltilt.bench.assist.table import lines
+from fulltilt.bench.results import parts_of
 from fulltilt.bench.train.contest import with_shares
 from fulltilt.bench.train.figures import Case
 from fulltilt.cli.bench import bench
@@ -92,9 +92,9 @@ def test_targets_of_the_balance(figures, met):
 
 
 def test_parts_are_run_in_order_and_unknown_ones_refused():
-    assert parts_of("balance, tasks") == ("tasks", "balance")
+    assert parts_of("balance, tasks", tuple(PARTS)) == ("tasks", "balance")
     with pytest.raises(InputError, match="--only: found cores; allowed: tasks, metrics, balance"):
-        parts_of("cores")
+        parts_of("cores", tuple(PARTS))
 
 
 def test_cores_are_taken_from_a_feed_here_and_given_back():

@@ -29,6 +29,7 @@ from fulltilt.bench.feed.measure import confined, endless, measure, tree_cpu_sec
 from fulltilt.bench.feed.models import Step, UNet, _resnet50, small_classifier
 from fulltilt.bench.feed.scale import scale_for
 from fulltilt.bench.feed.table import lines, show
+from fulltilt.bench.results import parts_of
 from fulltilt.errors import FulltiltError, InputError
 from fulltilt.feed import ImageFiles, feed
 from fulltilt.feed.datasets.probing import look
@@ -492,8 +493,8 @@ def test_a_part_that_fails_leaves_the_others(tmp_path, monkeypatch):
 @pytest.mark.parametrize("text", ["", "ladder,foo"])
 def test_parts_that_do_not_exist_are_named(text):
     with pytest.raises(InputError, match="allowed: ladder, train, cores, unet, windows, grid"):
-        run.parts_of(text)
-    assert run.parts_of("windows, ladder") == ("ladder", "windows")
+        parts_of(text, run.PARTS)
+    assert parts_of("windows, ladder", run.PARTS) == ("ladder", "windows")
 
 
 @no_gpu

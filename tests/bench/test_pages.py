@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -28,15 +29,6 @@ def test_every_committed_result_is_on_the_page(tables):
     assert all(f"benchmarks/results/{result})" in page for result in results)
 
 
-def test_every_heading_of_the_readme_has_a_chinese_one(tables):
-    chinese = sys.modules["chinese"]
-    sections = [section for section in tables.SECTIONS if section.in_readme]
-    assert {section.title for section in sections} <= set(chinese.TITLES)
-    assert {column for section in sections for column in section.columns if column} <= set(chinese.COLUMNS)
-    guides = next(section for section in sections if section.result.endswith("guides.json"))
-    assert "GPU" not in guides.columns, "which in another table is the GPU's time, and here its utilisation"
-
-
 def test_pages_are_made_of_what_there_is(tables, tmp_path):
     assert tables.benchmarks_page(results=tmp_path) == ""
     (tmp_path / "h200").mkdir()
@@ -47,24 +39,40 @@ def test_pages_are_made_of_what_there_is(tables, tmp_path):
     page = tables.benchmarks_page(results=tmp_path)
     assert "`fulltilt bench observe` on no GPU, 2 cores, 2026-11-15" in page
     assert "| steps of 1 ms | 0.010 ms, 1.10 % | ≤ 0.05 ms |" in page
-    assert tables.block(results=tmp_path) == ""  # that one is not in the README
 
 
-def test_the_readme_leaves_out_rows_that_compare_nothing(tables, tmp_path):
-    section = tables.Section(
-        title="Made up",
-        result="made.json",
-        command="nothing",
-        columns=("", "rate", "against", "wanted"),
-        rows=lambda _: [("alone", "1", "", ""), ("peer", "2", "half", ""), ("ours", "3", "", "≥ 3")],
-        compared=("against", "wanted"),
+def test_the_readmes_table_has_rows_of_what_there_is_alone(tables, tmp_path):
+    assert len(tables.headline("en", tmp_path).splitlines()) == 2, "its head"
+    (tmp_path / "h200").mkdir()
+    (tmp_path / "h200" / "guides.json").write_text(
+        json.dumps(
+            {
+                "cases": [
+                    {"workload": "forecast", "key": "before", "samples_per_second": 9000.0},
+                    {"workload": "forecast", "key": "after", "samples_per_second": 90000.0, "speed_up": 9.5},
+                    {"workload": "video", "key": "before", "samples_per_second": 5.0},
+                    {"workload": "video", "key": "after"},
+                ]
+            }
+        )
     )
-    (tmp_path / "made.json").write_text('{"machine": {"gpus": [], "cores": 2}}')
-    short, whole = tables.block([section], tmp_path), tables.benchmarks_page([section], tmp_path)
-    assert "| peer |" in short
-    assert "| ours |" in short
-    assert "| alone |" not in short
-    assert "| alone |" in whole
+    source = "[guides.json](benchmarks/results/h200/guides.json)"
+    (row,) = tables.headline("en", tmp_path).splitlines()[2:]
+    assert row == (
+        f"| Forecast recipe, whole training | as the guide found it: 9,000/s | 90,000/s | **9.5×** | {source} |"
+    )
+    (row,) = tables.headline("zh", tmp_path).splitlines()[2:]
+    assert row == f"| 预测任务，完整训练 | 指南原状：9,000 样本/秒 | 90,000 样本/秒 | **9.5×** | {source} |"
+
+
+def test_commands_as_rows(tables):
+    known = {"name": "mnist", "command": "main.py", "attributed": 0.986, "before": 1000.0, "after": 1500.0,
+             "times": 1.5, "problem": None, "verdict": "No headroom."}  # fmt: skip
+    failed = dict.fromkeys(known) | {"name": "timm", "command": "train.py", "problem": "run ended with status 1: no"}
+    assert tables.rows.commands_rows({"commands": [known, failed]}) == [
+        ("mnist: `main.py`", "98.6 %", "1,000/s", "1,500/s", "1.50×", "No headroom."),
+        ("timm: `train.py`", "", "", "", "", "run ended with status 1: no"),
+    ]
 
 
 def test_a_page_with_lost_marks_is_refused(tables):

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from fulltilt.bench.curves import Curve, Panel, draw
 from fulltilt.bench.feed import loader
 from fulltilt.bench.feed.measure import confined
+from fulltilt.bench.results import parts_of
 from fulltilt.bench.scaling import run
 from fulltilt.bench.scaling.figures import PARTS, Point, ScalingBench, chart, panels, rows
 from fulltilt.bench.scaling.table import show
@@ -140,10 +141,10 @@ def test_a_limit_that_could_not_be_taken_says_so_at_every_number_of_cores(monkey
 
 
 def test_unknown_parts_are_named():
-    assert run.parts_of("size,cores") == ("cores", "size")
-    assert set(run.parts_of(",".join(PARTS))) == set(PARTS)
+    assert parts_of("size,cores", PARTS) == ("cores", "size")
+    assert set(parts_of(",".join(PARTS), PARTS)) == set(PARTS)
     with pytest.raises(InputError, match="colour"):
-        run.parts_of("colour")
+        parts_of("colour", PARTS)
     assert isinstance(CliRunner().invoke(bench, ["scaling", "--only", "colour"]).exception, InputError)
 
 

@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
+from fulltilt.bench.results import parts_of
 from fulltilt.bench.train import run
 from fulltilt.bench.train.contest import Contestant, contest, with_shares
 from fulltilt.bench.train.figures import Case, TrainBench
@@ -84,9 +85,9 @@ def test_the_table_and_the_json():
 
 
 def test_workloads_are_run_in_order_and_unknown_ones_refused():
-    assert run.parts_of("windows, resnet50") == ("resnet50", "windows")
+    assert parts_of("windows, resnet50", run.WORKLOADS) == ("resnet50", "windows")
     with pytest.raises(InputError, match="--only: found vit; allowed: resnet50, unet, windows"):
-        run.parts_of("vit,unet")
+        parts_of("vit,unet", run.WORKLOADS)
 
 
 def test_contestants_take_turns_each_with_its_own_switches():

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fulltilt.bench.results import parts_of
 from fulltilt.bench.video import clips, contest, run, training
 from fulltilt.bench.video.clips import LENGTH, PerItem
-from fulltilt.bench.video.figures import Case, VideoBench
+from fulltilt.bench.video.figures import PARTS, Case, VideoBench
 from fulltilt.bench.video.material import GOP, Material, make_videos
 from fulltilt.bench.video.opencv import Captures
 from fulltilt.bench.video.rates import Apart, Counted, Crew, apart, beside
-from fulltilt.bench.video.run import parts_of, setting
+from fulltilt.bench.video.run import setting
 from fulltilt.bench.video.table import lines
 from fulltilt.cli.bench import bench
 from fulltilt.decode.video import open_video
@@ -77,9 +78,9 @@ def test_as_data():
 
 
 def test_parts():
-    assert parts_of("clips, cpu") == ("cpu", "clips")
+    assert parts_of("clips, cpu", PARTS) == ("cpu", "clips")
     with pytest.raises(InputError, match="found gpu; allowed: cpu, light, nvdec, both, clips, train, long"):
-        parts_of("gpu")
+        parts_of("gpu", PARTS)
 
 
 def test_targets_only_where_they_were_set_for():
@@ -147,7 +148,8 @@ def test_where_there_are_no_engines(paths):
 
 def test_two_crews_at_once(paths):
     crew = Crew(paths, device=None)
-    there, here = beside(paths, crew, 1.0)  # the others give way: on a busy machine little is left to them
+    # The others give way: on a busy machine little is left to them.
+    there, here = beside(paths, crew, 1.0, threads=1, processes=1)
     crew.close()
     assert there.frames > 0
     assert here.frames > 0

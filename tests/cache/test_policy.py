@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fulltilt.cache.policy import DISK_SHARE, LEAST_GAIN, RAM_SHARE, Keep, Rates, decide, training_rate
+from fulltilt.cache.policy import DISK_SHARE, LEAST_GAIN, RAM_SHARE, Keep, Rates, _options, decide
 from fulltilt.errors import InputError
 
 GB = 10**9
@@ -26,6 +26,12 @@ H200 = Rates(  # ResNet-50 from JPEG files of 80 KB, 16 cores
     free_ram_bytes=128 * GB,
     free_disk_bytes=2_000 * GB,
 )
+
+
+def training_rate(keep, rates):
+    """Samples per second that training reaches once this is kept; None where a figure for it is missing."""
+    rate = next(option.rate for option in _options(rates) if option.keep == keep)
+    return None if rate is None else min(rate, rates.step_rate)
 
 
 def test_nothing_when_the_feed_keeps_up():

@@ -67,7 +67,7 @@ def test_as_data_with_a_bad_file(tmp_path):
 
 
 def test_the_model_of_random_clips(tmp_path):
-    assert decoded_per_frame(32, 16) == 2
+    assert decoded_per_frame(32) == 2
     assert advice(24, seekable=True) is None
     assert "-g 16" in advice(250, seekable=True)
     assert "container" in advice(1, seekable=False)

@@ -279,7 +279,6 @@ def _slice(profile: str, *, number: int, gpu_instance: int, sms: int, gib: int, 
                 multiprocessorCount=sms, sharedDecoderCount=decoders, sharedJpegCount=jpegs, memorySizeMB=gib * 1024
             ),
             "nvmlDeviceGetGpuInstanceId": gpu_instance,
-            "nvmlDeviceGetComputeInstanceId": 0,
             "nvmlDeviceGetComputeRunningProcesses": list,
         }
     )

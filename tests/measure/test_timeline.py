@@ -60,14 +60,17 @@ def test_time_counts_for_the_innermost_phase_alone(timeline: Timeline, clock: Cl
 
 
 def test_a_loss_between_forward_and_backward_is_forward(timeline: Timeline, clock: Clock) -> None:
-    within(timeline, clock, FORWARD, 10)
-    timeline.rebase(FORWARD)
+    timeline.enter(FORWARD)
+    clock.pass_(10)
+    timeline.leave_for(FORWARD)
     clock.pass_(4)
-    within(timeline, clock, BACKWARD, 20)
-    timeline.rebase(OPTIMIZER)
+    timeline.enter(BACKWARD)
+    clock.pass_(20)
+    timeline.leave_for(OPTIMIZER)
     clock.pass_(2)
-    within(timeline, clock, OPTIMIZER, 5)
-    timeline.rebase(OTHER)
+    timeline.enter(OPTIMIZER)
+    clock.pass_(5)
+    timeline.leave_for(OTHER)
     clock.pass_(1)
     record = timeline.step()
     assert [record.phases_ns[phase] for phase in (FORWARD, BACKWARD, OPTIMIZER, OTHER)] == [14, 20, 7, 1]
@@ -215,7 +218,7 @@ events = st.lists(
     st.one_of(
         st.tuples(st.just("enter"), st.integers(0, len(PHASES) - 1)),
         st.tuples(st.sampled_from(["leave", "cut", "step", "evaluated", "trained", "ended"]), st.just(0)),
-        st.tuples(st.just("rebase"), st.sampled_from([FORWARD, OPTIMIZER, OTHER])),
+        st.tuples(st.just("leave_for"), st.sampled_from([FORWARD, OPTIMIZER, OTHER])),
         st.tuples(st.just("pass"), st.integers(1, 1000)),
     ),
     max_size=60,
@@ -236,8 +239,8 @@ def test_all_phases_add_up_to_the_wall_time(happening: list[tuple[str, int]]) ->
             timeline.cut()
         elif what == "step":
             records.append(timeline.step())
-        elif what == "rebase":
-            timeline.rebase(value)
+        elif what == "leave_for":
+            timeline.leave_for(value)
         elif what == "pass":
             clock.pass_(value)
         else:

@@ -191,7 +191,7 @@ def test_the_line_through_trials():
     one = fit_memory([trial(10, 300)], 100)
     assert (one.fixed_bytes, one.bytes_per_sample) == (100, 20)
     two = fit_memory([trial(10, 300), trial(30, 500), Trial(size=99, room_bytes=1)], 0)
-    assert (two.fixed_bytes, two.bytes_per_sample, two.at(50), two.largest(1000)) == (200, 10, 700, 80)
+    assert (two.fixed_bytes, two.bytes_per_sample, two.largest(1000)) == (200, 10, 80)
     falling = fit_memory([trial(10, 300), trial(30, 200)], 0)
     assert falling.bytes_per_sample == 0
     assert falling.largest(1000) == math.inf

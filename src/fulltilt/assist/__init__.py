@@ -9,12 +9,14 @@ pool.py       all of it together                        policy.py      what is d
 processes.py  for tasks that hold the interpreter lock  placing.py     ... seen by a trial
 beside.py     torchmetrics beside the step              balance.py     on the CPU or on the GPU (pure)
   gather.py     batches before they are counted (pure)    lanes.py       threads that count them
-                                                          tables.py      masks counted from a table of their scores
+  meeting.py    ranks bring their counts together         tables.py      masks counted from a table of their scores
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fulltilt.lazy import on_first_use
 
 if TYPE_CHECKING:
     from fulltilt.assist.assisted import CPUAssistedTraining as CPUAssistedTraining
@@ -33,11 +35,4 @@ _HOMES = {
     "extract_features": "features",
 }
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'fulltilt.assist' has no attribute {name!r}; it has {', '.join(__all__)}")
-    from importlib import import_module
-
-    return getattr(import_module(f"fulltilt.assist.{home}"), name)
+__getattr__ = on_first_use(__name__, _HOMES)

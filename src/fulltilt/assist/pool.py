@@ -73,11 +73,10 @@ class Pool:
         when_full: WhenFull,
         max_bytes: int | None = None,
         keep_seconds: float | None = None,
-        name: str = "assist",
     ) -> None:
         self._queue = TaskQueue(queue_size, when_full=when_full, max_bytes=max_bytes)
-        self._clock = Clock(f"fulltilt-{name}-clock")
-        self._callbacks = Clock(f"fulltilt-{name}-callbacks")
+        self._clock = Clock("fulltilt-assist-clock")
+        self._callbacks = Clock("fulltilt-assist-callbacks")
         """For those of tasks that timed out: they may wait for anything, and the clock must not."""
         self._expiry = Expiry(keep_seconds)
         self._events: Counter[str] = Counter()
@@ -85,7 +84,7 @@ class Pool:
         self._pid = os.getpid()
         self._closing = self._closed = False
         self._made = time.perf_counter()
-        self._crew = Crew(self._queue, workers, run=self._run, name=name)
+        self._crew = Crew(self._queue, workers, run=self._run)
         self._at_exit = partial(_close_at_exit, weakref.ref(self))
         atexit.register(self._at_exit)
 

@@ -76,8 +76,8 @@ class Work:
 class Crew:
     """So many workers on one queue."""
 
-    def __init__(self, queue: TaskQueue, workers: int, *, run: Callable[[Task, Worker], None], name: str) -> None:
-        self._queue, self._run, self._name = queue, run, name
+    def __init__(self, queue: TaskQueue, workers: int, *, run: Callable[[Task, Worker], None]) -> None:
+        self._queue, self._run = queue, run
         self.wanted = workers
         self._lock = threading.Lock()
         self._workers: dict[int, Worker] = {}  # by thread
@@ -147,7 +147,7 @@ class Crew:
         for _ in range(self.wanted - sum(not worker.abandoned for worker in self._workers.values())):
             worker = Worker()
             thread = threading.Thread(
-                target=self._work, args=(worker,), name=f"fulltilt-{self._name}-{next(self._numbers)}", daemon=True
+                target=self._work, args=(worker,), name=f"fulltilt-assist-{next(self._numbers)}", daemon=True
             )
             worker.thread = thread
             try:

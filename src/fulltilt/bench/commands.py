@@ -15,11 +15,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fulltilt.bench.ground import machine_facts
+from fulltilt.bench.ground import machine_facts, now
 from fulltilt.bench.running import output_of
 from fulltilt.errors import FulltiltError, InputError
 
@@ -137,6 +136,6 @@ def _json(ours: Sequence[str], words: Sequence[str], file: Path) -> dict[str, An
 def to_json(found: Sequence[CommandFigures]) -> dict[str, Any]:
     return {
         "machine": machine_facts(PACKAGES),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "commands": [{**asdict(one), "times": one.times, "met": one.met} for one in found],
     }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -13,6 +14,9 @@ from typing import Any
 from fulltilt.machine.cores import read_cores
 from fulltilt.machine.gpus import read_gpus
 from fulltilt.machine.software import read_versions, version_of
+
+Say = Callable[[str], None]
+"""Hears what is measured next."""
 
 
 def machine_facts(packages: Mapping[str, str]) -> dict[str, Any]:
@@ -29,6 +33,19 @@ def machine_facts(packages: Mapping[str, str]) -> dict[str, Any]:
         "triton": versions.triton,
         **{distribution: version_of(module, distribution) for module, distribution in packages.items()},
     }
+
+
+def now() -> str:
+    """The date of a result."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def finish(device: str) -> None:
+    """Wait until the device has done all that it was given."""
+    if device != "cpu":
+        import torch
+
+        torch.cuda.synchronize()
 
 
 def all_met(answers: Iterable[bool | None]) -> bool | None:

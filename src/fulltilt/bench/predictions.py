@@ -13,11 +13,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fulltilt.bench.ground import machine_facts
+from fulltilt.bench.ground import machine_facts, now
 from fulltilt.errors import InputError
 
 ALLOWED_POINTS = 15.0
@@ -135,7 +134,7 @@ def as_line(one: Forecast) -> str:
 def to_json(forecasts: Sequence[Forecast]) -> dict[str, Any]:
     return {
         "machine": machine_facts({}),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "allowed_points": ALLOWED_POINTS,
         "scripts": [{**asdict(one), "points": one.points, "holds": one.holds} for one in forecasts],
     }

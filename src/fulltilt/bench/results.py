@@ -8,7 +8,7 @@ from typing import Any
 from fulltilt.errors import InputError
 
 
-def chosen(text: str, parts: Sequence[str]) -> tuple[str, ...]:
+def parts_of(text: str, parts: Sequence[str]) -> tuple[str, ...]:
     """What `--only` names, in the order in which `parts` are run."""
     wanted = {name.strip() for name in text.split(",") if name.strip()}
     unknown = sorted(wanted - set(parts))

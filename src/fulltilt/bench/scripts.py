@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fulltilt.bench.bars import Bar, Group, draw
+from fulltilt.bench.ground import now
 from fulltilt.bench.running import output_of
 from fulltilt.errors import FulltiltError, InputError
 
@@ -185,7 +185,7 @@ def to_json(found: Sequence[ScriptFigures]) -> dict[str, Any]:
 
     return {
         "machine": machine_facts({}),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "scripts": [{**asdict(one), "met": one.met} for one in found],
     }
 

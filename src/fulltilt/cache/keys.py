@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 Path = str | os.PathLike[str]
 Read = TypeVar("Read")
 _U64: Final = (1 << 64) - 1
-_NO_FILE: Final = (0, 0, 0, 0)
+NO_FILE: Final = (0, 0, 0, 0)
 _TICK_NS: Final = 50_000_000
 """More than the granularity of a file's times where they have fractions of a second (the kernel's tick, 1 to 10 ms)."""
 _WHOLE_SECONDS_NS: Final = 2_000_000_000
@@ -37,7 +37,7 @@ class Key(NamedTuple):
 
 def key_of(image: Path, mask: Path | None, settings: bytes) -> Key:
     """The key of a sample as its files are now; OSError when one is gone. `settings`: their digest."""
-    stamp = stamp_of(os.stat(image)) + (_NO_FILE if mask is None else stamp_of(os.stat(mask)))
+    stamp = stamp_of(os.stat(image)) + (NO_FILE if mask is None else stamp_of(os.stat(mask)))
     return Key(name_of(image, mask, settings), stamp)
 
 

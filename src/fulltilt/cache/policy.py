@@ -101,12 +101,6 @@ def decide(rates: Rates, *, cache: Keep | str = "auto") -> Decision[Keep]:
     return Decision(value=chosen.keep, reason=_reason(chosen, options, rates), evidence=_evidence(options, rates))
 
 
-def training_rate(keep: Keep, rates: Rates) -> float | None:
-    """Samples per second that training reaches once this is kept; None where a figure for it is missing."""
-    rate = next(option.rate for option in _options(rates) if option.keep == keep)
-    return None if rate is None else min(rate, rates.step_rate)
-
-
 def _options(rates: Rates) -> tuple[_Option, ...]:
     """The cheapest first."""
     ram = None if rates.free_ram_bytes is None else rates.free_ram_bytes * RAM_SHARE

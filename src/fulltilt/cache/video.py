@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fulltilt.cache.keys import Key, hash_steadily, name_of, stamp_of
+from fulltilt.cache.keys import NO_FILE, Key, hash_steadily, name_of, stamp_of
+from fulltilt.cache.make import Pixels
 from fulltilt.cache.manifest import LOCK, MANIFEST, check_settings, locked, read_manifest, write_manifest
 from fulltilt.cache.predict import in_words
 from fulltilt.cache.settings import CacheSettings
@@ -34,10 +34,8 @@ from fulltilt.errors import CacheError, DecodeError, InputError
 from fulltilt.machine.cores import read_cores
 
 log = logging.getLogger("fulltilt.cache")
-Pixels = NDArray[np.uint8]
 PART: Final = 64
 """Frames of a part: a decoder's pass, and what lies in memory while it is made."""
-_NO_FILE: Final = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +73,7 @@ def part_key(path: str | os.PathLike[str], part: int, stamp: tuple[int, ...], di
     """Of a video's part: its number goes into the name."""
     name = hashlib.blake2b(name_of(path, None, digest), digest_size=16)
     name.update(f"frames of part {part}".encode())
-    return Key(name.digest(), stamp + _NO_FILE)
+    return Key(name.digest(), stamp + NO_FILE)
 
 
 def cached_frames(

@@ -9,8 +9,9 @@ import typer
 
 from fulltilt.cli.bench_commands import commands
 from fulltilt.cli.bench_guides import guides, scaling, simulate
-from fulltilt.cli.bench_outputs import Outputs, say
+from fulltilt.cli.bench_outputs import Outputs
 from fulltilt.cli.bench_predictions import predictions
+from fulltilt.cli.saying import say
 from fulltilt.errors import InputError
 
 if TYPE_CHECKING:
@@ -92,14 +93,15 @@ def feed(
 
     from fulltilt.bench.feed.chart import chart
     from fulltilt.bench.feed.figures import FeedBench
-    from fulltilt.bench.feed.run import PARTS, measure, parts_of
+    from fulltilt.bench.feed.run import PARTS, measure
     from fulltilt.bench.feed.table import show
     from fulltilt.bench.ground import joined
+    from fulltilt.bench.results import parts_of
 
     def keep(found: FeedBench) -> None:
         outputs.write(joined(json_file, found.to_json(), by="part", order=PARTS), chart)
 
-    show(measure(count=count, folder=folder, quick=quick, only=parts_of(only), say=say, keep=keep))
+    show(measure(count=count, folder=folder, quick=quick, only=parts_of(only, PARTS), say=say, keep=keep))
 
 
 @bench.command()
@@ -115,14 +117,15 @@ def train(
     outputs = Outputs(json_file)
 
     from fulltilt.bench.ground import joined
+    from fulltilt.bench.results import parts_of
     from fulltilt.bench.train.figures import TrainBench
-    from fulltilt.bench.train.run import WORKLOADS, measure, parts_of
+    from fulltilt.bench.train.run import WORKLOADS, measure
     from fulltilt.bench.train.table import show
 
     def keep(found: TrainBench) -> None:
         outputs.write(joined(json_file, found.to_json(), by="workload", order=WORKLOADS))
 
-    show(measure(quick=quick, only=parts_of(only), say=say, keep=keep))
+    show(measure(quick=quick, only=parts_of(only, WORKLOADS), say=say, keep=keep))
 
 
 @bench.command()
@@ -138,14 +141,15 @@ def assist(
     outputs = Outputs(json_file)
 
     from fulltilt.bench.assist.figures import PARTS, AssistBench
-    from fulltilt.bench.assist.run import measure, parts_of
+    from fulltilt.bench.assist.run import measure
     from fulltilt.bench.assist.table import show
     from fulltilt.bench.ground import with_parts
+    from fulltilt.bench.results import parts_of
 
     def keep(found: AssistBench) -> None:
         outputs.write(with_parts(json_file, found.to_json(), PARTS))
 
-    show(measure(quick=quick, only=parts_of(only), say=say, keep=keep))
+    show(measure(quick=quick, only=parts_of(only, tuple(PARTS)), say=say, keep=keep))
 
 
 @bench.command()
@@ -243,14 +247,15 @@ def video(
         raise InputError(f"--seconds: expected 0.1 to 60, found {seconds:g}")
 
     from fulltilt.bench.ground import joined
+    from fulltilt.bench.results import parts_of
     from fulltilt.bench.video.figures import PARTS, VideoBench
-    from fulltilt.bench.video.run import measure, parts_of
+    from fulltilt.bench.video.run import measure
     from fulltilt.bench.video.table import show
 
     def keep(found: VideoBench) -> None:
         outputs.write(joined(json_file, found.to_json(), by="part", order=PARTS))
 
-    show(measure(quick=quick, seconds=seconds, only=parts_of(only), folder=folder, say=say, keep=keep))
+    show(measure(quick=quick, seconds=seconds, only=parts_of(only, PARTS), folder=folder, say=say, keep=keep))
 
 
 def _show(found: MonitorBench) -> None:

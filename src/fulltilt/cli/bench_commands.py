@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fulltilt.cli.bench_outputs import Outputs, say
+from fulltilt.cli.bench_outputs import Outputs
+from fulltilt.cli.saying import say
 
 
 def commands(

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fulltilt.cli.bench_outputs import Outputs, say
+from fulltilt.cli.bench_outputs import Outputs
+from fulltilt.cli.saying import say
 from fulltilt.errors import InputError
 
 _OF_THE_REPOSITORY = Path("benchmarks/results/h200/feed.json")
@@ -67,14 +68,15 @@ def scaling(
     outputs = Outputs(json_file, chart_file)
 
     from fulltilt.bench.ground import joined
+    from fulltilt.bench.results import parts_of
     from fulltilt.bench.scaling.figures import PARTS, ScalingBench, chart
-    from fulltilt.bench.scaling.run import measure_scaling, parts_of
+    from fulltilt.bench.scaling.run import measure_scaling
     from fulltilt.bench.scaling.table import show
 
     def keep(found: ScalingBench) -> None:
         outputs.write(joined(json_file, found.to_json(), by="part", order=PARTS), chart)
 
-    show(measure_scaling(only=parts_of(only), folder=folder, say=say, keep=keep))
+    show(measure_scaling(only=parts_of(only, PARTS), folder=folder, say=say, keep=keep))
 
 
 def simulate(

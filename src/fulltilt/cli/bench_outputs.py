@@ -1,14 +1,15 @@
-"""What `fulltilt bench` leaves behind: figures as JSON, a chart; and a line for each thing that is begun."""
+"""What `fulltilt bench` leaves behind: figures as JSON, a chart."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+from fulltilt.cli.saying import say
 
 Chart = Callable[[dict[str, Any]], str | None]
 
@@ -51,7 +52,3 @@ def _spare(file: Path, result: dict[str, Any]) -> None:
         aside = next(name for name in names if not name.exists())
         file.rename(aside)
         say(f"{file} was not of this machine and size; it is kept as {aside}")
-
-
-def say(text: str) -> None:
-    print(f"fulltilt: {text}", file=sys.stderr, flush=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fulltilt.cli.saying import say
 from fulltilt.errors import InputError
 
 if TYPE_CHECKING:
@@ -86,10 +87,10 @@ def build(
                 budget_bytes=budget_bytes,
                 planned=_say_plan,
                 progress=lambda at: bar(at.done, at.total, at.bytes),
-                waiting=_say,
+                waiting=say,
             )
         except KeyboardInterrupt:
-            _say("stopped; what was made is kept, and the same command goes on from there")
+            say("stopped; what was made is kept, and the same command goes on from there")
             raise typer.Exit(130) from None
     _show_build(report, as_json=as_json)
 
@@ -151,7 +152,7 @@ def clear(
         if not sys.stdin.isatty():
             raise InputError(f"clearing {folder} asks first, and there is nobody to ask; pass --yes")
         typer.confirm(f"Remove {in_words(folder_bytes(folder))} of cache in {folder}?", abort=True, err=True)
-    _say(f"removed {in_words(remove(folder))} from {folder}")
+    say(f"removed {in_words(remove(folder))} from {folder}")
 
 
 def _files(source: Path, masks: Path | None) -> ImageFiles:
@@ -172,9 +173,9 @@ def _say_plan(prediction: Prediction) -> None:
 
     there = f"{prediction.present:,} samples are there, " if prediction.present else ""
     if not prediction.samples:
-        return _say(f"{there}nothing to add")
+        return say(f"{there}nothing to add")
     margin = f" ± {in_words(prediction.margin_bytes)}" if prediction.margin_bytes else ""
-    return _say(
+    return say(
         f"{there}{prediction.samples:,} to add: about {in_words(prediction.bytes)}{margin} of "
         f"{in_words(prediction.free_bytes)} free"
     )
@@ -185,9 +186,9 @@ def _show_build(report: BuildReport, *, as_json: bool) -> None:
 
     rate = f", {report.made / report.seconds:,.0f} a second" if report.made else ""
     known = f", {report.known:,} known by their content" if report.known else ""
-    _say(f"{report.made:,} decoded ({in_words(report.bytes)}{rate}){known}, {report.present:,} there before")
+    say(f"{report.made:,} decoded ({in_words(report.bytes)}{rate}){known}, {report.present:,} there before")
     if report.failures:
-        _say(f"{len(report.failures):,} left out:")
+        say(f"{len(report.failures):,} left out:")
         _list([f"{failure.path}: {failure.error}" for failure in report.failures])
     if as_json:
         _print_json(report)
@@ -196,11 +197,11 @@ def _show_build(report: BuildReport, *, as_json: bool) -> None:
 def _show_verify(folder: Path, report: VerifyReport, *, as_json: bool) -> None:
     states = "" if report.sources is None else "; sources: " + _counts(report.sources)
     verdict = f"{len(report.damage):,} damaged" if report.damage else "all sound"
-    _say(f"{report.entries:,} entries, {verdict}{states}")
+    say(f"{report.entries:,} entries, {verdict}{states}")
     if report.damage:
         _list([f"{one.path}: {one.what}" for one in report.damage])
         done = "dropped" if report.dropped else f"`fulltilt cache verify --drop {folder}` takes them out"
-        _say(f"{done}; a build makes them anew")
+        say(f"{done}; a build makes them anew")
     if as_json:
         _print_json(report)
 
@@ -216,10 +217,6 @@ def _list(lines: Sequence[str]) -> None:
         print(f"  {line}", file=sys.stderr)
     if len(shown) < len(lines):
         print(f"  and {len(lines) - len(shown):,} more (--json lists them all)", file=sys.stderr)
-
-
-def _say(text: str) -> None:
-    print(f"fulltilt: {text}", file=sys.stderr, flush=True)
 
 
 def _print(renderable: Any) -> None:

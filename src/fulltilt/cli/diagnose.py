@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from fulltilt.cli.saying import say
 from fulltilt.errors import FulltiltError, InputError
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def diagnose(
     _write(found, html=html, as_json=as_json, recording=() if recording is None else recording.samples)
     seen = found.observation
     if seen.ended == "script" and seen.exit_status:
-        _say(f"{Path(command.target).name} ended with exit status {seen.exit_status}, which is ours too")
+        say(f"{Path(command.target).name} ended with exit status {seen.exit_status}, which is ours too")
         leave_with(seen)
 
 
@@ -112,13 +113,13 @@ def examine(
 
     name = Path(command.target).name
     span = "to its end" if full else f"for at most {max_steps} steps or {max_seconds:g} s"
-    _say(f"watching {name} as it is, {span}")
+    say(f"watching {name} as it is, {span}")
     with recording or nullcontext():
         ranks = observe_all(command, max_steps=max_steps, max_seconds=max_seconds, full=full, echo=True)
     seen = ranks[0]
     if seen.ended in ("failed", "killed"):
         if len(seen.steps) >= LEAST_STEPS:
-            _say(f"{name} failed; what fails is not diagnosed (--max-steps stops it sooner)")
+            say(f"{name} failed; what fails is not diagnosed (--max-steps stops it sooner)")
         leave_with(seen)
     if not seen.steps:
         reason = "; ".join(seen.notes) or "no optimizer took a step"
@@ -149,7 +150,7 @@ def _quietly(command: Command, what: str, **options: Any) -> Observation:
     from fulltilt.launch.observe import observe
 
     if not sys.stderr.isatty():
-        _say(f"measuring {what}")
+        say(f"measuring {what}")
         return observe(command, **options)
     from rich.console import Console
     from rich.status import Status
@@ -187,13 +188,9 @@ def _write(found: Diagnosis, *, html: Path | None, as_json: Path | None, recordi
         from fulltilt.diagnose.serial import to_json
 
         write_whole(as_json, json.dumps(to_json(found), indent=1))
-        _say(f"wrote {as_json}")
+        say(f"wrote {as_json}")
     if html is not None:
         from fulltilt.report import diagnosis_page
 
         write_whole(html, diagnosis_page(found, recording=recording))
-        _say(f"wrote {html}")
-
-
-def _say(text: str) -> None:
-    print(f"fulltilt: {text}", file=sys.stderr, flush=True)
+        say(f"wrote {html}")

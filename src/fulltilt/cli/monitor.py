@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fulltilt.cli.saying import say
 from fulltilt.errors import FulltiltError, InputError, UnavailableError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def monitor(
         from fulltilt.report import monitor_page
 
         write_whole(html, monitor_page(samples, summary, title=title))
-        _say(f"wrote {html}")
+        say(f"wrote {html}")
     if problem is not None:
         raise FulltiltError(problem)
     if fail_under is not None:
@@ -111,7 +112,7 @@ def _replayed(path: Path, gpus: list[str], *, live: bool, speed: float) -> tuple
     recording = read_recording(path)
     samples = only_gpus(recording.samples, gpus)
     if recording.warning is not None:
-        _say(recording.warning)
+        say(recording.warning)
     if live:
         with Stop() as stop, ExitStack() as stack:
             view = _view(stack, title=f"replay of {path.name}", problem="the recording has no GPU")
@@ -147,9 +148,9 @@ def _watched(
         if host_port is not None:
             exporter = stack.enter_context(Exporter(*host_port))
             sinks.append(exporter.update)
-            _say(f"serving http://{exporter.address}/metrics")
+            say(f"serving http://{exporter.address}/metrics")
         if sampler.problem is not None:
-            _say(f"{sampler.problem}; the CPU's figures go on")
+            say(f"{sampler.problem}; the CPU's figures go on")
         if keep:
             sinks.append(kept.add)
         view = _view(stack, title=f"every {interval:g} s", problem=sampler.problem) if show else None
@@ -160,7 +161,7 @@ def _watched(
         ended = sampler.ended
     losses.say()
     if ended is not None:
-        _say(ended)
+        say(ended)
     return tally.summary(), kept.samples, None if writer is None else writer.problem
 
 
@@ -202,7 +203,7 @@ class _Losses:
 
     def say(self) -> None:
         while self._held:
-            _say(self._held.pop(0))
+            say(self._held.pop(0))
 
 
 def _print(summary: Summary, *, as_json: bool) -> None:
@@ -242,7 +243,3 @@ def _fail_under(summary: Summary, percent: float) -> None:
     low += [f"GPU {gpu.label}, which stopped answering" for gpu in summary.gpus if gpu.lost is not None]
     if low:
         raise FulltiltError(f"--fail-under {percent:g}: mean utilisation too low on {', '.join(low)}")
-
-
-def _say(text: str) -> None:
-    print(f"fulltilt: {text}", file=sys.stderr, flush=True)

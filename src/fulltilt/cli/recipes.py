@@ -26,7 +26,7 @@ def list_recipes(
     if as_json:
         import json
 
-        print(json.dumps([recipe.as_json() for recipe in RECIPES.values()]))
+        print(json.dumps([recipe.to_json() for recipe in RECIPES.values()]))
         return
     width = max(map(len, RECIPES)) + 2
     for recipe in RECIPES.values():

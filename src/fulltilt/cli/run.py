@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fulltilt.cli.saying import say
 from fulltilt.errors import FulltiltError, InputError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def run(
         with _input_kept():
             plan, found = _plan(command, level, plan_file, no_tune=no_tune, max_seconds=max_seconds)
     except KeyboardInterrupt:
-        _say("broken off while looking: no plan is kept, and the script was not run")
+        say("broken off while looking: no plan is kept, and the script was not run")
         raise typer.Exit(_INTERRUPTED) from None
     if dry_run:
         _show_plan(command, plan, found)
@@ -87,7 +87,7 @@ def run(
     try:
         _write(plan, found, seen, left, html=html, as_json=as_json)
     except FulltiltError as error:  # the exit status is the script's
-        _say(str(error))
+        say(str(error))
     _summarise(plan, found, seen, left)
     raise typer.Exit(status)
 
@@ -127,7 +127,7 @@ def _known(command: Command, level: LevelName, path: Path, *, named: bool) -> Pl
     try:
         plan = plans.read(path)
     except InputError as error:
-        _say(str(error))
+        say(str(error))
         return None
     stale = plan.key.why_not(plans.key_of(command))
     if stale is None and not allowed(level_of(plan.settings), level.value):
@@ -135,9 +135,9 @@ def _known(command: Command, level: LevelName, path: Path, *, named: bool) -> Pl
     if stale is None and not allowed(level.value, plan.level):
         stale = f"it was looked for at level {plan.level}, asked for is {level}"
     if stale is not None:
-        _say(f"the plan {path} does not fit: {stale}")
+        say(f"the plan {path} does not fit: {stale}")
         return None
-    _say(f"the plan of {path}" if named else f"the plan found before ({path})")
+    say(f"the plan of {path}" if named else f"the plan found before ({path})")
     return plan
 
 
@@ -149,7 +149,7 @@ def _tuned(
     from fulltilt.launch.search.tune import NotTuned, Tuner
     from fulltilt.machine.cores import read_cores
 
-    _say(f"looking for what makes {Path(command.target).name} faster, for at most {max_seconds:g} s")
+    say(f"looking for what makes {Path(command.target).name} faster, for at most {max_seconds:g} s")
     found = Tuner(
         command=command,
         key=plans.key_of(command),
@@ -157,19 +157,19 @@ def _tuned(
         cores=read_cores().usable,
         seconds=max_seconds,
         observe=observe_all,
-        say=_say,
+        say=say,
     ).tune()
     if isinstance(found, NotTuned):
-        _say(f"{found.reason}: the script is run as it is")
+        say(f"{found.reason}: the script is run as it is")
         return None, found
     if not (found.complete or found.plan.settings):
-        _say(f"not all could be tried in {max_seconds:g} s, so no plan is kept: a larger --max-seconds looks further")
+        say(f"not all could be tried in {max_seconds:g} s, so no plan is kept: a larger --max-seconds looks further")
         return found.plan, found
     try:
         plans.write(found.plan, path)
-        _say(f"the plan is kept in {path} ({found.seconds:.0f} s)")
+        say(f"the plan is kept in {path} ({found.seconds:.0f} s)")
     except FulltiltError as error:  # it is used all the same, this once
-        _say(f"the plan is not kept: {error} ({found.seconds:.0f} s)")
+        say(f"the plan is not kept: {error} ({found.seconds:.0f} s)")
     return found.plan, found
 
 
@@ -209,26 +209,27 @@ def _remaining(plan: Plan | None, seen: Observation | None) -> str | None:
 def _summarise(plan: Plan | None, found: Tuned | NotTuned | None, seen: Observation | None, left: str | None) -> None:
     """Before, after, limit, in one line on stderr, and what is left; why nothing was tried, where that was looked at;
     nothing where nothing was measured."""
+    from fulltilt.diagnose.words import amount
     from fulltilt.launch.search.candidates import describe
     from fulltilt.launch.search.rate import rate_of
-    from fulltilt.launch.search.tune import NotTuned, amount
+    from fulltilt.launch.search.tune import NotTuned
 
     if isinstance(found, NotTuned) and found.diagnosis is not None:  # said before the script's own output, too
-        _say(f"run as it is: {found.reason}")
+        say(f"run as it is: {found.reason}")
     if plan is None or plan.before is None:
         return
     limit = "" if plan.limit is None else f", its step's limit {amount(plan.limit)}"
     if not plan.settings:
-        _say(f"run as it is: {amount(plan.before)} samples/s{limit}")
+        say(f"run as it is: {amount(plan.before)} samples/s{limit}")
         return
     rate = None if seen is None else rate_of(seen)
     after = plan.after if rate is None else rate.value
     if after is None:
         return
     times = f"{after / plan.before:.2g}×" if after / plan.before < 10 else f"{after / plan.before:.0f}×"
-    _say(f"before {amount(plan.before)} samples/s, after {amount(after)} ({times}){limit}: {describe(plan.settings)}")
+    say(f"before {amount(plan.before)} samples/s, after {amount(after)} ({times}){limit}: {describe(plan.settings)}")
     if left is not None:
-        _say(left)
+        say(left)
 
 
 def _write(
@@ -267,9 +268,9 @@ def _write(
             "losses": None if tuned is None or tuned.losses is None else asdict(tuned.losses),
         }
         write_whole(as_json, json.dumps(data, indent=1, default=dict))
-        _say(f"wrote {as_json}")
+        say(f"wrote {as_json}")
     if html is not None and diagnosis is None:
-        _say("no page was written: it shows what tuning finds, and nothing was tuned this time")
+        say("no page was written: it shows what tuning finds, and nothing was tuned this time")
     elif html is not None and diagnosis is not None:
         from fulltilt.report import diagnosis_page
 
@@ -281,8 +282,4 @@ def _write(
             written_by="fulltilt run",
         )
         write_whole(html, page)
-        _say(f"wrote {html}")
-
-
-def _say(text: str) -> None:
-    print(f"fulltilt: {text}", file=sys.stderr, flush=True)
+        say(f"wrote {html}")

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_CHANNELS = {"1": 1, "L": 1, "P": 1, "I": 1, "F": 1, "LA": 2, "PA": 2, "RGB": 3, "YCbCr": 3, "LAB": 3, "HSV": 3}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
@@ -33,11 +31,6 @@ class Header:
     """JPEG alone: baseline, one scan, luma and chroma at 4:4:4, 4:2:2 or 4:2:0. What hardware decodes everywhere."""
     scan_offset: int = 0
     """JPEG alone: where the first scan begins, in bytes."""
-
-    @property
-    def channels(self) -> int:
-        """Stored samples per pixel; a palette's index is one."""
-        return 1 if self.mode.startswith("I;16") else _CHANNELS.get(self.mode, 4)
 
 
 def as_view(data: Buffer) -> memoryview:

@@ -28,14 +28,13 @@ def decode_mask_into(
     out: Room,
     size: tuple[int, int] | None = None,
     *,
-    header: Header | None = None,
     dtype: DTypeLike | None = None,
 ) -> tuple[int, int]:
     """Write a mask to the beginning of `out` (bytes) as H×W numbers of `dtype`, and return (H, W).
 
     `size`: its image's (H, W), which it must have.
     """
-    header = header or probe(data)
+    header = probe(data)
     height, width = header.height, header.width
     if size is not None and size != (height, width):
         raise InputError(f"the mask is {height}×{width}, its image {size[0]}×{size[1]}: they must be of one size")

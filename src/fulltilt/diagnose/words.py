@@ -32,7 +32,12 @@ def seconds(value: float) -> str:
 def rate(value: float | None, unit: str = "samples") -> str:
     if value is None:
         return "not measured"
-    return f"{value:,.0f} {unit}/s" if value >= 100 else f"{value:.3g} {unit}/s"
+    return f"{amount(value)} {unit}/s"
+
+
+def amount(value: float) -> str:
+    """Three digits, thousands apart."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def size(count: int | float) -> str:

@@ -13,7 +13,9 @@ balance.py    both, when the load changes              busy.py         cores in 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fulltilt.lazy import on_first_use
 
 if TYPE_CHECKING:
     from fulltilt.feed.base import Feed as Feed
@@ -26,11 +28,4 @@ __all__ = ["Feed", "ImageFiles", "VideoClips", "feed"]
 # Decoder processes import this package too, and must not load torch: names are imported on first use.
 _HOMES = {"Feed": "base", "ImageFiles": "images.files", "VideoClips": "clips.clips", "feed": "build"}
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'fulltilt.feed' has no attribute {name!r}; it has {', '.join(__all__)}")
-    from importlib import import_module
-
-    return getattr(import_module(f"fulltilt.feed.{home}"), name)
+__getattr__ = on_first_use(__name__, _HOMES)

@@ -6,22 +6,23 @@ import os
 import threading
 import time
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import chain, count
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from torch import Tensor
 
 from fulltilt.errors import InputError
 from fulltilt.feed.order import Indices, Order, Step
+from fulltilt.machine.closing import Closing
 
 Tensors = tuple[Tensor, ...]
 NOTHING: Final = object()
 """In a batch's place: all of its samples were left out, and the loop goes on with the next."""
 
 
-class Feed(ABC):
+class Feed(Closing):
     """Batches on the device, ahead of the step. Made by `feed`.
 
     One `for` loop is one epoch; a loop that is broken off is not taken up again, unless its place was saved and loaded.
@@ -72,12 +73,6 @@ class Feed(ABC):
     def close(self) -> None:
         """Stop what runs and free what is held; a second time does nothing."""
         self._closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -9,7 +9,9 @@ All three watch with the hooks of `fulltilt diagnose` (launch/): the same phases
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fulltilt.lazy import on_first_use
 
 if TYPE_CHECKING:
     from fulltilt.integrations.huggingface import HuggingFaceCallback as HuggingFaceCallback
@@ -29,13 +31,4 @@ _HOMES = {
     "watching": "loop",
 }
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'fulltilt.integrations' has no attribute {name!r}; it has {', '.join(__all__)}")
-    from importlib import import_module
-
-    value = getattr(import_module(f"fulltilt.integrations.{home}"), name)
-    globals()[name] = value  # found directly from now on
-    return value
+__getattr__ = on_first_use(__name__, _HOMES)

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from contextlib import suppress
 from statistics import fmean
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -45,7 +44,7 @@ class Around:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
 

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fulltilt.lazy import on_first_use
 
 if TYPE_CHECKING:
     from fulltilt.machine.budget import CoreBudget as CoreBudget
@@ -15,20 +17,12 @@ if TYPE_CHECKING:
 
 # On first use: most who import a module of this room need only that one.
 _HOMES = {
-    "CoreBudget": "fulltilt.machine.budget",
-    "Machine": "fulltilt.machine.inspection",
-    "core_budget": "fulltilt.machine.budget",
-    "inspect": "fulltilt.machine.inspection",
+    "CoreBudget": "budget",
+    "Machine": "inspection",
+    "core_budget": "budget",
+    "inspect": "inspection",
 }
 
 __all__ = ["CoreBudget", "Machine", "core_budget", "inspect"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = on_first_use(__name__, _HOMES)

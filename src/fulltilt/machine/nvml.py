@@ -13,10 +13,10 @@ from __future__ import annotations
 import re
 import threading
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from fulltilt.errors import GpuLostError, UnavailableError
+from fulltilt.machine.closing import Closing
 
 _NO_DRIVER = {
     "NVML_ERROR_LIBRARY_NOT_FOUND": "no NVIDIA driver is installed (libnvidia-ml.so.1 was not found)",
@@ -62,7 +62,6 @@ class Device:
     slice_index: int | None = None
     gpu_instance: int | None = None
     """The slice's GPU instance, by which GPM reads it through its GPU's handle."""
-    compute_instance: int | None = None
     parent: Any = field(default=None, repr=False, compare=False)
     """The handle of the GPU that a slice belongs to."""
     slices: tuple[Device, ...] = ()
@@ -78,7 +77,7 @@ class Device:
         return self.slices if self.mig and self.slice_index is None else (self,)
 
 
-class Driver:
+class Driver(Closing):
     """An open connection to the driver; NVML counts them, so several may be open at once."""
 
     turn = threading.RLock()
@@ -110,12 +109,6 @@ class Driver:
             self._open = False
             with self.turn:
                 self.api.nvmlShutdown()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def read(self, name: str, *args: Any) -> Any:
         """Call the NVML function `name`; None when this card, driver or user can't have the figure.
@@ -183,7 +176,6 @@ class Driver:
                     mig=True,
                     slice_index=position,
                     gpu_instance=self.read("nvmlDeviceGetGpuInstanceId", handle),
-                    compute_instance=self.read("nvmlDeviceGetComputeInstanceId", handle),
                     parent=parent,
                 )
             )

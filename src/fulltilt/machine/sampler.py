@@ -14,10 +14,9 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
 
 from fulltilt.errors import InputError, UnavailableError
+from fulltilt.machine.closing import Closing
 from fulltilt.machine.gpu_reader import GpuReader, SlowReadings
 from fulltilt.machine.host_reader import HostReader
 from fulltilt.machine.nvml import Device, Driver
@@ -27,7 +26,7 @@ from fulltilt.machine.sample import GpuSample, Sample
 SLOW_SECONDS = 5.0
 
 
-class Sampler:
+class Sampler(Closing):
     """Opens the driver once; `read` gives one sample. A machine without a driver has a `problem` and no GPUs."""
 
     def __init__(self, *, gpus: Sequence[str] = (), pid: int | None = None, slow_seconds: float = SLOW_SECONDS) -> None:
@@ -101,12 +100,6 @@ class Sampler:
             gpu.close()
         if self._driver is not None:
             self._driver.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def _open(self, wanted: Sequence[str]) -> None:
         driver = Driver()

@@ -250,10 +250,6 @@ class Observation:
         seconds = self.step_seconds
         return len(self.steps) / seconds if seconds > 0 else None
 
-    @property
-    def losses(self) -> tuple[float, ...]:
-        return tuple(step.loss for step in self.steps if step.loss is not None)
-
 
 def to_json(observation: Observation) -> dict[str, Any]:
     return dataclasses.asdict(observation)

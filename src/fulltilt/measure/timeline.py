@@ -145,17 +145,6 @@ class Timeline:
         self._since = now
         return now - began_ns
 
-    def rebase(self, base: int) -> None:
-        """Time outside of all phases counts as `base` from now on."""
-        if base == self.base:
-            return
-        if not self._stack:
-            now = self.clock()
-            self._span[self.current] += now - self._since
-            self._since = now
-            self.current = base
-        self.base = base
-
     def cut(self) -> None:
         """A loader is asked: the span ends."""
         if self._stack and (self._closure or self.current == OPTIMIZER):

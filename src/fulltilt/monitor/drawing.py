@@ -10,6 +10,8 @@ Line = list[Span]
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS = " ▁▂▃▄▅▆▇█"
+_CORE_ROWS = 3
+"""At most."""
 
 DIM = "bright_black"
 UTIL = "cyan"
@@ -52,14 +54,14 @@ def _cell(value: float | None, row: int, rows: int) -> str:
     return _LEVELS[min(8, max(0, eighths))]
 
 
-def core_cells(cores: Sequence[float], width: int, *, most_rows: int = 3) -> list[Line]:
+def core_cells(cores: Sequence[float], width: int) -> list[Line]:
     """A cell per core, coloured by how busy it is, as wide as there is room for.
 
     Neighbours share a cell, and show the busier of them, when there are too many for the rows.
     """
     if not cores or width <= 0:
         return []
-    share = -(-len(cores) // (width * most_rows))
+    share = -(-len(cores) // (width * _CORE_ROWS))
     busy = [max(cores[first : first + share]) for first in range(0, len(cores), share)]
     wide = min(5, max(1, width // len(busy)))
     gap = " " if wide > 1 else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from fulltilt.machine.sample import Sample
@@ -48,7 +47,7 @@ class LiveView:
         self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
 

@@ -8,10 +8,10 @@ import threading
 from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from fulltilt.errors import InputError
+from fulltilt.machine.closing import Closing
 from fulltilt.machine.sample import CpuSample, GpuSample, ProcessSample, Sample
 from fulltilt.monitor.latest import Latest
 
@@ -118,7 +118,7 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-class Exporter:
+class Exporter(Closing):
     """Serves /metrics from a thread; port 0 lets the system choose one."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -170,9 +170,3 @@ class Exporter:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()

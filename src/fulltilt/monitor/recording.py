@@ -11,10 +11,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from fulltilt.errors import InputError, RecordingError
+from fulltilt.machine.closing import Closing
 from fulltilt.machine.sample import Sample
 
 _EXPECTED = 'expected one sample as JSON, such as {"t": 1.0, "gpus": [{"index": 0, "util": 34}], "cpu": {"util": 6.2}}'
@@ -29,7 +29,7 @@ class Recording:
     """What was left out, when the last line had been cut short."""
 
 
-class RecordingWriter:
+class RecordingWriter(Closing):
     """Appends samples to a new file. Never writes over one that holds something.
 
     When the disk refuses a sample the recording ends there and `problem` says why; the monitor goes on.
@@ -64,12 +64,6 @@ class RecordingWriter:
     def close(self) -> None:
         """Finish the file; a second call does nothing."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 def read_recording(path: Path) -> Recording:

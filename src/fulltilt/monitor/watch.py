@@ -7,7 +7,7 @@ import select
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Protocol, Self
 
 from fulltilt.machine.sample import Sample
@@ -28,7 +28,7 @@ class Stop:
             self._before[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._restore()
         os.close(self._reading)
         os.close(self._writing)

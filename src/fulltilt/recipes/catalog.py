@@ -54,7 +54,7 @@ class Recipe:
             raise InputError(f"{self.name} has no variant {name!r}; it has {', '.join(self.variants) or 'none'}")
         return CONFIGS / f"{self.name}_{name}.yaml"
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """For `fulltilt recipes list --json`."""
         files = {"after": self.after, "before": self.before} | {name: self.variant(name) for name in self.variants}
         return {

@@ -8,10 +8,9 @@ from fulltilt.monitor.summary import CpuSummary, ProcessSummary
 
 from .chart import Axes, Line, heat_chart, time_chart
 from .columns import Columns
+from .gpu_charts import GIB
 from .markup import Markup, tag
 from .page import card, tiles
-
-_GIB = 2**30
 
 
 def cpu_card(summary: CpuSummary, process: ProcessSummary | None, columns: Columns) -> Markup | None:
@@ -42,8 +41,8 @@ def _figures(summary: CpuSummary) -> list[tuple[str, str, str]]:
     if summary.cores is not None:
         found.append(("Cores", f"{summary.cores}", ""))
     if summary.ram_peak is not None:
-        total = f"of {summary.ram_total / _GIB:.0f} " if summary.ram_total else ""
-        found.append(("Peak memory", f"{summary.ram_peak / _GIB:.1f}", f"{total}GiB"))
+        total = f"of {summary.ram_total / GIB:.0f} " if summary.ram_total else ""
+        found.append(("Peak memory", f"{summary.ram_peak / GIB:.1f}", f"{total}GiB"))
     if summary.disk_read_mean_mb_s is not None:
         found.append(("Mean disk reads", f"{summary.disk_read_mean_mb_s:.1f}", "MB/s"))
     return found
@@ -56,9 +55,9 @@ def _process(process: ProcessSummary | None) -> list[Markup]:
     if process.cpu_mean is not None:
         found.append(("Mean CPU", f"{process.cpu_mean / 100:.2f}", "cores"))
     if process.ram_peak is not None:
-        found.append(("Peak memory", f"{process.ram_peak / _GIB:.1f}", "GiB"))
+        found.append(("Peak memory", f"{process.ram_peak / GIB:.1f}", "GiB"))
     if process.gpu_mem_peak is not None:
-        found.append(("Peak GPU memory", f"{process.gpu_mem_peak / _GIB:.1f}", "GiB"))
+        found.append(("Peak GPU memory", f"{process.gpu_mem_peak / GIB:.1f}", "GiB"))
     named = f"Process {process.pid}" + (f" ({process.name})" if process.name else "") + " and its descendants"
     return [tag("h3", named), *([tiles(found)] if found else [])]
 

@@ -12,10 +12,9 @@ from .markup import Child, Markup, bound, join, tag
 from .page import card, table
 
 
-def findings_card(title: str, findings: Sequence[Finding], *, lead: str | None = None) -> Markup:
+def findings_card(title: str, findings: Sequence[Finding]) -> Markup:
     return card(
         tag("h2", title),
-        tag("p", lead, class_="note") if lead else None,
         tag("ol", *(_finding(finding) for finding in findings), class_="findings"),
         label=title,
     )

@@ -14,7 +14,9 @@ models.py, shapes.py    something to try it with
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fulltilt.lazy import on_first_use
 
 if TYPE_CHECKING:
     from fulltilt.train.loop import Trainer as Trainer
@@ -26,11 +28,4 @@ __all__ = ["HybridPrecisionTrainer", "Trainer", "process_group"]
 # Imported on first use: `fulltilt train --help` must not load torch.
 _HOMES = {"HybridPrecisionTrainer": "step.step", "Trainer": "loop", "process_group": "ranks.group"}
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'fulltilt.train' has no attribute {name!r}; it has {', '.join(__all__)}")
-    from importlib import import_module
-
-    return getattr(import_module(f"fulltilt.train.{home}"), name)
+__getattr__ = on_first_use(__name__, _HOMES)

@@ -31,7 +31,6 @@ class RollBackError(LossError):
 
     def __init__(self, message: str, bad: Batch) -> None:
         super().__init__(message, step=bad.step, epoch=bad.epoch, batch=bad.batch)
-        self.bad = bad
 
 
 class Losses:

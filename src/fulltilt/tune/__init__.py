@@ -12,7 +12,9 @@ configured.py   `batch_size: auto` of a configuration file
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fulltilt.lazy import on_first_use
 
 if TYPE_CHECKING:
     from fulltilt.tune.batch_size import get_optimal_batch_size as get_optimal_batch_size
@@ -24,11 +26,4 @@ __all__ = ["BatchSize", "get_optimal_batch_size", "settle_batch_size"]
 # Imported on first use, as everywhere: torch is heavy.
 _HOMES = {"BatchSize": "result", "get_optimal_batch_size": "batch_size", "settle_batch_size": "configured"}
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'fulltilt.tune' has no attribute {name!r}; it has {', '.join(__all__)}")
-    from importlib import import_module
-
-    return getattr(import_module(f"fulltilt.tune.{home}"), name)
+__getattr__ = on_first_use(__name__, _HOMES)

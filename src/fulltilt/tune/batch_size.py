@@ -27,7 +27,7 @@ from fulltilt.tune.policy import Sizes, Trial, check_safety, search
 from fulltilt.tune.result import BatchSize
 from fulltilt.tune.showing import Bar
 
-_log = logging.getLogger("fulltilt.tune")
+log = logging.getLogger("fulltilt.tune")
 
 Optimizers = Optimizer | Sequence[Optimizer] | Callable[[Any], Optimizer]
 
@@ -103,7 +103,7 @@ def get_optimal_batch_size(
         )  # fmt: skip
         found = _searched(sizes, safety, bench, bar)
         del reserved
-    _log.info("batch size: %d (%s)", found, found.reason)
+    log.info("batch size: %d (%s)", found, found.reason)
     if show and bench.ranks.rank == 0:
         print(found.table(), file=sys.stderr, flush=True)
     return found
@@ -117,7 +117,7 @@ def _searched(sizes: Sizes, safety: float, bench: Bench, bar: Bar) -> BatchSize:
         bar.trying(size)
         trials.append(bench.run(size))
         bar.tried()
-        _log.debug("tried %s", trials[-1])
+        log.debug("tried %s", trials[-1])
         try:
             size = policy.send(trials[-1])
         except StopIteration as done:

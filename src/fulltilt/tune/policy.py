@@ -24,7 +24,7 @@ _FLAT_DOUBLINGS = 2
 _NARROWINGS = 4
 _CLOSE = 0.1
 """Sizes that differ by no more than this share are not worth a trial between them."""
-_GIB = 1024**3
+GIB = 1024**3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +87,6 @@ class Line:
     fixed_bytes: float
     """Model, gradients, optimizer state."""
     bytes_per_sample: float
-
-    def at(self, size: int) -> float:
-        return self.fixed_bytes + size * self.bytes_per_sample
 
     def largest(self, limit_bytes: float) -> float:
         """The largest size within the limit; not rounded, and infinite where samples cost nothing."""
@@ -296,8 +293,8 @@ def _nothing_fits(state: _State) -> UnavailableError:
     if smallest.memory_bytes is None:
         why = f"{smallest.problem or 'out of memory'}"
     else:
-        why = f"a step takes {smallest.memory_bytes / _GIB:.2f} GiB"
-    limit = f"{state.limit_bytes / _GIB:.2f} GiB ({state.safety:.0%} of {state.room_bytes / _GIB:.2f} GiB)"
+        why = f"a step takes {smallest.memory_bytes / GIB:.2f} GiB"
+    limit = f"{state.limit_bytes / GIB:.2f} GiB ({state.safety:.0%} of {state.room_bytes / GIB:.2f} GiB)"
     largest = max((trial.size for trial in state.ran), default=None)
     told = f"the largest that ran is {largest}: pass min_batch={largest}, and accumulate gradients over several batches"
     if largest is None:

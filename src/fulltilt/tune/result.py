@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fulltilt.machine.decision import Decision
-from fulltilt.tune.policy import Trial, plain_rate
-
-_GIB = 1024**3
+from fulltilt.tune.policy import GIB, Trial, plain_rate
 
 
 class BatchSize(int):
@@ -33,7 +31,7 @@ class BatchSize(int):
         evidence = self.decision.evidence
         limit = evidence["limit_bytes"]
         lines = [
-            f"memory: {evidence['room_bytes'] / _GIB:.2f} GiB, of which {limit / _GIB:.2f} GiB may be used",
+            f"memory: {evidence['room_bytes'] / GIB:.2f} GiB, of which {limit / GIB:.2f} GiB may be used",
             f"{'batch size':>12}{'memory':>14}{'samples/s':>14}",
         ]
         lines += [_row(trial, limit, chosen=trial.size == self) for trial in self.trials]
@@ -44,6 +42,6 @@ def _row(trial: Trial, limit_bytes: int, *, chosen: bool) -> str:
     if trial.memory_bytes is None:
         return f"{trial.size:>12}{'–':>14}{'–':>14}  {trial.problem}"
     rate = trial.samples_per_second
-    figures = f"{trial.memory_bytes / _GIB:>10.2f} GiB{'–' if rate is None else plain_rate(rate):>14}"
+    figures = f"{trial.memory_bytes / GIB:>10.2f} GiB{'–' if rate is None else plain_rate(rate):>14}"
     mark = "  ← chosen" if chosen else "  over the limit" if trial.memory_bytes > limit_bytes else ""
     return f"{trial.size:>12}{figures}{mark}"

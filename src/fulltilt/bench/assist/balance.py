@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
 
 from fulltilt.bench.assist.phases import FOLLOWS_SECONDS, BalanceRun, Phase
 from fulltilt.bench.feed.ladder import augmentation
@@ -22,7 +21,7 @@ from fulltilt.bench.feed.material import bytes_needed, make_in_parallel, workpla
 from fulltilt.bench.feed.measure import confined, endless
 from fulltilt.bench.feed.models import CLASSES, Step, resnet50, small_classifier
 from fulltilt.bench.feed.scale import Scale, scale_for
-from fulltilt.bench.train.contest import Say
+from fulltilt.bench.ground import Say, finish
 from fulltilt.feed import Feed, ImageFiles, feed
 
 CORES = 8
@@ -102,18 +101,14 @@ class _Loop:
         )
 
     def rate(self, batches: Iterator[Any], seconds: float) -> float:
-        self._finish()
+        finish(self._scale.device)
         began, samples = time.perf_counter(), 0
         while not samples or time.perf_counter() - began < self._pace * seconds:
             images, labels = next(batches)
             self._step(images, labels)
             samples += len(images)
-        self._finish()
+        finish(self._scale.device)
         return samples / (time.perf_counter() - began)
-
-    def _finish(self) -> None:
-        if self._scale.gpu:
-            torch.cuda.synchronize()
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from torch import Tensor
 from fulltilt.assist.beside import MetricsBeside
 from fulltilt.bench.assist.figures import BESIDE_AT_LEAST
 from fulltilt.bench.feed.models import UNet
-from fulltilt.bench.train.contest import Contestant, Say, contest
+from fulltilt.bench.ground import Say, finish
+from fulltilt.bench.train.contest import Contestant, contest
 from fulltilt.bench.train.figures import Case
 from fulltilt.bench.train.workloads import Running, StepFactory, Workload
 from fulltilt.train import HybridPrecisionTrainer
@@ -122,7 +123,7 @@ def _burst(
         began = time.perf_counter()
         for _ in range(count):
             step(*work.batch)
-        _finish(work)
+        finish(work.device)
         stepped = time.perf_counter()
         drain()
         return max(stepped - began, 1e-9), time.perf_counter() - stepped
@@ -135,8 +136,3 @@ def _burst(
         return (took + max(0.0, left - last)) / count
 
     return burst
-
-
-def _finish(work: Workload) -> None:
-    if work.device != "cpu":
-        torch.cuda.synchronize()

@@ -5,25 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import torch
 
 from fulltilt.bench.assist.balance import measure_balance
-from fulltilt.bench.assist.figures import PARTS, AssistBench
+from fulltilt.bench.assist.figures import AssistBench
 from fulltilt.bench.assist.metrics import measure_metrics
 from fulltilt.bench.assist.tasks import measure_many, measure_tasks
-from fulltilt.bench.ground import machine_facts
-from fulltilt.bench.results import chosen
-from fulltilt.bench.train.contest import Say
+from fulltilt.bench.ground import Say, machine_facts, now
 from fulltilt.machine.cores import read_cores
 
 NO_GPU = "What metrics cost the step is a question to an NVIDIA GPU: a tiny model was run on the CPU."
-
-
-def parts_of(text: str) -> tuple[str, ...]:
-    """`tasks,balance` as parts, in the order in which they are run."""
-    return chosen(text, tuple(PARTS))
 
 
 def measure(
@@ -34,7 +26,7 @@ def measure(
     gpu = torch.cuda.is_available()
     found = AssistBench(
         machine=machine_facts({"torchmetrics": "torchmetrics"}),
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        date=now(),
         seconds=0.0,
         problem=None if gpu else NO_GPU,
     )

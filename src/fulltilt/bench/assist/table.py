@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from fulltilt.bench.assist.figures import AssistBench
+from fulltilt.bench.tables import console_or, figures_table, print_lines
 
 
 def show(found: AssistBench, console: Console | None = None) -> None:
-    console = console or Console()
-    if not console.is_terminal:
-        console.width = 110  # a pipe or a file has no width of its own
-    table = Table(title=found.title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    table.add_column("")
-    for name in ("samples/s", "a step", "spread", "share"):
-        table.add_column(name, justify="right", no_wrap=True)
+    console = console_or(console)
+    table = figures_table(found.title, "samples/s", "a step", "spread", "share")
     for case in found.cases:
         if case.samples_per_second is not None and case.step_seconds is not None:
             table.add_row(
@@ -28,8 +22,7 @@ def show(found: AssistBench, console: Console | None = None) -> None:
             )
     if found.cases:
         console.print(table)
-    for text in lines(found):
-        console.print(text, soft_wrap=True, markup=False, highlight=False)
+    print_lines(console, lines(found))
 
 
 def lines(found: AssistBench) -> list[str]:

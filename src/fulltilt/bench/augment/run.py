@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import torch
 
@@ -17,12 +15,11 @@ from fulltilt.bench.augment.loader import WORKERS, measure_loader
 from fulltilt.bench.augment.peers import contenders, float_inputs, measure_peer
 from fulltilt.bench.augment.task import Task
 from fulltilt.bench.augment.timing import copy_tb_per_s, graph_ms, time_on_cpu, time_on_gpu
-from fulltilt.bench.ground import machine_facts, said
+from fulltilt.bench.ground import Say, machine_facts, now, said
 from fulltilt.machine.cores import read_cores
 
 _PACKAGES = {"kornia": "kornia", "torchvision": "torchvision", "triton_augment": "triton_augment"}
 
-Say = Callable[[str], None]
 
 COMPILE_LIMIT_SECONDS = 40.0
 _CPU_BATCH, _CPU_SIZE = 4, 128
@@ -59,7 +56,7 @@ def _on_gpu(task: Task, *, quick: bool, say: Say) -> AugmentBench:
     peers = _peers(task, quick=quick, say=say) + compiled + loaders
     return AugmentBench(
         machine=machine_facts(_PACKAGES),
-        date=_now(),
+        date=now(),
         task=_task(task),
         copy_tb_per_s=rate,
         cases=(_with_ratios(cases[0], peers), *cases[1:]),
@@ -74,7 +71,7 @@ def _without_gpu(*, batch: int, size: int, masks: bool, quick: bool, say: Say) -
     ours = Case(key=plan.key, title=plan.title, timing=time_on_cpu(get_ready(plan, device="cpu")))
     return AugmentBench(
         machine=machine_facts(_PACKAGES),
-        date=_now(),
+        date=now(),
         task=_task(task),
         cases=(ours,),
         peers=_peers(task, quick=quick, say=say) + _loaders(task, quick=quick, say=say),
@@ -144,7 +141,3 @@ def _with_ratios(case: Case, peers: tuple[Peer, ...]) -> Case:
 
 def _task(task: Task) -> str:
     return f"{task.title}: flip, rotation, brightness, contrast, normalise; ours uint8 N×H×W×C to bf16 channels_last"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from fulltilt.bench.augment.figures import AugmentBench, Case, Peer, Timing
+from fulltilt.bench.tables import console_or, figures_table, print_lines
+from fulltilt.diagnose.words import amount
 
 
 def show(found: AugmentBench, console: Console | None = None) -> None:
-    console = console or Console()
-    if not console.is_terminal:
-        console.width = 100  # a pipe or a file has no width of its own
+    console = console_or(console, columns=100)
     title = found.task.split(":", 1)[0]
-    table = Table(title=f"Augmentation, {title}" + _rate(found), box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    table.add_column("")
-    for name in ("GPU ms", "graph ms", "wall ms", "host µs", "floor", "× ours", "target"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = figures_table(
+        f"Augmentation, {title}" + _rate(found), "GPU ms", "graph ms", "wall ms", "host µs", "floor", "× ours", "target"
+    )
     for case in found.cases:
         table.add_row(f"ours: {case.title}", *_times(case.timing), _share(case.timing, case.floor_ms), "", _met(case))
     table.add_section()
@@ -29,12 +26,11 @@ def show(found: AugmentBench, console: Console | None = None) -> None:
                 _name(peer, found),
                 *_times(peer.timing),
                 _share(peer.timing, floor),
-                "" if faster is None else f"{times(faster)}×",
+                "" if faster is None else f"{amount(faster)}×",
                 "",
             )
     console.print(table)
-    for text in lines(found):
-        console.print(text, soft_wrap=True, markup=False, highlight=False)
+    print_lines(console, lines(found))
 
 
 def lines(found: AugmentBench) -> list[str]:
@@ -50,10 +46,6 @@ def lines(found: AugmentBench) -> list[str]:
     if found.problem:
         said.append(found.problem)
     return said
-
-
-def times(factor: float) -> str:
-    return f"{factor:,.0f}" if factor >= 100 else f"{factor:.3g}"
 
 
 def _rate(found: AugmentBench) -> str:

@@ -42,20 +42,20 @@ def graph_ms(call: Call, calls: int = 16) -> float:
     return median(_between_events(graph.replay) for _ in range(15)) / calls
 
 
-def time_on_cpu(call: Call, *, seconds: float = 0.5) -> Timing:
+def time_on_cpu(call: Call) -> Timing:
     """Wall time only: on the CPU a call returns when it is done."""
     call(0)
     taken: list[float] = []
-    while len(taken) < 3 or (sum(taken) < seconds and len(taken) < 20):
+    while len(taken) < 3 or (sum(taken) < 0.5 and len(taken) < 20):
         began = time.perf_counter()
         call(len(taken))
         taken.append(time.perf_counter() - began)
     return Timing(wall_ms=median(taken) * 1e3)
 
 
-def copy_tb_per_s(gibibytes: int = 1) -> float:
+def copy_tb_per_s() -> float:
     """The rate of a large copy on the device, bytes read plus bytes written."""
-    source = torch.randint(0, 256, (gibibytes << 30,), dtype=torch.uint8, device="cuda")
+    source = torch.randint(0, 256, (1 << 30,), dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     target.copy_(source)
     seconds = median(_between_events(lambda: target.copy_(source)) for _ in range(15)) / 1e3

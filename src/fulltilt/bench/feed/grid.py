@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,10 +22,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from fulltilt.bench.feed.figures import Case, Rate, Target
-from fulltilt.bench.feed.limit import Plan, Say, attempt
+from fulltilt.bench.feed.limit import Plan, attempt
 from fulltilt.bench.feed.measure import Batches, endless, measure
 from fulltilt.bench.feed.scale import Scale
+from fulltilt.bench.ground import Say
 from fulltilt.feed import Feed, feed
+from fulltilt.feed.datasets.leg import Kind
 from fulltilt.feed.tuner import BEYOND_CORES
 
 PART = "grid"
@@ -33,8 +35,6 @@ OF_BEST = Target(figure="of_best", at_least=0.95)
 OF_OWN = Target(figure="of_own", at_least=0.98)
 OWN_WORKERS = 4
 """What somebody may have set by hand, as many guides say; on a smaller machine, as many as cores."""
-
-Kind = Literal["processes", "threads"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

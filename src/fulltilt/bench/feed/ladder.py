@@ -9,9 +9,10 @@ import torch
 
 from fulltilt.augment import GPUAugmentation
 from fulltilt.bench.feed.figures import Case, Rate, Target
-from fulltilt.bench.feed.limit import Plan, Say, attempt
+from fulltilt.bench.feed.limit import Plan, attempt
 from fulltilt.bench.feed.measure import endless, measure
 from fulltilt.bench.feed.scale import Scale
+from fulltilt.bench.ground import Say
 from fulltilt.feed import ImageFiles, feed
 
 PART = "ladder"

@@ -18,9 +18,7 @@ from fulltilt.bench.feed.figures import Case, Rate, Target
 from fulltilt.bench.feed.measure import measure
 from fulltilt.bench.feed.models import GraphedStep, Step
 from fulltilt.bench.feed.scale import Scale
-from fulltilt.bench.ground import said
-
-Say = Callable[[str], None]
+from fulltilt.bench.ground import Say, said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,9 +97,9 @@ def window_classifier() -> nn.Module:
 class UNet(nn.Module):
     """Four levels down and up."""
 
-    def __init__(self, base: int, classes: int = 4, levels: int = 4) -> None:
+    def __init__(self, base: int, classes: int = 4) -> None:
         super().__init__()
-        widths = [base << level for level in range(levels + 1)]
+        widths = [base << level for level in range(5)]
         self.down = nn.ModuleList(
             _double(before, after) for before, after in zip([3, *widths[:-1]], widths, strict=True)
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
@@ -13,15 +12,13 @@ import torch
 from fulltilt.bench.feed.figures import Case, FeedBench
 from fulltilt.bench.feed.grid import measure_grid
 from fulltilt.bench.feed.ladder import measure_ladder
-from fulltilt.bench.feed.limit import Say
 from fulltilt.bench.feed.material import bytes_needed, make_in_parallel, workplace
 from fulltilt.bench.feed.models import CLASSES
 from fulltilt.bench.feed.scale import Scale, scale_for
 from fulltilt.bench.feed.training import Training
 from fulltilt.bench.feed.unet import measure_unet
 from fulltilt.bench.feed.windows import measure_windows
-from fulltilt.bench.ground import machine_facts, said
-from fulltilt.bench.results import chosen
+from fulltilt.bench.ground import Say, machine_facts, now, said
 from fulltilt.feed import ImageFiles
 from fulltilt.machine.cores import read_cores
 
@@ -29,11 +26,6 @@ _PACKAGES = {"torchvision": "torchvision", "simplejpeg": "simplejpeg", "PIL": "p
 
 NO_GPU = "The targets need an NVIDIA GPU that torch can use: small photos and tiny models were run on the CPU."
 PARTS = ("ladder", "train", "cores", "unet", "windows", "grid")
-
-
-def parts_of(text: str) -> tuple[str, ...]:
-    """`ladder,train` as parts, in the order in which they are run."""
-    return chosen(text, PARTS)
 
 
 def measure(
@@ -55,7 +47,7 @@ def measure(
         for cases in _cases(place, scale, quick=quick, only=only, say=say):
             found = FeedBench(
                 machine=machine_facts(_PACKAGES),
-                date=datetime.now(UTC).isoformat(timespec="seconds"),
+                date=now(),
                 material=_material(scale, str(place.parent)),
                 cases=tuple(cases),
                 seconds=time.monotonic() - began,

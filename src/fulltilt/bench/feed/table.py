@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from fulltilt.bench.feed.figures import Case, FeedBench
+from fulltilt.bench.tables import console_or, figures_table, print_lines
 
 
 def show(found: FeedBench, console: Console | None = None) -> None:
-    console = console or Console()
-    if not console.is_terminal:
-        console.width = 110  # a pipe or a file has no width of its own
-    table = Table(title=f"Feed, {found.material}", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    table.add_column("")
-    for name in ("samples/s", "of limit", "waiting", "CPU cores", "workers", "target", ""):
-        table.add_column(name, justify="right", no_wrap=True)
+    console = console_or(console)
+    table = figures_table(
+        f"Feed, {found.material}", "samples/s", "of limit", "waiting", "CPU cores", "workers", "target", ""
+    )
     for _, cases in groupby(found.cases, key=lambda case: case.part):
         for case in cases:
             if case.rate is not None:
                 table.add_row(*_row(case))
         table.add_section()
     console.print(table)
-    for text in lines(found):
-        console.print(text, soft_wrap=True, markup=False, highlight=False)
+    print_lines(console, lines(found))
 
 
 def lines(found: FeedBench) -> list[str]:

@@ -11,11 +11,12 @@ from typing import Any
 
 from fulltilt.bench.feed.figures import Case, Rate, Target
 from fulltilt.bench.feed.ladder import augmentation
-from fulltilt.bench.feed.limit import Limit, Plan, Say, against
+from fulltilt.bench.feed.limit import Limit, Plan, against
 from fulltilt.bench.feed.loader import Photos, loading, way
 from fulltilt.bench.feed.measure import confined, endless, measure
 from fulltilt.bench.feed.models import Step, resnet50, small_classifier
 from fulltilt.bench.feed.scale import Scale
+from fulltilt.bench.ground import Say
 from fulltilt.cache import CacheSettings
 from fulltilt.cache.build import build
 from fulltilt.feed import Feed, ImageFiles, feed

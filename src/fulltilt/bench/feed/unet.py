@@ -8,11 +8,12 @@ import torch
 
 from fulltilt.augment import GPUAugmentation
 from fulltilt.bench.feed.figures import Case, Rate, Target
-from fulltilt.bench.feed.limit import Limit, Plan, Say, against
+from fulltilt.bench.feed.limit import Limit, Plan, against
 from fulltilt.bench.feed.material import make_in_parallel
 from fulltilt.bench.feed.measure import endless, measure
 from fulltilt.bench.feed.models import Step, UNet
 from fulltilt.bench.feed.scale import Scale
+from fulltilt.bench.ground import Say
 from fulltilt.feed import Feed, ImageFiles, feed
 
 PART = "unet"

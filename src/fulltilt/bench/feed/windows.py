@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from fulltilt.bench.feed.figures import Case, Rate, Target
-from fulltilt.bench.feed.limit import Plan, Say, attempt
+from fulltilt.bench.feed.limit import Plan, attempt
 from fulltilt.bench.feed.loader import loading
 from fulltilt.bench.feed.measure import endless, measure
 from fulltilt.bench.feed.models import GraphedStep, Step, window_classifier
 from fulltilt.bench.feed.scale import Scale
+from fulltilt.bench.ground import Say
 from fulltilt.feed import feed
 
 PART = "windows"

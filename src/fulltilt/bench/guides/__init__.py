@@ -6,4 +6,5 @@ run.py (this process)                            contestant.py (a fresh process 
 
 claims.py    what the guides say, and what is wanted     figures.py   results, targets, JSON: no effects
 order.py     what a contestant is asked and answers       table.py, chart.py   what is shown
+setting.py   what each begins with                       peer.py      how those that are not ours are measured
 """

@@ -11,12 +11,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fulltilt.bench.ground import ending_at_sigterm, machine_facts, said
+from fulltilt.bench.ground import Say, ending_at_sigterm, machine_facts, now, said
 from fulltilt.bench.guides.claims import CLAIMS, WORKLOADS
 from fulltilt.bench.guides.figures import Case, GuidesBench, about, beside, cases_in, compared
 from fulltilt.bench.guides.order import AFTER, BEFORE, CONTESTANTS, WHERE, Answer, Contestant, Order
@@ -25,7 +24,6 @@ from fulltilt.bench.results import as_measured
 from fulltilt.errors import InputError
 from fulltilt.recipes.generated import ROOT
 
-Say = Callable[[str], None]
 Keep = Callable[[GuidesBench], None]
 
 NO_GPU = "The targets need an NVIDIA GPU that torch can use: the workloads were run on the CPU."
@@ -104,7 +102,7 @@ def measure(
     def so_far(cases: Sequence[Case]) -> GuidesBench:
         found = GuidesBench(
             machine=machine,
-            date=_now(),
+            date=now(),
             small=small,
             workloads=told,
             cases=(*done, *cases),
@@ -155,7 +153,7 @@ def _workload(
     until = time.monotonic() + scale.workload_seconds
     known = {case.key: case.answer for case in earlier}
     for one in contestants:
-        case = Case(workload=name, key=one.key, title=one.title, answer=Answer(), date=_now())
+        case = Case(workload=name, key=one.key, title=one.title, answer=Answer(), date=now())
         left = until - time.monotonic()
         why_not = None
         if one.needs is not None and find_spec(one.needs) is None:
@@ -275,10 +273,6 @@ def joinable(file: Path | None, *, small: bool) -> Path | None:
         return file
     earlier = earlier_in(file)
     return file if earlier is not None and bool(earlier.get("small")) == small else None
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _torch_has_gpu() -> bool:

@@ -20,7 +20,6 @@ from fulltilt.machine.cores import read_cores
 from fulltilt.recipes.catalog import Recipe, recipe_named
 from fulltilt.train.build import make_loss
 from fulltilt.train.config.config import Config, TrainingConfig
-from fulltilt.train.seeding import seed_everything
 
 WARM_STEPS = 10
 """Before a rate is measured, or a quarter of the training where that is less."""
@@ -42,10 +41,6 @@ def recipe_of(order: Order) -> Recipe:
 
 def with_training(config: Config, **values: Any) -> Config:
     return config.model_copy(update={"training": config.training.model_copy(update=values)})
-
-
-def with_data(config: Config, **values: Any) -> Config:
-    return config.model_copy(update={"data": config.data.model_copy(update=values)})
 
 
 def before_config(order: Order) -> Config:
@@ -76,35 +71,6 @@ def tuned_loading() -> dict[str, Any]:
         "prefetch_factor": 4,
         "pin_memory": torch.cuda.is_available(),
     }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    """What a trainer that is not ours begins with."""
-
-    config: Config
-    loading: dict[str, Any]
-    """Options of its DataLoaders, beyond what the configuration says."""
-    tuned: bool
-    """By hand; otherwise it has its defaults."""
-    fast: bool
-    """Tuned for a GPU that is there: bf16, channels last, compiled."""
-
-
-def peer_for(order: Order, answer: Answer) -> Peer:
-    """Its settings, on both sides the same; seeds and switches of torch are set."""
-    tuned, gpu = order.contestant.endswith("_tuned"), torch.cuda.is_available()
-    config = tuned_config(order) if tuned else before_config(order)
-    if config.training.seed is not None:
-        seed_everything(config.training.seed)
-    if tuned:
-        torch.set_float32_matmul_precision("high")
-        torch.backends.cudnn.benchmark = True
-        add_note(answer, TUNED if gpu else UNTUNED)
-    size = config.data.batch_size
-    assert isinstance(size, int), "a DataLoader has a number"
-    answer.batch_size = size
-    return Peer(config=config, loading=tuned_loading() if tuned else {}, tuned=tuned, fast=tuned and gpu)
 
 
 def figures_of(metrics: Mapping[str, Any]) -> dict[str, float]:

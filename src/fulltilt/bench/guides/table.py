@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fulltilt.bench.guides.figures import Case, GuidesBench, in_words
+from fulltilt.bench.tables import console_or, print_lines
 
 Row = tuple[str, ...]
 _COLUMNS = ("", "samples/s", "whole", "× before", "of limit", "GPU", "waits", "memory", "metric")
@@ -17,17 +18,14 @@ _ABSENT = "–"
 
 
 def show(found: GuidesBench, console: Console | None = None) -> None:
-    console = console or Console()
-    if not console.is_terminal:
-        console.width = 130  # a pipe or a file has no width of its own
+    console = console_or(console, columns=130)
     for workload, cases in groupby(found.cases, key=lambda case: case.workload):
         rows = [row(case) for case in cases if case.answer.samples_per_second is not None]
         if rows:
             title = found.workloads.get(workload, {}).get("title", "")
             console.print(f"\n[bold]{workload}: {title}[/bold]", soft_wrap=True, highlight=False)
             console.print(_table(rows))
-    for text in lines(found):
-        console.print(text, soft_wrap=True, markup=False, highlight=False)
+    print_lines(console, lines(found))
 
 
 def _table(rows: Sequence[Row]) -> Table:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
-from types import TracebackType
 from typing import Self
 
 from fulltilt.machine.sample import Sample
@@ -37,9 +36,8 @@ class Utilisation:
 class Watch:
     """Reads all GPUs twice a second, on a thread, while it is open."""
 
-    def __init__(self, *, interval_seconds: float = INTERVAL_SECONDS) -> None:
+    def __init__(self) -> None:
         self._sampler = Sampler()
-        self._interval = interval_seconds
         self._began = 0.0
         self._samples: list[Sample] = []
         self._stop = threading.Event()
@@ -58,14 +56,14 @@ class Watch:
             self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
         self._sampler.close()
 
     def _read(self) -> None:
-        while not self._stop.wait(self._interval):
+        while not self._stop.wait(INTERVAL_SECONDS):
             self._samples.append(self._sampler.read())
 
 

@@ -4,75 +4,48 @@ from __future__ import annotations
 
 import logging
 import warnings
-from contextlib import nullcontext, suppress
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from fulltilt.bench.guides.meter import Metered, TimeUpError
+from fulltilt.bench.guides.meter import Meter, Metered
 from fulltilt.bench.guides.order import Answer, Order
-from fulltilt.bench.guides.setting import (
-    STOPPED,
-    Rhythm,
-    add_note,
-    comes_in_bursts,
-    counting,
-    figures_of,
-    in_float,
-    last,
-    last_weights,
-    loss_of,
-    meter_for,
-    note_meter,
-    patience,
-    peer_for,
-    recipe_of,
-    steps_for,
-)
+from fulltilt.bench.guides.peer import Peer, PeerLoop, measure_peer, peer_for
+from fulltilt.bench.guides.setting import figures_of, in_float, last, last_weights, loss_of
 from fulltilt.recipes import plain
 from fulltilt.train.build import make_metric, make_model, make_optimizer, make_scheduler
-from fulltilt.train.config.config import Config
+from fulltilt.train.config.config import Config, TrainingConfig
 from fulltilt.train.step.roles import split
 
 
 def run(order: Order, answer: Answer) -> None:
     peer = peer_for(order, answer)
-    config = peer.config
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
-    train, val = plain.loaders(config, **peer.loading)
-    steps = steps_for(order, most=len(train) * config.training.epochs)
-    rhythm, bursts = Rhythm(every_steps=len(train) * config.training.eval_interval), comes_in_bursts(train)
-    whole = bursts and steps >= 2 * len(train)
-    counts = whole or not peer.tuned  # else workers fill their queues while the model is compiled: too good a rate
-    meter = meter_for(patience(order), steps=steps, whole=whole)
-    module = _module(config, steps=steps, per_epoch=len(train), fast=peer.fast)
-    trainer = _trainer(order, config, steps, tuned=peer.tuned)
+    measure_peer(_Loop(peer, order), order, answer)
 
-    def note() -> None:
-        note_meter(answer, meter, rhythm)
 
-    try:
-        with counting(note) if counts else nullcontext():
-            trainer.fit(module, Metered(train, meter), val)
-        meter.finish()
-        if val is not None:
-            with rhythm.timed():
-                trainer.validate(module, val, verbose=False)
-            answer.metric, answer.steps = module.figures.get(recipe_of(order).metric), steps
-    except TimeUpError:
-        add_note(answer, STOPPED)
-    if counts:
-        note()
-        return
-    answer.write(order.answer)
-    meter = meter_for(order.seconds, whole=bursts)
-    module.scheduled = False
-    train, val = plain.loaders(config, **peer.loading)  # new workers: those before had filled their queues
-    with suppress(TimeUpError), counting(note):
-        _trainer(order, config, -1, tuned=True).fit(module, Metered(train, meter), val)
-    note()
+class _Loop(PeerLoop):
+    def __init__(self, peer: Peer, order: Order) -> None:
+        super().__init__(peer, order)
+        self._order = order
+        self._module = _module(peer.config, self.training, per_epoch=self.per_epoch, fast=peer.fast)
+        self._trainer = _trainer(order, peer.config, self.steps, tuned=peer.tuned)
+
+    def train(self, meter: Meter) -> None:
+        self._trainer.fit(self._module, Metered(self.train_loader, meter), self.val_loader)
+
+    def validate(self) -> dict[str, float]:
+        if self.val_loader is not None:
+            self._trainer.validate(self._module, self.val_loader, verbose=False)
+        figures: dict[str, float] = self._module.figures
+        return figures
+
+    def renew(self) -> None:
+        super().renew()
+        self._module.scheduled = False
+        self._trainer = _trainer(self._order, self.peer.config, -1, tuned=True)
 
 
 def _trainer(order: Order, config: Config, steps: int, *, tuned: bool) -> Any:
@@ -91,11 +64,10 @@ def _trainer(order: Order, config: Config, steps: int, *, tuned: bool) -> Any:
     )  # fmt: skip
 
 
-def _module(config: Config, *, steps: int, per_epoch: int, fast: bool) -> Any:
+def _module(config: Config, training: TrainingConfig, *, per_epoch: int, fast: bool) -> Any:
     """A LightningModule; made inside a function, for its base class is an optional package."""
     import lightning.pytorch as pl
 
-    training = config.training.model_copy(update={"max_steps": steps})
     loss = loss_of(training)
 
     class Module(pl.LightningModule):  # type: ignore[misc]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from fulltilt.bench.curves import Curve, Panel, draw
@@ -34,16 +34,7 @@ class Point:
     problem: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        flat = {
-            "part": self.part,
-            "series": self.series,
-            "x": self.x,
-            "samples_per_second": self.samples_per_second,
-            "wait_share": self.wait_share,
-            "cpu_cores": self.cpu_cores,
-            "problem": self.problem,
-        }
-        rounded: dict[str, Any] = as_measured(flat)
+        rounded: dict[str, Any] = as_measured(asdict(self))
         return rounded
 
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,10 @@ from fulltilt.bench.feed.loader import Photos, loading
 from fulltilt.bench.feed.material import bytes_needed, make_in_parallel, workplace
 from fulltilt.bench.feed.measure import confined, endless, measure
 from fulltilt.bench.feed.models import CLASSES, Step, resnet50, small_classifier
-from fulltilt.bench.ground import ending_at_sigterm, machine_facts, said
-from fulltilt.bench.results import chosen
-from fulltilt.bench.scaling.figures import LIMIT, PARTS, Point, ScalingBench
+from fulltilt.bench.ground import Say, ending_at_sigterm, machine_facts, now, said
+from fulltilt.bench.scaling.figures import LIMIT, Point, ScalingBench
 from fulltilt.feed import Feed, ImageFiles, feed
 from fulltilt.machine.cores import read_cores
-
-Say = Callable[[str], None]
 
 _LOADER_AT = (4, 8, 16)
 """Cores at which a DataLoader has a point: its workers take ten seconds to start, and with fewer cores half a minute
@@ -70,11 +66,6 @@ ON_CPU = Scale(
 )  # fmt: skip
 
 
-def parts_of(text: str) -> tuple[str, ...]:
-    """`cores,batch` as parts, in the order in which they are run."""
-    return chosen(text, PARTS)
-
-
 def measure_scaling(
     *, only: Sequence[str], scale: Scale | None = None, folder: Path | None = None, say: Say,
     keep: Callable[[ScalingBench], None] = lambda _: None,
@@ -88,7 +79,7 @@ def measure_scaling(
     def so_far() -> ScalingBench:
         return ScalingBench(
             machine=machine,
-            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            date=now(),
             about={part: _about(part, scale) for part in only},
             points=tuple(points),
             seconds=time.monotonic() - began,

@@ -7,12 +7,11 @@ from rich.console import Console
 from rich.table import Table
 
 from fulltilt.bench.scaling.figures import PARTS, SERIES, TITLES, ScalingBench, present, rows
+from fulltilt.bench.tables import console_or
 
 
 def show(found: ScalingBench, console: Console | None = None) -> None:
-    console = console or Console()
-    if not console.is_terminal:
-        console.width = 110  # a pipe or a file has no width of its own
+    console = console_or(console)
     flat = found.to_json()
     for part in PARTS:
         cases = [case for case in flat["cases"] if case["part"] == part]

@@ -15,9 +15,9 @@ _HELD = (("fast", 16, False), ("cores_8_cpu", 8, False), ("cores_8", 8, True), (
 """Cases with their cores, and whether the GPU decodes a share."""
 
 
-def page(result: Mapping[str, Any], fleet: Fleet | None = None) -> str:
+def page(result: Mapping[str, Any]) -> str:
     """The generated part of the page, as Markdown."""
-    fleet = fleet or Fleet()
+    fleet = Fleet()
     works, sources = workloads(result)
     parts = [
         "### Measured, on one GPU",

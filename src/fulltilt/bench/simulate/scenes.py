@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fulltilt.bench.simulate.model import Fleet, Outcome, Workload, simulate
@@ -21,8 +21,8 @@ class Scene:
     drawn: bool = True
     """Whether the chart has it: lines that lie on each other say nothing."""
 
-    def outcomes(self, works: Mapping[str, Workload], gpus: Sequence[int] = GPUS) -> list[Outcome]:
-        return [simulate(works[self.workload], self.fleet, count) for count in gpus]
+    def outcomes(self, works: Mapping[str, Workload]) -> list[Outcome]:
+        return [simulate(works[self.workload], self.fleet, count) for count in GPUS]
 
 
 def _disks(fleet: Fleet) -> str:

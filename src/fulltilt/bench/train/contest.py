@@ -5,18 +5,13 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 
-import torch
-
-from fulltilt.bench.ground import said
+from fulltilt.bench.ground import Say, finish, said
 from fulltilt.bench.train.figures import Case
 from fulltilt.bench.train.workloads import Running, StepFactory, Workload
 from fulltilt.tune.keeping import keep_maths
-
-Say = Callable[[str], None]
 
 _WARM_STEPS = 5
 _LEAST_STEPS = 3
@@ -117,13 +112,9 @@ class _Ready:
     def _run(self, count: int) -> float:
         step, batch = self.running.step, self._work.batch
         assert step is not None
-        self._finish()
+        finish(self._work.device)
         began = time.perf_counter()
         for _ in range(count):
             step(*batch)
-        self._finish()
+        finish(self._work.device)
         return max(time.perf_counter() - began, 1e-9)
-
-    def _finish(self) -> None:
-        if self._work.device != "cpu":
-            torch.cuda.synchronize()

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from fulltilt.bench.feed.models import Step
+from fulltilt.bench.ground import finish
 from fulltilt.bench.train.workloads import Running, StepFactory, Workload
 from fulltilt.feed import Feed, feed
 from fulltilt.train import Trainer
@@ -79,12 +80,12 @@ def plain_loader(work: Workload) -> Running:
         batches = _endless(loader)
         for _ in range(10):
             step(*(part.to(work.device) for part in next(batches)))
-        _finish(work)
+        finish(work.device)
         began, count = time.perf_counter(), 0
         while count < _PLAIN_STEPS or time.perf_counter() - began < seconds:
             step(*(part.to(work.device) for part in next(batches)))
             count += 1
-        _finish(work)
+        finish(work.device)
         return (time.perf_counter() - began) / count
 
     return Running(burst=burst)
@@ -149,8 +150,3 @@ def _fed(work: Workload) -> Feed:
 def _endless(loader: DataLoader[Any]) -> Iterator[Any]:
     while True:
         yield from loader
-
-
-def _finish(work: Workload) -> None:
-    if work.device != "cpu":
-        torch.cuda.synchronize()

@@ -5,13 +5,11 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 
 import torch
 
-from fulltilt.bench.ground import machine_facts, said
-from fulltilt.bench.results import chosen
-from fulltilt.bench.train.contest import Contestant, Say, contest
+from fulltilt.bench.ground import Say, machine_facts, now, said
+from fulltilt.bench.train.contest import Contestant, contest
 from fulltilt.bench.train.figures import Case, TrainBench
 from fulltilt.bench.train.loops import loop, plain_loader
 from fulltilt.bench.train.workloads import Workload, ours, workloads
@@ -24,11 +22,6 @@ SAVING_EVERY, SAVING_AT_LEAST = 50, 0.99
 """Steps between two checkpoints; of the loop without them."""
 TIMES_LOADER = 10.0
 """Training from memory, against a plain loop over a DataLoader."""
-
-
-def parts_of(text: str) -> tuple[str, ...]:
-    """`unet,windows` as workloads, in the order in which they are run."""
-    return chosen(text, WORKLOADS)
 
 
 def contestants(work: Workload, *, gpu: bool) -> list[Contestant]:
@@ -88,7 +81,7 @@ def measure(
             torch.cuda.empty_cache()
         found = TrainBench(
             machine=machine_facts({"torchvision": "torchvision"}),
-            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            date=now(),
             workloads=titles,
             cases=tuple(cases),
             seconds=time.monotonic() - began,

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
+from fulltilt.bench.tables import console_or, figures_table, print_lines
 from fulltilt.bench.train.figures import Case, TrainBench
 
 
 def show(found: TrainBench, console: Console | None = None) -> None:
-    console = console or Console()
-    if not console.is_terminal:
-        console.width = 110  # a pipe or a file has no width of its own
-    table = Table(title="Training, batch on the device", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    table.add_column("")
-    for name in ("samples/s", "a step", "spread", "set up", "share", "target", ""):
-        table.add_column(name, justify="right", no_wrap=True)
+    console = console_or(console)
+    table = figures_table(
+        "Training, batch on the device", "samples/s", "a step", "spread", "set up", "share", "target", ""
+    )
     for workload, cases in groupby(found.cases, key=lambda case: case.workload):
         table.add_row(f"[bold]{found.workloads.get(workload, workload)}[/bold]")
         for case in cases:
@@ -26,8 +22,7 @@ def show(found: TrainBench, console: Console | None = None) -> None:
                 table.add_row(*_row(case))
         table.add_section()
     console.print(table)
-    for text in lines(found):
-        console.print(text, soft_wrap=True, markup=False, highlight=False)
+    print_lines(console, lines(found))
 
 
 def lines(found: TrainBench) -> list[str]:

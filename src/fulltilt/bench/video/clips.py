@@ -12,7 +12,9 @@ import torch
 from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset
 
+from fulltilt.bench.ground import finish
 from fulltilt.decode.video.container import pyav
+from fulltilt.decode.video.reader import Quality
 from fulltilt.feed import VideoClips, feed
 
 LENGTH = 16
@@ -94,7 +96,7 @@ def feed_rate(
     device: str,
     seconds: float,
     cache: Path | None = None,
-    quality: Literal["exact", "fast"] = "exact",
+    quality: Quality = "exact",
     together: int = 1,
     gpu_share: float | Literal["auto"] = 0.0,
     settle_seconds: float = 0.0,
@@ -189,12 +191,7 @@ def rate_of(batches: Iterable[Any], device: str, seconds: float, *, workers: int
         if began is not None and now - began >= seconds:
             break
         if began is None and now - first >= seconds * _WARM:
-            _finish(device)
+            finish(device)
             given, began = 0, time.perf_counter()
-    _finish(device)
+    finish(device)
     return given / (time.perf_counter() - (first if began is None else began))
-
-
-def _finish(device: str) -> None:
-    if device != "cpu":
-        torch.cuda.synchronize()

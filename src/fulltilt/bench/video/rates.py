@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from fulltilt.decode.video import open_video
 from fulltilt.decode.video.priority import give_way
+from fulltilt.decode.video.reader import Quality
 from fulltilt.errors import UnavailableError, WorkerError
 
 CHUNK = 16
@@ -51,7 +52,7 @@ class Crew:
         paths: Iterable[Path],
         *,
         device: str | None,
-        quality: Literal["exact", "fast"] = "exact",
+        quality: Quality = "exact",
         threads: int = 1,
     ) -> None:
         """UnavailableError where `device` is given and its engines don't decode these files.
@@ -164,7 +165,7 @@ class Apart:
         seconds: float,
         *,
         processes: int = 1,
-        quality: Literal["exact", "fast"] = "exact",
+        quality: Quality = "exact",
         threads: int = 1,
         gives_way: bool = False,
     ) -> None:
@@ -225,9 +226,7 @@ class Apart:
                 process.kill()
 
 
-def apart(
-    paths: Sequence[Path], seconds: float, *, quality: Literal["exact", "fast"] = "exact", processes: int
-) -> Counted:
+def apart(paths: Sequence[Path], seconds: float, *, quality: Quality = "exact", processes: int) -> Counted:
     """The CPU's decoders in so many processes, with nothing beside them."""
     with Apart(paths, seconds, processes=processes, quality=quality) as crew:
         crew.begin()
@@ -239,24 +238,20 @@ def beside(
     crew: Crew,
     seconds: float,
     *,
-    decoders: int | None = None,
-    threads: int = 1,
-    processes: int = 1,
+    threads: int,
+    processes: int,
 ) -> tuple[Counted, Counted]:
     """The CPU's decoders in processes of their own, which give way, and a crew here, at the same time.
 
     Args:
-        decoders: of the crew; None is all.
         threads: of each decoder of the CPU.
     """
     with Apart(paths, seconds, processes=processes, threads=threads, gives_way=True) as there:
-        here = crew.count(seconds, decoders=decoders, begin=there.begin)
+        here = crew.count(seconds, begin=there.begin)
         return there.counted(), here
 
 
-def _decode_apart(
-    pipe: Any, paths: list[str], seconds: float, quality: Literal["exact", "fast"], threads: int, gives_way: bool
-) -> None:
+def _decode_apart(pipe: Any, paths: list[str], seconds: float, quality: Quality, threads: int, gives_way: bool) -> None:
     crew = Crew([Path(path) for path in paths], device=None, quality=quality, threads=threads)
     crew.gives_way = gives_way
 

@@ -6,15 +6,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from fulltilt.bench.ground import ending_at_sigterm, machine_facts, said
-from fulltilt.bench.results import chosen
+from fulltilt.bench.ground import Say, ending_at_sigterm, machine_facts, now, said
 from fulltilt.bench.video.contest import SHARED, Ground, clips, slowest
 from fulltilt.bench.video.figures import (
     BOTH_AT_LEAST,
@@ -29,12 +27,11 @@ from fulltilt.bench.video.opencv import Captures, opencv
 from fulltilt.bench.video.rates import Counted, Crew, apart, beside
 from fulltilt.bench.video.training import Course, training
 from fulltilt.decode.video.limits import sessions_of
+from fulltilt.decode.video.reader import Quality
 from fulltilt.decode.video.waiting import wait_asleep
 from fulltilt.errors import FulltiltError
 from fulltilt.machine.cores import read_cores
 
-Say = Callable[[str], None]
-Quality = Literal["exact", "fast"]
 NO_GPU = "The targets need an NVIDIA GPU and a machine like it: small videos were decoded on the CPU."
 _THREADS_TRIED = (1, 2)
 """Of each of the CPU's decoders."""
@@ -88,11 +85,6 @@ def setting(*, gpu: bool, cores: int, quick: bool, seconds: float | None = None,
     )
 
 
-def parts_of(text: str) -> tuple[str, ...]:
-    """`cpu,clips` as parts, in the order in which they are run."""
-    return chosen(text, PARTS)
-
-
 def measure(
     *,
     quick: bool,
@@ -123,7 +115,7 @@ def measure(
     def so_far() -> VideoBench:
         return VideoBench(
             machine=machine,
-            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            date=now(),
             video=title,
             cases=tuple(cases.values()),
             seconds=time.monotonic() - began,

@@ -6,13 +6,12 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from fulltilt.bench.tables import console_or, print_lines
 from fulltilt.bench.video.figures import VideoBench
 
 
 def show(found: VideoBench, console: Console | None = None) -> None:
-    console = console or Console()
-    if not console.is_terminal:
-        console.width = 110  # a pipe or a file has no width of its own
+    console = console_or(console)
     table = Table(title=found.video, box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
     table.add_column("")
     table.add_column("per second", justify="right", no_wrap=True)
@@ -25,8 +24,7 @@ def show(found: VideoBench, console: Console | None = None) -> None:
             rate = f"{case.per_second:,.{0 if case.per_second >= 10 else 1}f} {case.unit}"
             table.add_row(case.title, rate, times, "" if decoded is None else f"{decoded:.2f}")
     console.print(table)
-    for text in lines(found):
-        console.print(text, soft_wrap=True, markup=False, highlight=False)
+    print_lines(console, lines(found))
 
 
 def lines(found: VideoBench) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
-from fulltilt.bench.ground import said
+from fulltilt.bench.ground import finish, said
 from fulltilt.bench.video.clips import rate_of, settle
 from fulltilt.bench.video.figures import OF_LIMIT, Case
 from fulltilt.cache import CacheSettings
@@ -235,16 +235,11 @@ def _rate(
     """Clips per second."""
     for _ in range(warm):
         step(*next(batches))
-    _finish(device)
+    finish(device)
     began, given = time.perf_counter(), 0
     while not given or time.perf_counter() - began < seconds:
         images, labels = next(batches)
         step(images, labels)
         given += len(images)
-    _finish(device)
+    finish(device)
     return given / (time.perf_counter() - began)
-
-
-def _finish(device: str) -> None:
-    if device != "cpu":
-        torch.cuda.synchronize()

@@ -17,16 +17,17 @@ from fulltilt.decode.video.planes import Planes
 from fulltilt.decode.video.reader import Known, Quality, Video, sides_of
 from fulltilt.decode.video.sessions import Sessions
 from fulltilt.errors import DecodeError, InputError, UnavailableError
+from fulltilt.machine.closing import Closing
 from fulltilt.machine.decision import Decision
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    pass
 
 _TOGETHER = 16
 """Pictures whose colours are converted in one go: their sizes as floats are what it takes in memory."""
 
 
-class DeviceVideo:
+class DeviceVideo(Closing):
     """An open video whose frames are on a device. Threads that share one take turns, as with `Video`."""
 
     def __init__(
@@ -178,12 +179,6 @@ class DeviceVideo:
         with self._video.container.lock:
             self._without_engine()
             self._video.close()
-
-    def __enter__(self) -> DeviceVideo:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 def has_engines(device: torch.device) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -16,10 +17,9 @@ from fulltilt.decode.video.convert import Converter, Pixels
 from fulltilt.decode.video.forks import keep
 from fulltilt.decode.video.index import FrameIndex, Run, runs_of
 from fulltilt.errors import DecodeError, InputError
+from fulltilt.machine.closing import Closing
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     import torch
     from av.video.frame import VideoFrame
 
@@ -117,11 +117,7 @@ def sides_of(size: Sequence[int]) -> tuple[int, int]:
     return height, width
 
 
-def _opened(path: Path, threads: int, known: Known, quality: Quality) -> Video:
-    return Video(path, threads=threads, known=known, quality=quality)
-
-
-class Video:
+class Video(Closing):
     """An open video. Threads that share one take turns: to decode side by side, open one for each.
 
     A process that is forked opens the file for itself; pickled, it is opened again where it arrives.
@@ -242,13 +238,7 @@ class Video:
             self._container.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened, (self.path, self._threads, self.known, self._quality)
-
-    def __enter__(self) -> Video:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        return partial(Video, threads=self._threads, known=self.known, quality=self._quality), (self.path,)
 
     def checked(self, indices: Sequence[int]) -> list[int]:
         """Frames' numbers as plain integers; InputError for one that is not there."""

@@ -90,21 +90,21 @@ def _on_device(
         return _counted(frames, seconds, lambda at: range(at * CLIP % len(there), len(there))[:CLIP], damage), None
 
 
-def decoded_per_frame(key_interval: float, clip: int = CLIP) -> float:
+def decoded_per_frame(key_interval: float) -> float:
     """Frames decoded for each that a random clip wants: on average half an interval lies before it."""
-    return (key_interval / 2 + clip) / clip
+    return (key_interval / 2 + CLIP) / CLIP
 
 
-def advice(key_interval: float, *, seekable: bool, clip: int = CLIP) -> str | None:
+def advice(key_interval: float, *, seekable: bool) -> str | None:
     """What to do about a file of which clips are to be taken; None where it is fine."""
     if not seekable:
         return "it has no times to jump to: put it in a container (ffmpeg -i IN -c copy OUT.mp4)"
-    gain = decoded_per_frame(key_interval, clip) / decoded_per_frame(clip, clip)
+    gain = decoded_per_frame(key_interval) / decoded_per_frame(CLIP)
     if gain < _WORTH:
         return None
     return (
-        f"a key frame every {key_interval:.0f} frames: random clips decode {decoded_per_frame(key_interval, clip):.1f} "
-        f"frames for each one wanted. ffmpeg -i IN -g {clip} OUT would make them about {gain:.1f} times as fast; "
+        f"a key frame every {key_interval:.0f} frames: random clips decode {decoded_per_frame(key_interval):.1f} "
+        f"frames for each one wanted. ffmpeg -i IN -g {CLIP} OUT would make them about {gain:.1f} times as fast; "
         "VideoClips(together=…) decodes several of a video in one pass"
     )
 

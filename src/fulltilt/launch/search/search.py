@@ -27,8 +27,8 @@ from fulltilt.diagnose.finding import Trial
 from fulltilt.launch.search.candidates import Candidate, describe
 from fulltilt.launch.search.pairs import History
 from fulltilt.launch.search.rate import Rate
+from fulltilt.launch.settings import Settings
 
-Settings = dict[str, Any]
 Measure = Callable[[Settings], "Rate | str"]
 """Try settings for a few dozen steps: the rate, or why there is none."""
 Neighbours = Callable[[Mapping[str, Any], "float | None"], Sequence[Settings]]
@@ -71,10 +71,6 @@ class Found:
     trials: tuple[Trial, ...]
     complete: bool
     """The time sufficed for all that was to be tried."""
-
-    @property
-    def gain(self) -> float:
-        return self.rate.value / self.baseline.value - 1.0
 
 
 @dataclass(slots=True)

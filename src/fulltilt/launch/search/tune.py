@@ -18,6 +18,7 @@ from typing import Any
 
 from fulltilt.diagnose import diagnose
 from fulltilt.diagnose.finding import Diagnosis, Level, LossCurves, Outcome, Trial
+from fulltilt.diagnose.words import amount
 from fulltilt.launch.command import Command
 from fulltilt.launch.search.budget import (
     COMPILE_SECONDS,
@@ -35,9 +36,9 @@ from fulltilt.launch.search.judge import Judge, has_room
 from fulltilt.launch.search.pairs import compare
 from fulltilt.launch.search.plan import Key, Plan
 from fulltilt.launch.search.rate import Rate, rate_of, training_loader
-from fulltilt.launch.search.search import LEAST_GAIN, Found, Settings, search
+from fulltilt.launch.search.search import LEAST_GAIN, Found, search
 from fulltilt.launch.search.verify import LEAST_STEPS, fallbacks
-from fulltilt.launch.settings import SETTINGS
+from fulltilt.launch.settings import SETTINGS, Settings
 from fulltilt.measure.observation import Observation
 
 Observe = Callable[..., tuple[Observation, ...]]
@@ -380,11 +381,6 @@ class Tuner:
     def _say_trial(self, trial: Trial) -> None:
         rate = "" if trial.samples_per_second is None else f" {amount(trial.samples_per_second)} samples/s,"
         self.say(f"tried {trial.title}:{rate} {trial.reason}")
-
-
-def amount(value: float) -> str:
-    """A rate for people: three digits, thousands apart."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _told(figure: float | None) -> float | None:

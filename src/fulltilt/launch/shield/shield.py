@@ -14,7 +14,6 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any, Self
 
 from fulltilt.launch.imports import after_import
@@ -237,7 +236,7 @@ class _Entries:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

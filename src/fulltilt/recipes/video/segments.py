@@ -62,7 +62,7 @@ def decode(outputs: Tensor, *, sigma: float = 0.2, keep: int = 100) -> Segments:
     return soft_nms(Segments(bounds[frame], kind, best), sigma=sigma, keep=keep)
 
 
-def soft_nms(found: Segments, *, sigma: float, keep: int, least: float = 1e-3) -> Segments:
+def soft_nms(found: Segments, *, sigma: float, keep: int) -> Segments:
     """The surest stays; others of its class lose by how much they overlap it, exp(−tIoU² / sigma); and so on."""
     bounds, classes, scores = found.bounds, found.classes, found.scores.clone()
     alike = torch.exp(-(tiou(bounds, bounds) ** 2) / sigma)
@@ -72,7 +72,7 @@ def soft_nms(found: Segments, *, sigma: float, keep: int, least: float = 1e-3) -
     while len(chosen) < min(keep, len(scores)):
         best = int(scores.argmax())
         score = float(scores[best])
-        if score < least:
+        if score < 1e-3:
             break
         chosen.append(best)
         final.append(score)

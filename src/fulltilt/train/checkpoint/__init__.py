@@ -15,7 +15,9 @@ match.py  is it this model's?      rng.py  random states of Python, NumPy, torch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fulltilt.lazy import on_first_use
 
 if TYPE_CHECKING:
     from fulltilt.train.checkpoint.match import check_matches as check_matches
@@ -26,13 +28,4 @@ __all__ = ["Checkpoints", "check_matches", "load_checkpoint"]
 
 _HOMES = {"Checkpoints": "store", "check_matches": "match", "load_checkpoint": "store"}
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(
-            f"module 'fulltilt.train.checkpoint' has no attribute {name!r}; it has {', '.join(__all__)}"
-        )
-    from importlib import import_module
-
-    return getattr(import_module(f"fulltilt.train.checkpoint.{home}"), name)
+__getattr__ = on_first_use(__name__, _HOMES)

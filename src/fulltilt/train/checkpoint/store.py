@@ -15,10 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Literal, Self, get_args
+from typing import Any, Final, Literal, get_args
 
 from fulltilt.errors import CheckpointError, FulltiltError, InputError
+from fulltilt.machine.closing import Closing
 from fulltilt.train.checkpoint import folder as folders
 from fulltilt.train.checkpoint import ranks, sharded
 from fulltilt.train.checkpoint.file import read_file, read_notes, write_file
@@ -31,7 +31,7 @@ log = logging.getLogger("fulltilt.train")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class Checkpoints:
+class Checkpoints(Closing):
     """A folder of checkpoints.
 
     keep_last   how many of the newest stay; keep_best: how many of the best by `metric`, which is never removed
@@ -120,14 +120,6 @@ class Checkpoints:
         finally:
             self._staging.release()
             self._shard_staging.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def latest(self) -> Path | None:
         """The newest; None when there is none."""

@@ -1,5 +1,5 @@
 """What a training run is made of, as YAML: the sections `data`, `model`, `training`, `gpu_augmentation`, `metrics`,
-`logging`. Reading, overriding and checking a file is config_file.py's; making things of it is build.py's.
+`logging`. Reading, overriding and checking a file is file.py's; making things of it is build.py's.
 """
 
 from __future__ import annotations

@@ -65,9 +65,9 @@ def parse_config(
     return _checked(content, source, problems, look_up=look_up)
 
 
-def make_config(content: Mapping[str, Any], *, source: str = "configuration") -> Config:
+def make_config(content: Mapping[str, Any]) -> Config:
     """A `Config` from a mapping as a YAML file would give it; folders and files may be paths."""
-    return _checked(_paths_as_text(content), source, [])
+    return _checked(_paths_as_text(content), "configuration", [])
 
 
 def make_training(content: Mapping[str, Any]) -> TrainingConfig:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import logging
 import os
 import time
 import uuid
@@ -24,8 +23,6 @@ from fulltilt.errors import UnavailableError
 from fulltilt.machine.cores import read_cores
 from fulltilt.train.checkpoint import ranks
 from fulltilt.train.ranks import together
-
-log = logging.getLogger("fulltilt.train")
 
 _TOLD = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun tells each process."""

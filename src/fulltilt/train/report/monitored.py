@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from fulltilt.errors import InputError
+from fulltilt.train.checkpoint.keep import Mode
 
-Mode = Literal["min", "max"]
 _SMALLER_IS_BETTER = ("loss", "error", "mse", "mae", "perplexity", "distance")
 
 

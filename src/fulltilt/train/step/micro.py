@@ -31,7 +31,7 @@ from fulltilt.train.ranks.ranks import Ranks
 from fulltilt.train.step.engine import Engine, compiling, detached, first_line, is_out_of_memory
 from fulltilt.train.step.snapshot import DeviceRng
 
-_log = logging.getLogger("fulltilt.train")
+log = logging.getLogger("fulltilt.train")
 
 PATIENCE_STEPS = 100
 """Steps that must go well before a larger micro-batch is tried; doubled each time that fails."""
@@ -87,7 +87,6 @@ class MicroBatches:
         engine: Engine,
         *,
         accumulate: int = 1,
-        patience: int = PATIENCE_STEPS,
         copied: Callable[[], None] | None = None,
     ) -> None:
         """
@@ -95,7 +94,7 @@ class MicroBatches:
             copied: called when a whole batch has been sent to the device.
         """
         self._engine, self.accumulate, self._copied = engine, accumulate, copied
-        self.micro = MicroSize(patience)
+        self.micro = MicroSize()
         self.ranks = Ranks(engine.device)
         self.phase = 0
         """Batches of the window that have been run."""
@@ -266,7 +265,7 @@ class MicroBatches:
             hint = "; cuDNN says the same of a layer that it can't run at all" * ("unable to find" in problem.lower())
             raise UnavailableError(f"out of memory with one sample at a time: {problem}{hint}")
         norms = any(isinstance(module, _BatchNorm) for module in self._engine.model.modules())
-        _log.warning(
+        log.warning(
             "out of memory (%s): micro-batches of %d instead of %d from here on; the effective batch stays %d%s",
             problem, self.micro.size, before, samples * self.accumulate,
             ", batch statistics are a micro-batch's" if norms else "",
@@ -286,7 +285,7 @@ class MicroBatches:
             return
         before, samples = self.micro.size, _samples(batch)
         self.micro.grow(samples)
-        _log.info("trying micro-batches of %d instead of %s again", self.micro.size or samples, before)
+        log.info("trying micro-batches of %d instead of %s again", self.micro.size or samples, before)
         self._sized(batch)
 
     def _sized(self, batch: Batch) -> None:

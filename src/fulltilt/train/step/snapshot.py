@@ -75,7 +75,7 @@ class Snapshot:
     ) -> None:
         """`on_host` keeps the copies in RAM, where they take nothing from what is measured on the device."""
         self._scaler, self._scaling = scaler, None if scaler is None else scaler.state_dict()
-        self._model, self._optimizers = model, list(optimizers)
+        self._optimizers = list(optimizers)
         tensors = [*model.parameters(), *more]
         keep = _on_host if on_host else _keeper([*tensors, *model.buffers()])
         self._tensors = [(tensor, keep(tensor)) for tensor in tensors]

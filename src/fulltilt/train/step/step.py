@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from fulltilt.errors import InputError
 from fulltilt.machine.decision import Decision
 from fulltilt.train.step.choose import Auto, Facts, Plan, Wishes, first_settings, plan_untried, settings_of
-from fulltilt.train.step.clock import StepClock
+from fulltilt.train.step.clock import PerformanceStats, StepClock
 from fulltilt.train.step.device import as_optimizers, check_optimizers, device_for, move
 from fulltilt.train.step.ema import Ema
 from fulltilt.train.step.engine import Engine, Signature, detached, signature
@@ -32,10 +32,9 @@ from fulltilt.train.step.optim import check_saved, why_not_fused
 from fulltilt.train.step.precision import check_precision, formats_for, widen
 from fulltilt.train.step.preparing import Prepared
 from fulltilt.train.step.roles import Loss, Objective, split, target_place
-from fulltilt.train.step.stats import PerformanceStats
 from fulltilt.train.step.trials import Trials
 
-_log = logging.getLogger("fulltilt.train")
+log = logging.getLogger("fulltilt.train")
 
 _VARYING_STEPS = 20
 """Steps after which no two batches of one shape in a row are waited for any more."""
@@ -289,7 +288,7 @@ class HybridPrecisionTrainer:
         if not self.plan:
             began = time.perf_counter()
             self._take(trials.run(self._wishes, self._facts(batch, varying=varying)))
-            _log.info("settings tried in %.1f s", time.perf_counter() - began)
+            log.info("settings tried in %.1f s", time.perf_counter() - began)
             self._micro.forget_start()
         self._uncaptured = False
         if self.plan["cuda_graph"].value:
@@ -325,7 +324,7 @@ class HybridPrecisionTrainer:
             if decision is not self.plan.get(name):
                 told.setdefault(decision.reason, []).append(f"{name}: {decision.value}")
         for reason, settled in told.items():
-            _log.info("%s (%s)", ", ".join(settled), reason)
+            log.info("%s (%s)", ", ".join(settled), reason)
         self.plan = plan
 
 

@@ -22,7 +22,7 @@ from fulltilt.train.step.graphed import GraphedStep
 from fulltilt.train.step.roles import split
 from fulltilt.train.step.snapshot import Snapshot, host_rng, plain_attributes, same_host_rng
 
-_log = logging.getLogger("fulltilt.train")
+log = logging.getLogger("fulltilt.train")
 
 _WARM_STEPS = 3
 _BURSTS = 3
@@ -53,7 +53,7 @@ class Trials:
             settings = next(policy)
             while True:
                 measured = self._measured(settings)
-                _log.debug("tried %s: %s", settings, measured)
+                log.debug("tried %s: %s", settings, measured)
                 settings = policy.send(measured)
         except StopIteration as done:
             plan: Plan = done.value

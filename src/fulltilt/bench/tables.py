@@ -1,0 +1,32 @@
+"""What the benchmarks' tables on the terminal have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+
+def console_or(console: Console | None, *, columns: int = 110) -> Console:
+    """The one that is given, or the terminal. A pipe or a file has no width of its own: it gets `columns`."""
+    console = console or Console()
+    if not console.is_terminal:
+        console.width = columns
+    return console
+
+
+def figures_table(title: str, *figures: str) -> Table:
+    """A name at the left, then figures, which line up at the right."""
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    table.add_column("")
+    for name in figures:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def print_lines(console: Console, lines: Iterable[str]) -> None:
+    """As they stand, however long."""
+    for text in lines:
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
