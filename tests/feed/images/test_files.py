@@ -135,6 +135,14 @@ def test_a_table_that_names_nothing_says_why(tmp_path, text, message):
         table(tmp_path, text)
 
 
+def test_columns_are_known_however_they_are_capitalised(tmp_path):
+    found = table(tmp_path, "Path, Label ,age\n1.jpg,cat,3\n2.jpg,dog,5\n")
+    assert (found.classes, found.labels.tolist()) == (["cat", "dog"], [0, 1])
+    assert table(tmp_path, "path,Label,label\n1.jpg,cat,3\n2.jpg,dog,5\n").labels.tolist() == [3, 5]
+    with pytest.raises(InputError, match="found Image_ID, Category"):
+        table(tmp_path, "Image_ID,Category\n1.jpg,cat\n")
+
+
 @pytest.mark.parametrize("separator", [";", "\t"])
 def test_a_table_as_spreadsheets_write_them(tmp_path, separator):
     found = table(tmp_path, f"path{separator}label\n1,5.jpg{separator}3\n2.jpg{separator}5\n")
