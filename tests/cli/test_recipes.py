@@ -208,6 +208,9 @@ def test_segments_of_ones_own_videos(here):
     (here / folder / "idle.csv").write_text("\n".join(["path,label,start,end", *(f"{row[0]},,," for row in rows[1:])]))
     with pytest.raises(InputError, match="there is no segment in it"):
         make_project(here / "other", recipe_named("video"), data=here / folder / "idle.csv")
+    (here / folder / "odd.csv").write_text("\n".join(["video,action,begin,finish", *map(",".join, rows[1:])]))
+    with pytest.raises(InputError, match="a label, a start and an end; its columns are video, action, begin, finish"):
+        make_project(here / "other", recipe_named("video"), data=here / folder / "odd.csv")
     smaller = [f"data.{key}.length=32" for key in ("args", "val_args")]
     model = [f"model.args.{part}" for part in ("widths=[8, 8]", "blocks=1", "hidden=8", "reduction=2")]
     history = trained("training.max_steps=2", "data.val_batch_size=1", *smaller, *model)

@@ -190,13 +190,17 @@ def _open_some(entries: Sequence[Entry]) -> _Likeness | None:
 
 def _use_videos(content: dict[str, Any], data: Path) -> OwnData:
     """Segments parted into those of some videos, to train on, and those of the others."""
-    from fulltilt.feed.clips.entries import entries_of
+    from fulltilt.feed.clips.entries import PATH_COLUMNS, entries_of
+    from fulltilt.feed.listing import read_table
 
     if data.suffix.lower() != ".csv":
         raise InputError(f"--data: {data} is no .csv; segments are rows of path, label, start and end in seconds")
     entries, classes = entries_of(data, None, None, temporal=True)
     if not any(entry.segments for entry in entries):
-        raise InputError(f"{data}: there is no segment in it: rows with a label, a start and an end")
+        columns = ", ".join(read_table(data, PATH_COLUMNS).columns)
+        raise InputError(
+            f"{data}: there is no segment in it: rows with a label, a start and an end; its columns are {columns}"
+        )
     if classes is None:
         raise InputError(f"{data}: labels are numbers; segments need names of actions")
     if len(entries) < _EVERY:
