@@ -96,7 +96,7 @@ def read_table(file: Path, path_columns: Sequence[str]) -> Table:
     """A .csv with a column for paths, which are relative to the table's own folder."""
     try:
         with file.open(newline="", encoding="utf-8-sig") as opened:
-            separator = _separator(opened.readline())
+            separator = separator_of(opened.readline())
             opened.seek(0)
             reader = csv.DictReader(opened, delimiter=separator)
             written = tuple(reader.fieldnames or ())
@@ -132,7 +132,7 @@ def _folded(columns: tuple[str, ...]) -> tuple[str, ...]:
     return folded if len(set(folded)) == len(folded) else columns
 
 
-def _separator(header: str) -> str:
+def separator_of(header: str) -> str:
     """What stands between the columns: spreadsheets write semicolons where a comma is a decimal point, or tabs."""
     return max(_SEPARATORS, key=header.count)
 
