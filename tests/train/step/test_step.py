@@ -326,6 +326,11 @@ def test_labels_of_later_batches_are_named_too():
             step(torch.randn(2, 3), torch.tensor([0, 5]))
 
 
+def test_the_device_may_come_third_as_in_the_guide():
+    model = nn.Linear(3, 4)
+    assert HybridPrecisionTrainer(model, sgd(model), "cpu").device == torch.device("cpu")
+
+
 def test_a_gpu_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
