@@ -141,7 +141,8 @@ def _readme(recipe: Recipe, folder: Path, own: OwnData | None, *, set_aside: boo
         "    fulltilt train config.yaml\n"
         "    fulltilt train config.yaml training.lr=0.01 data.batch_size=64 training.output=runs/other\n"
         "    fulltilt train config.yaml --resume\n",
-        "Run these here, in this folder: `model.py`, which is yours to edit, is looked for where the command is run.\n",
+        "Run these here, in this folder: data and results are looked for where the command is run. `model.py`, beside\n"
+        "config.yaml, is yours to edit.\n",
         "| | |\n|---|---|\n"
         "| config.yaml | data, model, training, augmentation, metrics; overridden by `section.key=value` |\n"
         "| model.py | the model, and what goes with it |\n"
