@@ -85,6 +85,11 @@ def test_a_project_trains_as_it_is(tmp_path):
     assert used["data"]["batch_size"] == 4
     assert (used["training"]["eval_interval"], used["training"]["checkpoint_interval"]) == (1, 2)
     assert len(list((tmp_path / "mine/runs/data").glob("classification-*"))) == 1
+    code = (tmp_path / "mine/README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    code += "import torch\nprint(model(torch.zeros(1, 1, 32, 32)).shape[1], checkpoints.best().is_file())"
+    used_again = [sys.executable, "-c", code]
+    done = subprocess.run(used_again, capture_output=True, text=True, cwd=tmp_path / "mine", check=False)
+    assert done.stdout == "8 True\n", done.stderr
 
 
 @pytest.mark.parametrize("name", RECIPES)
