@@ -208,4 +208,5 @@ def _print(ended: _Ended, *, as_json: bool) -> None:
         return
     best = "" if history.best is None else f", best {history.monitored} {history.best:.4g}"
     word = "finished" if stopped is None else "stopped"
-    print(f"{word} after {history.steps} steps{best}; checkpoints and log in {ended.output}", flush=True)
+    steps = "1 step" if history.steps == 1 else f"{history.steps} steps"
+    print(f"{word} after {steps}{best}; checkpoints and log in {ended.output}", flush=True)
