@@ -213,6 +213,11 @@ def test_segments_of_ones_own_videos(here):
     (here / folder / "idle.csv").write_text("\n".join(["path,label,start,end", *(f"{row[0]},,," for row in rows[1:])]))
     with pytest.raises(InputError, match="there is no segment in it"):
         make_project(here / "other", recipe_named("video"), data=here / folder / "idle.csv")
+    paths = list(dict.fromkeys(row[0] for row in rows[1:]))
+    still = [row if row[0] != paths[4] else [row[0], "", "", ""] for row in rows]
+    (here / folder / "still.csv").write_text("\n".join(map(",".join, still)))
+    project = make_project(here / "still", recipe_named("video"), data=here / folder / "still.csv")
+    assert "nothing happens in those to validate with" in project.own.told
     (here / folder / "odd.csv").write_text("\n".join(["video,action,begin,finish", *map(",".join, rows[1:])]))
     with pytest.raises(InputError, match="a label, a start and an end; its columns are video, action, begin, finish"):
         make_project(here / "other", recipe_named("video"), data=here / folder / "odd.csv")
