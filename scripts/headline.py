@@ -90,7 +90,7 @@ LINES = (
             "en": "`GPUAugmentation` of 32 images of 512² and their masks",
             "zh": "`GPUAugmentation`：32 张 512² 图像及其掩码",
         },
-        usual="Kornia: {kornia:.2f} ms",
+        usual={"en": "Kornia: {kornia:.2f} ms", "zh": "Kornia：{kornia:.2f} ms"},
         ours="{task:.3f} ms",
         gain="**{kornia_times:.0f}×**",
     ),

@@ -1,13 +1,18 @@
 """The package as a whole: its public surface, and how light it is to import."""
 
+import inspect
 import pickle
+import re
 import subprocess
 import sys
 
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
 
 import fulltilt
 from fulltilt import errors
+from fulltilt.cli import app
 
 PUBLIC = {
     "AsyncDataProcessor",
@@ -80,3 +85,18 @@ def test_every_error_goes_from_process_to_process_with_what_it_carries():
         assert type(again) is type(error)
         assert str(again) == str(error)
         assert vars(again) == vars(error)
+
+
+def _commands(command, path=()):
+    yield path, command
+    for name, inside in getattr(command, "commands", {}).items():
+        yield from _commands(inside, (*path, name))
+
+
+def test_help_is_whole_in_a_terminal_of_80_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for path, command in _commands(get_command(app)):
+        shown = CliRunner().invoke(app, [*path, "--help"]).output
+        assert not re.search(r"…\s", shown), f"{path}: something is cut off"  # NAME… is the text's own
+        later = inspect.cleandoc(command.help or "").split("\n\n")[1:]
+        assert not any("\n" in paragraph for paragraph in later), f"{path}: broken where the source's lines are"

@@ -106,6 +106,8 @@ def test_all_that_is_wrong_is_said_at_once():
 
 
 def test_an_unknown_setting_gets_a_suggestion():
+    with refused("rotation", "did you mean rotation_degrees?"):
+        plain(rotation=15)
     with refused("rotation_degree", "did you mean rotation_degrees?", "Allowed:", "horizontal_flip_prob"):
         plain(rotation_degree=3)
     with refused("chanels_last", "did you mean channels_last?"):

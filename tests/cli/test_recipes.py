@@ -85,6 +85,11 @@ def test_a_project_trains_as_it_is(tmp_path):
     assert used["data"]["batch_size"] == 4
     assert (used["training"]["eval_interval"], used["training"]["checkpoint_interval"]) == (1, 2)
     assert len(list((tmp_path / "mine/runs/data").glob("classification-*"))) == 1
+    code = (tmp_path / "mine/README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    code += "import torch\nprint(model(torch.zeros(1, 1, 32, 32)).shape[1], checkpoints.best().is_file())"
+    used_again = [sys.executable, "-c", code]
+    done = subprocess.run(used_again, capture_output=True, text=True, cwd=tmp_path / "mine", check=False)
+    assert done.stdout == "8 True\n", done.stderr
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -188,6 +193,10 @@ def test_segments_of_ones_own_videos(here):
     assert not videos[0] & videos[1]
     rows = list(csv.reader((here / folder / SEGMENTS).read_text().splitlines()))
     assert "*id" not in Path("config.yaml").read_text(), "names are written out, not referred to"
+    data = yaml.safe_load(Path("config.yaml").read_text())["data"]
+    for taken in (data["args"], data["val_args"]):
+        assert (taken["length"], taken["size"], taken["clips"]) == (64, 32, 1), "as long and as large as the videos are"
+    assert data["batch_size"] == 2, "5 clips to train on are more than one batch"
     for bad, says in (
         ([rows[1][0], "left", 2, 1], "from 2 s to 1 s"),
         (
@@ -204,9 +213,17 @@ def test_segments_of_ones_own_videos(here):
     (here / folder / "idle.csv").write_text("\n".join(["path,label,start,end", *(f"{row[0]},,," for row in rows[1:])]))
     with pytest.raises(InputError, match="there is no segment in it"):
         make_project(here / "other", recipe_named("video"), data=here / folder / "idle.csv")
-    smaller = [f"data.{key}.{size}" for key in ("args", "val_args") for size in ("length=32", "size=32", "clips=1")]
+    paths = list(dict.fromkeys(row[0] for row in rows[1:]))
+    still = [row if row[0] != paths[4] else [row[0], "", "", ""] for row in rows]
+    (here / folder / "still.csv").write_text("\n".join(map(",".join, still)))
+    project = make_project(here / "still", recipe_named("video"), data=here / folder / "still.csv")
+    assert "nothing happens in those to validate with" in project.own.told
+    (here / folder / "odd.csv").write_text("\n".join(["video,action,begin,finish", *map(",".join, rows[1:])]))
+    with pytest.raises(InputError, match="a label, a start and an end; its columns are video, action, begin, finish"):
+        make_project(here / "other", recipe_named("video"), data=here / folder / "odd.csv")
+    smaller = [f"data.{key}.length=32" for key in ("args", "val_args")]
     model = [f"model.args.{part}" for part in ("widths=[8, 8]", "blocks=1", "hidden=8", "reduction=2")]
-    history = trained("training.max_steps=2", "data.batch_size=2", "data.val_batch_size=1", *smaller, *model)
+    history = trained("training.max_steps=2", "data.val_batch_size=1", *smaller, *model)
     assert history.steps == 2
     assert 0 <= history.last["val_map50"] <= 1
 

@@ -126,6 +126,11 @@ def test_a_run_from_file_to_result(folder):
     assert list((folder / "out" / "checkpoints").glob("*.safetensors"))
 
 
+def test_a_single_step_is_one(inside, capsys):
+    train(inside / "run.yaml", ["training.max_steps=1"])
+    assert capsys.readouterr().out.startswith("finished after 1 step, ")
+
+
 def test_a_second_run_does_not_write_over_the_first(inside, capsys):
     train(inside / "run.yaml", ["training.epochs=1"])
     with pytest.raises(FulltiltError, match="out holds 1 checkpoint of an earlier run: add --resume to go on with it"):
@@ -187,6 +192,7 @@ def test_a_broken_file_lists_everything_and_trains_nothing(folder):
         (["model.name=fulltilt.train.shapes:shapes", "model.args={}"], "returned tuple; expected a torch.nn.Module"),
         (["training.optimizer_args={speed: 3}"], "training.optimizer: AdamW(lr=0.001, speed=3) failed: "),
         (["metrics.a={name: MulticlasAccuracy}"], "metrics.a.name: torchmetrics has no 'MulticlasAccuracy'; did you"),
+        (["metrics.a={name: Nope}"], "torchmetrics has no 'Nope'. Others are named package.module:Class"),
         (["model.args.classes=3"], "labels out of range: found 3"),
         (["training.output=/proc/run"], "can't write checkpoints into /proc/run/checkpoints"),
         (["training.device=cuda:7"], "cuda:7"),

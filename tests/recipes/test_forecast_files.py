@@ -32,6 +32,15 @@ def test_one_file_with_date_parts_words_and_a_counter(tmp_path):
     assert found.values[:, 0].T.tolist() == [[4, 7, 10, 13, 16], [8, 9, 9, 9, 9]], "straight between, then as it was"
 
 
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_a_table_as_spreadsheets_write_them(tmp_path, separator):
+    rows = [("Sensor", "time", "PM2.5"), ("a", "2024-01-01 00:00", "1,5"), ("a", "2024-01-01 01:00", "2.5")]
+    (tmp_path / "all.csv").write_text("\n".join(separator.join(row) for row in rows))
+    readings = read_readings(tmp_path / "all.csv")
+    assert readings.quantities == ("pm25",)
+    assert readings.values.ravel().tolist() == [1.5, 2.5]
+
+
 def test_several_readings_of_an_hour_are_averaged(tmp_path):
     path = tmp_path / "all.csv"
     path.write_text("time,sensor,x\n2024-01-01T00:05,a,1\n2024-01-01T00:40,a,3\n2024-01-01T01:00+00:00,a,7\n")
@@ -48,7 +57,7 @@ def test_several_readings_of_an_hour_are_averaged(tmp_path):
         ("time,sensor,x\n2024-01-01,a,high\n", "no column of numbers"),
         ("time,sensor,x\n2024-01-01,a,1\n2024-01-02,b,1\n", "no hour that all 2 sensors cover"),
         ("time,sensor,x\n2024-01-01,a,1\n2024-01-03,a,1\n2024-01-02,b,1\n2024-01-03,b,1\n2024-01-04,b,", None),
-        ("time;sensor;x\n2024-01-01;a;1\n", "found time;sensor;x; the first line names the columns, with commas"),
+        ("time|sensor|x\n2024-01-01|a|1\n", r"found time\|sensor\|x; the first line names the columns, with commas"),
         ("time,sensor,x\n2024-01-01,a,1\n2024-01-02,,1\n", r"all\.csv, line 3: an empty sensor"),
         ("time,x\n2024-01-01,1\n", "the file of a single sensor goes into a folder"),
         ("time,sensor,x\n2024-01-02,a,\n2024-01-01,a,1\n2024-01-02,b,1\n", "a has no x in the hours"),

@@ -8,6 +8,8 @@ import shutil
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -44,6 +46,29 @@ def test_an_error_leaves_nothing_that_looks_whole(tmp_path):
 
     with pytest.raises(ValueError, match="a bad one"):
         generated("dots", {"seed": 1}, 5, fails, root=tmp_path)
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+def test_ctrl_c_ends_it_also_while_work_is_handed_out(tmp_path, monkeypatch):
+    class Interrupted(ThreadPoolExecutor):
+        given = 0
+
+        def submit(self, *args):
+            self.given += 1
+            if self.given == 40:
+                raise KeyboardInterrupt
+            return super().submit(*args)
+
+    def write(folder, index):
+        time.sleep(0.05)
+        written.append(index)
+
+    written: list[int] = []
+    monkeypatch.setattr("fulltilt.recipes.generated.ThreadPoolExecutor", Interrupted)
+    monkeypatch.setattr("fulltilt.recipes.generated.read_cores", lambda: SimpleNamespace(usable=2))
+    with pytest.raises(KeyboardInterrupt):
+        generated("dots", {"seed": 1}, 50, write, root=tmp_path)
+    assert len(written) < 30
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 

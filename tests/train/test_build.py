@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import shutil
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -12,13 +13,13 @@ from PIL import Image
 from tests.train.helpers import EXACT, samples
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from fulltilt.errors import InputError
+from fulltilt.errors import DecodeError, InputError
 from fulltilt.feed import ImageFiles
 from fulltilt.train import models
 from fulltilt.train.build import make_scheduler, make_trainer
 from fulltilt.train.config.config import TrainingConfig
-from fulltilt.train.config.data import set_aside
-from fulltilt.train.config.file import make_config
+from fulltilt.train.config.data import make_feeds, set_aside
+from fulltilt.train.config.file import dump_config, make_config, parse_config
 from fulltilt.train.shapes import shapes
 
 
@@ -163,12 +164,29 @@ def test_samples_that_can_not_be_set_aside(source, share, says):
             {"source": "tests.train.test_build:Squares", "features": "math:sqrt"},
             r"data\.features: only for image files",
         ),
+        ({"source": "tests.train.test_build:Squares", "on_error": "skip"}, r"data\.on_error: only for image files"),
         ({"source": "nowhere", "args": {"a": 1}}, "read as a folder or .csv file, which takes no args"),
     ],
 )
 def test_data_that_contradict_each_other(config, says):
     with pytest.raises(InputError, match=says):
         trainer(data=config)
+
+
+def test_a_configuration_that_was_written_with_every_key_trains_again():
+    config = make_config({"data": {"source": "tests.train.test_build:Squares", "batch_size": 4}})
+    assert len(make_feeds(parse_config(dump_config(config)), torch.device("cpu"))[0]) == 5
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_clips_of_a_callable_are_left_out_as_the_section_says(tmp_path, on_error):
+    bad = tmp_path / "bad.mp4"
+    bad.write_bytes(b"no video" * 100)
+    args = {"source": [str(bad)], "length": 2, "size": [32, 32]}
+    data = {"source": "fulltilt.feed:VideoClips", "args": args, "num_workers": 0, "batch_size": 1, "on_error": on_error}
+    batches, *_ = make_feeds(make_config({"data": data}), torch.device("cpu"))
+    with batches, nullcontext() if on_error == "skip" else pytest.raises(DecodeError, match=r"bad\.mp4"):
+        assert not list(batches)
 
 
 @pytest.mark.parametrize("name", ["cosine", "step", "onecycle", "linear", "plateau"])

@@ -222,7 +222,8 @@ def problems_in(options: Mapping[str, Any], *, beside: Sequence[str] = ()) -> li
     problems = []
     for name in options:
         if name not in defaults:
-            near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+            begun = [other for other in allowed if other.startswith(f"{name}_")]  # rotation is rotation_degrees
+            near = begun or difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]}?" if near else "."
             problems.append(f"{name} is not an option{hint} Allowed: {', '.join(allowed)}")
     every = defaults | {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}

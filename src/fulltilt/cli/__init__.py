@@ -21,7 +21,7 @@ from fulltilt.cli.env import env
 from fulltilt.cli.monitor import monitor
 from fulltilt.cli.recipes import recipes
 from fulltilt.cli.run import run
-from fulltilt.cli.train import train
+from fulltilt.cli.train import EITHER_DASH, train
 from fulltilt.cli.video import video
 from fulltilt.errors import FulltiltError
 
@@ -55,7 +55,7 @@ app.command()(monitor)
 app.command(context_settings=PASS_ON)(diagnose)
 app.command(context_settings=PASS_ON)(run)
 app.command()(compare)
-app.command()(train)
+app.command(context_settings=EITHER_DASH)(train)
 app.add_typer(augment, name="augment")
 app.add_typer(bench, name="bench")
 app.add_typer(cache, name="cache")

@@ -85,7 +85,7 @@ def info_table(folder: Path, info: Info) -> Table:
     size = "whole images" if settings.size is None else f"shorter side {settings.size}"
     rows = [
         ("entries", f"{info.entries:,}" + (f", {info.masks:,} with a mask" if info.masks else "")),
-        ("size", f"{in_words(info.bytes)} in {info.shards:,} shards"),
+        ("size", f"{in_words(info.bytes)} in {info.shards:,} shard{'' if info.shards == 1 else 's'}"),
         ("settings", f"{size}, {settings.channels} channels, {settings.quality}, decoder {settings.decode_version}"),
     ]
     if info.mean_bytes is not None:

@@ -52,8 +52,9 @@ def diagnose(
 ) -> None:
     """Run a training script as it is, and say what keeps it from its limit, what that costs, and how to mend it.
 
-    The script runs three times for a short while: as it is; with its first batches again and again, which gives the
-    step's limit; and its loader alone. What it would write is kept away from its files.
+    It runs three times for a short while: as it is; with its first batches again and again; and its loader alone.
+
+    The second run gives the step's limit. What the script would write is kept away from its files.
     """
     from fulltilt.machine.files import check_writable
 

@@ -51,7 +51,10 @@ def new(
         typer.Option(metavar="FOLDER_OR_CSV", help="Your own data; otherwise generated ones.", show_default=False),
     ] = None,
     masks: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Masks of pictures, of the same names.", show_default=False)
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Masks of pictures, of the same names (1.png or 1_mask.png).", show_default=False
+        ),
     ] = None,
     small: Annotated[
         bool, typer.Option("--small", help="Generated data and a model that learn in half a minute on two CPU cores.")

@@ -54,8 +54,9 @@ def run(
 ) -> None:
     """Find what makes a training script faster, prove that it trains as before, and run it with that.
 
-    Settings are tried from outside, in short runs whose files are kept away from the script's own. What pays is kept
-    as a plan and used again next time. The script's output and exit status are its own.
+    Settings are tried from outside, in short runs whose files are kept away from the script's own.
+
+    What pays is kept as a plan and used again next time. The script's output and exit status are its own.
     """
     from fulltilt.cli.diagnose import command_of
     from fulltilt.machine.files import check_writable

@@ -27,10 +27,13 @@ _FIRST_SECONDS = 10.0
 """How long a rank waits for the first one to say what is wrong; torchrun ends it as soon as that one has left."""
 
 
+EITHER_DASH: dict[str, Any] = {"token_normalize_func": lambda name: name.replace("_", "-")}
+"""--eval_interval, as the guides write it, is --eval-interval, too; two names would not fit into the help's column."""
+
+
 def _shorthand(name: str, key: str) -> Any:
     """An option that means an override. Its value is text, which is checked where all of the file is."""
-    names = (f"--{name}", f"--{name.replace('_', '-')}")
-    return typer.Option(*names, metavar="N", help=f"Short for {key}=N.", show_default=False)
+    return typer.Option(f"--{name}", metavar="N", help=f"Short for {key}=N.", show_default=False)
 
 
 def train(
@@ -205,4 +208,5 @@ def _print(ended: _Ended, *, as_json: bool) -> None:
         return
     best = "" if history.best is None else f", best {history.monitored} {history.best:.4g}"
     word = "finished" if stopped is None else "stopped"
-    print(f"{word} after {history.steps} steps{best}; checkpoints and log in {ended.output}", flush=True)
+    steps = "1 step" if history.steps == 1 else f"{history.steps} steps"
+    print(f"{word} after {steps}{best}; checkpoints and log in {ended.output}", flush=True)

@@ -96,10 +96,11 @@ def read_table(file: Path, path_columns: Sequence[str]) -> Table:
     """A .csv with a column for paths, which are relative to the table's own folder."""
     try:
         with file.open(newline="", encoding="utf-8-sig") as opened:
-            separator = _separator(opened.readline())
+            separator = separator_of(opened.readline())
             opened.seek(0)
             reader = csv.DictReader(opened, delimiter=separator)
-            columns = tuple(reader.fieldnames or ())
+            written = tuple(reader.fieldnames or ())
+            reader.fieldnames = columns = _folded(written)
             lines = [(reader.line_num, line) for line in reader]
     except OSError as error:
         raise InputError(f"{file} can't be read ({error.strerror})") from error
@@ -108,7 +109,7 @@ def read_table(file: Path, path_columns: Sequence[str]) -> Table:
     named = next((name for name in path_columns if name in columns), None)
     if named is None:
         raise InputError(
-            f"{file}: no column named {', '.join(path_columns)}; found {', '.join(columns) or 'none'}. The first line "
+            f"{file}: no column named {', '.join(path_columns)}; found {', '.join(written) or 'none'}. The first line "
             "names the columns, with commas, semicolons or tabs between them"
         )
     if not lines:
@@ -125,7 +126,13 @@ def read_table(file: Path, path_columns: Sequence[str]) -> Table:
     return Table(columns=columns, rows=rows)
 
 
-def _separator(header: str) -> str:
+def _folded(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Path, LABEL or " start" are what they say; left as they are where that would make two of one name."""
+    folded = tuple(name.strip().lower() for name in columns)
+    return folded if len(set(folded)) == len(folded) else columns
+
+
+def separator_of(header: str) -> str:
     """What stands between the columns: spreadsheets write semicolons where a comma is a decimal point, or tabs."""
     return max(_SEPARATORS, key=header.count)
 

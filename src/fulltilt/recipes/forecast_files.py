@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fulltilt.errors import InputError
+from fulltilt.feed.listing import separator_of
 from fulltilt.recipes.forecast_data import Readings
 
 log = logging.getLogger("fulltilt.recipes")
@@ -112,10 +113,13 @@ def _rows(file: Path, columns: Columns) -> Iterable[tuple[str | None, Row]]:
 
 def _parsed(file: Path, seen: Columns) -> Iterator[tuple[str | None, Row]]:
     with file.open(newline="", encoding="utf-8-sig") as opened:
-        reader = csv.DictReader(opened)
+        separator = separator_of(opened.readline())
+        opened.seek(0)
+        reader = csv.DictReader(opened, delimiter=separator)
         columns = {name.strip().lower(): name for name in reader.fieldnames or ()}
         if columns and not any(name in columns for name in _TIMES) and not all(part in columns for part in _PARTS):
-            only = "; the first line names the columns, with commas between them" if len(columns) == 1 else ""
+            between = "; the first line names the columns, with commas, semicolons or tabs between them"
+            only = between if len(columns) == 1 else ""
             raise InputError(
                 f"{file} has no column {', '.join(_TIMES)}, nor {', '.join(_PARTS)}; found {', '.join(columns)}{only}"
             )
@@ -129,7 +133,7 @@ def _parsed(file: Path, seen: Columns) -> Iterator[tuple[str | None, Row]]:
                 raise InputError(f"{where}: an empty {sensor}; each row names its sensor")
             read: dict[str, float] = {}
             for low, name in quantities.items():
-                value = _number(line[name])
+                value = _number(line[name], comma=separator != ",")
                 if value is None:
                     counts[low].words += 1
                     counts[low].first_word = counts[low].first_word or f"{where}: {name} is {line[name]!r}"
@@ -160,12 +164,16 @@ def _hour(where: str, line: Mapping[str, str], columns: Mapping[str, str]) -> in
     return math.floor(aware.timestamp() / _HOUR)
 
 
-def _number(text: str | None) -> float | None:
-    """nan where a reading is missing; None for what is no number at all, such as a wind's name."""
+def _number(text: str | None, *, comma: bool = False) -> float | None:
+    """nan where a reading is missing; None for what is no number at all, such as a wind's name.
+
+    Args:
+        comma: one between digits is a decimal point: it does not part the columns.
+    """
     if text is None or text.strip().lower() in _MISSING:
         return math.nan
     try:
-        value = float(text)
+        value = float(text.replace(",", ".") if comma else text)
     except ValueError:
         return None
     return value if math.isfinite(value) else math.nan

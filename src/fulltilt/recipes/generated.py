@@ -85,8 +85,8 @@ def _in_threads(folder: Path, count: int, write: Write, threads: int, advance: C
             write(folder, index)
             advance(1)
 
-        tasks = [pool.submit(one, index) for index in range(count)]
-        try:
+        try:  # Ctrl-C may come while tasks are still handed in: of thousands, that takes seconds
+            tasks = [pool.submit(one, index) for index in range(count)]
             done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
         except BaseException:
             pool.shutdown(cancel_futures=True)

@@ -129,6 +129,24 @@ _OWN: Final = {
 """Options of the command for data of one's own, and what these have to look like."""
 
 
+_TRAINED: Final = """## The trained model
+
+```python
+from pathlib import Path
+
+from fulltilt.train.build import make_model
+from fulltilt.train.checkpoint import Checkpoints
+from fulltilt.train.config.file import read_config
+
+config = read_config(Path("runs/config/config.yaml"))
+checkpoints = Checkpoints("runs/config/checkpoints", mode="max")
+model = make_model(config)
+model.load_state_dict(checkpoints.load(checkpoints.best())["model"])  # the best by training.monitor
+model.eval()
+```
+"""
+
+
 def _readme(recipe: Recipe, folder: Path, own: OwnData | None, *, set_aside: bool) -> str:
     begun = (
         f"{recipe.title}. It trains on generated data, which are made on the first run, into runs/data."
@@ -141,7 +159,8 @@ def _readme(recipe: Recipe, folder: Path, own: OwnData | None, *, set_aside: boo
         "    fulltilt train config.yaml\n"
         "    fulltilt train config.yaml training.lr=0.01 data.batch_size=64 training.output=runs/other\n"
         "    fulltilt train config.yaml --resume\n",
-        "Run these here, in this folder: `model.py`, which is yours to edit, is looked for where the command is run.\n",
+        "Run these here, in this folder: data and results are looked for where the command is run. `model.py`, beside\n"
+        "config.yaml, is yours to edit.\n",
         "| | |\n|---|---|\n"
         "| config.yaml | data, model, training, augmentation, metrics; overridden by `section.key=value` |\n"
         "| model.py | the model, and what goes with it |\n"
@@ -154,6 +173,7 @@ def _readme(recipe: Recipe, folder: Path, own: OwnData | None, *, set_aside: boo
         )
     if own is not None and own.outputs:
         parts.append(f"The model's outputs, in their order: {', '.join(own.outputs)}.\n")
+    parts.append(_TRAINED)
     if own is None:
         options, what = _OWN[recipe.name]
         parts.append(

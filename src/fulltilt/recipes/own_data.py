@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median_high
 from typing import TYPE_CHECKING, Any, Final
 
 from fulltilt.errors import DecodeError, InputError, UnavailableError
@@ -32,7 +33,11 @@ _LARGEST_FOUND: Final = 512
 _EVERY: Final = 5
 """One video of so many is for validation."""
 _OPENED: Final = 8
-"""Videos that are opened to see whether they are some."""
+"""Videos that are opened to see whether they are some, and what they are like."""
+_LARGEST_CLIP, _LARGEST_FRAME = 768, 160
+"""Frames of a clip and their side, which `files.videos` takes unless something else is said."""
+_CLIPS: Final = 2
+"""Of a video that is long enough for them."""
 _VAL_HOURS, _HORIZON, _MULTIPLE = 0.2, 6, 8
 """What `forecast.windows` takes, unless something else is said, and what its model's three layers ask of a window."""
 
@@ -142,24 +147,35 @@ def _window(data: Path, hours: int) -> int:
     return window
 
 
-def _check_videos(entries: Sequence[Entry]) -> None:
+@dataclass(frozen=True, kw_only=True)
+class _Likeness:
+    """The median of the videos that were opened."""
+
+    frames: int
+    height: int
+    width: int
+
+
+def _check_videos(entries: Sequence[Entry]) -> _Likeness | None:
     missing = [entry.path for entry in entries if not Path(entry.path).is_file()]
     if missing:
         raise InputError(f"{len(missing)} of {len(entries)} videos are not there, first {missing[0]}")
-    _open_some(entries)
+    return _open_some(entries)
 
 
-def _open_some(entries: Sequence[Entry]) -> None:
+def _open_some(entries: Sequence[Entry]) -> _Likeness | None:
     """Videos spread over all of them; without PyAV, which training will ask for, none."""
     from fulltilt.decode.video import open_video
 
+    shapes: list[tuple[int, int, int]] = []
     step = max(1, len(entries) // _OPENED)
     for entry in entries[: _OPENED * step : step]:
         try:
             with open_video(entry.path) as video:
                 seconds = video.duration_seconds
+                shapes.append((len(video), video.height, video.width))
         except UnavailableError:
-            return
+            return None
         except DecodeError as error:
             raise InputError(f"{entry.path} can't be opened as a video ({error})") from error
         behind = [one.start for one in entry.segments if seconds is not None and one.start >= seconds]
@@ -168,22 +184,28 @@ def _open_some(entries: Sequence[Entry]) -> None:
                 f"{entry.path}: a segment begins at {behind[0]:g} s, and the video is over after {seconds:.4g} s; "
                 "start and end are in seconds"
             )
+    frames, height, width = (median_high(values) for values in zip(*shapes, strict=True))
+    return _Likeness(frames=frames, height=height, width=width)
 
 
 def _use_videos(content: dict[str, Any], data: Path) -> OwnData:
     """Segments parted into those of some videos, to train on, and those of the others."""
-    from fulltilt.feed.clips.entries import entries_of
+    from fulltilt.feed.clips.entries import PATH_COLUMNS, entries_of
+    from fulltilt.feed.listing import read_table
 
     if data.suffix.lower() != ".csv":
         raise InputError(f"--data: {data} is no .csv; segments are rows of path, label, start and end in seconds")
     entries, classes = entries_of(data, None, None, temporal=True)
     if not any(entry.segments for entry in entries):
-        raise InputError(f"{data}: there is no segment in it: rows with a label, a start and an end")
+        columns = ", ".join(read_table(data, PATH_COLUMNS).columns)
+        raise InputError(
+            f"{data}: there is no segment in it: rows with a label, a start and an end; its columns are {columns}"
+        )
     if classes is None:
         raise InputError(f"{data}: labels are numbers; segments need names of actions")
     if len(entries) < _EVERY:
         raise InputError(f"{data}: {len(entries)} videos are too few; there must be {_EVERY} at least")
-    _check_videos(entries)
+    like = _check_videos(entries)
     tables: dict[str, str] = {}
     for name, part in (
         ("train.csv", [entry for at, entry in enumerate(entries) if (at + 1) % _EVERY]),
@@ -199,13 +221,31 @@ def _use_videos(content: dict[str, Any], data: Path) -> OwnData:
                 rows.writerow([path, "", "", ""])
         tables[name] = table.getvalue()
     source = {"source": "fulltilt.recipes.files:videos", "val_source": "fulltilt.recipes.files:videos"}
+    taken = _clips(like)
     content["data"] |= source | {
-        "args": {"path": "train.csv", "classes": classes, "clips": 2},
-        "val_args": {"path": "val.csv", "classes": [*classes], "clips": 2, "jitter": False},
+        "args": {"path": "train.csv", "classes": classes, **taken},
+        "val_args": {"path": "val.csv", "classes": [*classes], **taken, "jitter": False},
     }
+    clips = (len(entries) - len(entries) // _EVERY) * taken["clips"]
+    content["data"]["batch_size"] = min(content["data"]["batch_size"], max(_LEAST_BATCH, clips // _STEPS))
     content["model"]["args"]["classes"] = len(classes)
     for metric in content["metrics"].values():
         metric["args"]["classes"] = len(classes)
     segments = sum(len(entry.segments) for entry in entries)
-    told = f"{len(entries)} videos, {segments} segments of {len(classes)} actions ({', '.join(classes)})"
+    size = "" if like is None else f" of {like.height}×{like.width}"
+    told = f"{len(entries)} videos{size}, {segments} segments of {len(classes)} actions ({', '.join(classes)})"
+    if not any(entry.segments for entry in entries[_EVERY - 1 :: _EVERY]):  # the metric would be 0 whatever is learnt
+        told += "; nothing happens in those to validate with: move some rows from train.csv to val.csv"
     return OwnData(told=told, files=tables)
+
+
+def _clips(like: _Likeness | None) -> dict[str, int]:
+    """How clips are taken from such videos: no more frames than they have, and none that are scaled up."""
+    if like is None:
+        return {"clips": _CLIPS}
+    side = min(like.height, like.width) // _SIDE * _SIDE
+    return {
+        "length": min(_LARGEST_CLIP, like.frames),
+        "size": min(_LARGEST_FRAME, max(_LEAST_SIDE, side)),
+        "clips": _CLIPS if like.frames >= _CLIPS * _LARGEST_CLIP else 1,
+    }

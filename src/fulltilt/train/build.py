@@ -133,5 +133,5 @@ def make_metric(path: str, config: MetricConfig) -> Any:
     import torchmetrics
 
     near = difflib.get_close_matches(config.name, [*torchmetrics.classification.__all__, *torchmetrics.__all__], n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = f"; did you mean {near[0]}?" if near else "."
     raise InputError(f"{path}.name: torchmetrics has no {config.name!r}{hint} Others are named package.module:Class")

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import get_worker_info
 
-from fulltilt.errors import WorkerError
+from fulltilt.errors import DecodeError, WorkerError
 from fulltilt.feed.datasets.leg import Work
 from fulltilt.feed.datasets.legs import Legs
 from fulltilt.feed.datasets.shelf import Request, batch_seed
@@ -124,6 +124,25 @@ def test_a_batch_that_ends_two_workers_is_named():
     with pytest.raises(WorkerError, match="SIGSEGV at the batch of samples 8, 9, as one before it"):
         next(legs)
     legs.close()
+
+
+class Damaged(Numbers):
+    def __getitem__(self, number: int):
+        if number == 5:
+            raise DecodeError("5.mp4: cut off before its end", problem="truncated")
+        return number
+
+
+@pytest.mark.parametrize("transport", ["shm", "memfd"])
+def test_what_is_said_in_a_line_comes_without_the_worker_s_traceback(transport):
+    legs = Legs(Work(dataset=Damaged(), transport=transport), 1)
+    legs.begin(stream(30))
+    assert [next(legs).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(DecodeError) as raised:
+        next(legs)
+    legs.close()
+    assert str(raised.value) == "5.mp4: cut off before its end"
+    assert raised.value.problem == "truncated"
 
 
 def _owner_init(worker: int) -> None:

@@ -62,6 +62,18 @@ def test_masks_are_found_by_name(tmp_path):
     assert names(files.masks) == ["1.png", "2.png"]
 
 
+def test_masks_whose_names_all_end_alike_are_found_by_what_comes_before(tmp_path):
+    touch(*(tmp_path / f"images/{number}.jpg" for number in (1, 10, 2)))
+    touch(*(tmp_path / f"masks/{number}_mask.png" for number in (2, 1, 10)))
+    files = ImageFiles(tmp_path / "images", masks=tmp_path / "masks")
+    assert names(files.masks) == [f"{Path(path).stem}_mask.png" for path in files.paths]
+    touch(*(tmp_path / f"masks/{number}_old.png" for number in (2, 1, 10)))
+    with pytest.raises(InputError, match=r"3 images have no mask of their name .* named like 10?_mask\.png"):
+        ImageFiles(tmp_path / "images", masks=tmp_path / "masks")
+    (tmp_path / "masks/10_old.png").unlink()
+    assert names(ImageFiles(tmp_path / "images", masks=tmp_path / "masks").masks) == names(files.masks)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -133,6 +145,14 @@ def test_a_label_may_be_a_row_of_numbers():
 def test_a_table_that_names_nothing_says_why(tmp_path, text, message):
     with pytest.raises(InputError, match=message):
         table(tmp_path, text)
+
+
+def test_columns_are_known_however_they_are_capitalised(tmp_path):
+    found = table(tmp_path, "Path, Label ,age\n1.jpg,cat,3\n2.jpg,dog,5\n")
+    assert (found.classes, found.labels.tolist()) == (["cat", "dog"], [0, 1])
+    assert table(tmp_path, "path,Label,label\n1.jpg,cat,3\n2.jpg,dog,5\n").labels.tolist() == [3, 5]
+    with pytest.raises(InputError, match="found Image_ID, Category"):
+        table(tmp_path, "Image_ID,Category\n1.jpg,cat\n")
 
 
 @pytest.mark.parametrize("separator", [";", "\t"])

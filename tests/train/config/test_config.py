@@ -166,8 +166,11 @@ def test_a_file_that_is_not_yaml_names_the_place(tmp_path):
     path.write_text("- 1\n")
     with pytest.raises(InputError, match="expected the sections data, model, training"):
         read_config(path)
-    with pytest.raises(InputError, match="can't be read"):
+    with pytest.raises(InputError, match=r"nothing\.yaml: can't be read \(No such file or directory\)"):
         read_config(tmp_path / "nothing.yaml")
+    path.write_bytes("training: {loss: größer}".encode("latin-1"))
+    with pytest.raises(InputError, match=r"can't be read .*; save it in UTF-8"):
+        read_config(path)
 
 
 def test_mappings_from_python_are_checked_alike():

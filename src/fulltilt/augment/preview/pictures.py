@@ -44,7 +44,9 @@ def find_pictures(images: Path, masks: Path | None, *, most: int) -> list[tuple[
     if images.is_dir():
         files = sorted(path for path in images.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())[:most]
         if not files:
-            raise InputError(f"{images}: no images in this folder; looked for {', '.join(SUFFIXES)}")
+            inside = sorted(path.name for path in images.iterdir() if path.is_dir())
+            hint = f"; name one of the folders in it, such as {images / inside[0]}" if inside else ""
+            raise InputError(f"{images}: no images in this folder; looked for {', '.join(SUFFIXES)}{hint}")
         if masks is not None and not masks.is_dir():
             raise InputError(f"--mask {masks}: for a folder of images name a folder of masks with the same file names")
     elif images.exists():

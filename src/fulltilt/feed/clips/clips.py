@@ -172,6 +172,9 @@ class VideoClips:
             opened = path in videos
             videos.forget(path)
             if self.on_error == "raise":
+                if isinstance(error, DecodeError):
+                    hint = "on_error='skip' goes on without such clips"
+                    raise DecodeError(f"{error}. {hint}", problem=error.problem) from error
                 raise
             if opened and len(pairs) > 1:  # one of them is damaged, which is not the others' fault
                 return [sample for pair in pairs for sample in self._of_entry(entry, [pair], videos)]

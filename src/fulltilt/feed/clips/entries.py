@@ -26,7 +26,7 @@ log = logging.getLogger("fulltilt.feed")
 SUFFIXES = (
     ".mp4", ".mkv", ".webm", ".avi", ".mov", ".ts", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp", ".mts", ".m2ts"
 )  # fmt: skip
-_PATH_COLUMNS = ("path", "video", "file", "filename")
+PATH_COLUMNS = ("path", "video", "file", "filename")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +165,7 @@ def _from_folder(folder: Path) -> list[_Row]:
 
 def _from_csv(path: Path) -> list[_Row]:
     found: list[_Row] = []
-    read = read_table(path, _PATH_COLUMNS).rows
+    read = read_table(path, PATH_COLUMNS).rows
     labels = [_label(row.label) for row in read]
     if any(isinstance(label, str) for label in labels):  # as they are written
         labels = [None if row.label is None else row.label.strip() or None for row in read]

@@ -23,7 +23,7 @@ from torch.utils.data._utils import signal_handling
 
 from fulltilt.errors import WorkerError
 from fulltilt.feed.datasets.parcel import Packing
-from fulltilt.feed.datasets.shelf import Request, Shelf, WorkerInit, fetch
+from fulltilt.feed.datasets.shelf import Passing, Refused, Request, Shelf, WorkerInit, fetch
 from fulltilt.feed.images.pool import cause
 
 Kind = Literal["processes", "threads"]
@@ -128,7 +128,7 @@ class ProcessLeg(Leg):
             Shelf(work.dataset),  # type: ignore[arg-type]
             batch_sampler=_Requests(self._requests),  # type: ignore[arg-type]
             num_workers=workers,
-            collate_fn=Packing(collate) if work.transport == "memfd" else collate,
+            collate_fn=Passing(Packing(collate) if work.transport == "memfd" else collate),
             worker_init_fn=WorkerInit(work.worker_init),
             multiprocessing_context=work.context,
             timeout=work.timeout_seconds,
@@ -148,13 +148,16 @@ class ProcessLeg(Leg):
 
     def _next(self) -> Any:
         try:
-            return next(self._iterator)
+            batch = next(self._iterator)
         except (OSError, EOFError, RuntimeError) as error:
             # What the data set raised begins with these words of torch's; all else can follow from a death.
             dead = None if str(error).startswith("Caught ") else self._dead()
             if dead is None:
                 raise
             raise dead from error
+        if isinstance(batch, Refused):
+            raise batch.error
+        return batch
 
     def _dead(self) -> DeadWorkerError | None:
         until = time.monotonic() + _SEEN_DEAD_SECONDS

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fulltilt.errors import FulltiltError
 from fulltilt.feed.order import random_words
 
 _SEEDS = 0x5EED
@@ -54,7 +55,27 @@ class Shelf:
     def __getitems__(self, request: Request) -> Any:
         if request.seed is not None:
             _seed(request.seed)
-        return fetch(self.dataset, request.indices)
+        try:
+            return fetch(self.dataset, request.indices)
+        except FulltiltError as error:
+            return Refused(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """In the place of a batch: what says in a line why there is none. Torch would put a traceback in front of it."""
+
+    error: FulltiltError
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """A collate function that lets a refusal through."""
+
+    collate: Callable[[Any], Any]
+
+    def __call__(self, samples: Any) -> Any:
+        return samples if isinstance(samples, Refused) else self.collate(samples)
 
 
 def batch_seed(seed: int, epoch: int, number: int, rank: int = 0) -> int:

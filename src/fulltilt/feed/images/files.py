@@ -25,6 +25,8 @@ log = logging.getLogger("fulltilt.feed")
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 PATH_COLUMNS = ("path", "image", "file", "filename")
+_BEFORE_ENDS = "_-. "
+"""What an image's name is followed by where its mask's goes on: 1_mask is no other image's, as 10 would be."""
 
 
 class ImageFiles:
@@ -33,7 +35,7 @@ class ImageFiles:
     ImageFiles("train/")                         one class per subfolder, or no labels where there are none
     ImageFiles("train.csv")                      columns path (or image, file), label (or class) and mask, as there are
     ImageFiles(paths, labels=[…], masks=[…])     lists
-    ImageFiles("images/", masks="masks/")        masks of the same name (any suffix) in another folder
+    ImageFiles("images/", masks="masks/")        of the same names: 1.png, or all of them as 1_mask.png
 
     Labels that are names get numbers, in the order of the alphabet or of `classes`; numbers stay what they are, and as
     classes they are counted from 0 on.
@@ -110,7 +112,7 @@ class ImageFiles:
             return paths
         if not os.path.isdir(masks):
             raise InputError(f"masks={os.fspath(masks)!r} is not a folder; masks of single files are a list of paths")
-        by_stem = {Path(path).stem: path for path in files_in(Path(masks), SUFFIXES)}
+        by_stem = _by_image(self.paths, {Path(path).stem: path for path in files_in(Path(masks), SUFFIXES)})
         missing = [path for path in self.paths if Path(path).stem not in by_stem]
         if missing:
             there = f"are named like {Path(next(iter(by_stem.values()))).name}" if by_stem else "are none"
@@ -126,6 +128,17 @@ class ImageFiles:
                     f"{other} and {path} would have one mask, {by_stem[Path(path).stem]}: pass masks as a list"
                 )
         return [by_stem[Path(path).stem] for path in self.paths]
+
+
+def _by_image(images: Sequence[str], masks: dict[str, str]) -> dict[str, str]:
+    """Masks by the names of their images: as they are, unless all end in the same way, such as _mask."""
+    stems = [Path(path).stem for path in images]
+    if any(stem in masks for stem in stems):
+        return masks
+    first = stems[0]
+    ends = [name[len(first) :] for name in masks if name.startswith(first) and name[len(first)] in _BEFORE_ENDS]
+    common = [end for end in ends if all(stem + end in masks for stem in stems)]
+    return {stem: masks[stem + common[0]] for stem in stems} if len(common) == 1 else masks
 
 
 def _from_folder(folder: Path) -> tuple[list[str], list[str] | None]:

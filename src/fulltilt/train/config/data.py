@@ -35,8 +35,8 @@ _AUGMENTATIONS: dict[str, Callable[..., GPUAugmentation]] = {
 }
 
 
-_OF_FILES = ("cache", "quality", "features")
-"""Keys of `data` that say something about image files only."""
+_OF_FILES = ("cache", "quality", "features", "on_error")
+"""Keys of `data` that say something about image files only; clips can be left out, too."""
 
 
 def make_feeds(config: Config, device: torch.device) -> tuple[Feed, Feed | None, GPUAugmentation | None]:
@@ -192,9 +192,19 @@ def _feed(
         options["cache"] = data.cache
         if data.features is not None:
             options["features"] = found("data.features", data.features)
-    elif training and data.video is None and (ignored := [key for key in _OF_FILES if key in data.model_fields_set]):
-        raise InputError(f"data.{', data.'.join(ignored)}: only for image files; {data.source} gives its own samples")
+    elif data.video is None:
+        if isinstance(source, VideoClips) and data.on_error == "skip":  # of a callable, which can't know of it
+            source.on_error = data.on_error
+        if training and (ignored := _without_use(source, data)):
+            keys = ", data.".join(ignored)
+            raise InputError(f"data.{keys}: only for image files; {data.source} gives its own samples")
     return called(name, feed, options, source)  # type: ignore[no-any-return]
+
+
+def _without_use(source: Any, data: DataConfig) -> list[str]:
+    """Keys that would be passed over. One that says what holds without it is none: a run's config.yaml has them all."""
+    keys = [key for key in _OF_FILES if key != "on_error" or not isinstance(source, VideoClips)]
+    return [key for key in keys if getattr(data, key) != DataConfig.model_fields[key].default]
 
 
 def _has_samples(source: Any) -> bool:

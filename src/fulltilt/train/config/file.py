@@ -47,8 +47,10 @@ def read_config(path: Path, overrides: Sequence[str] = (), *, look_up: bool = Fa
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: can't be read ({error})") from error
+    except OSError as error:
+        raise InputError(f"{path}: can't be read ({error.strerror or error})") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: can't be read ({error}); save it in UTF-8") from error
     if look_up:
         look_beside(path)
     return parse_config(text, overrides, source=str(path), look_up=look_up)

@@ -25,6 +25,8 @@ _ELEMENT_LOSSES = (
 )  # fmt: skip
 _HOST_LABELS = 1 << 14
 """Labels still on the host are looked at in every batch up to this many; more would cost the step time."""
+_GIVE_ONE = "pass loss= (criterion= of a Trainer, training.loss in a file)"
+"""The step can't know who called it."""
 
 
 def split(batch: tuple[Any, ...], target: int | Literal["auto"]) -> tuple[tuple[Any, ...], Any]:
@@ -147,7 +149,7 @@ def default_loss(outputs: Any, target: Any) -> Loss:
     if not isinstance(outputs, Tensor) or not isinstance(target, Tensor):
         raise InputError(
             f"no loss was given, and none is known for outputs of type {type(outputs).__name__} and a target of type "
-            f"{type(target).__name__}: pass loss="
+            f"{type(target).__name__}: {_GIVE_ONE}"
         )
     numbers = not target.is_floating_point() and target.dtype != torch.bool
     several = outputs.dim() > 1 and outputs.shape[1] > 1
@@ -157,7 +159,7 @@ def default_loss(outputs: Any, target: Any) -> Loss:
     if outputs.numel() != target.numel():
         raise InputError(
             f"the model gives {_shape(outputs)} and the target is {_shape(target)}; BCE with logits, the loss where "
-            "none is given, needs as many of one as of the other: pass loss="
+            f"none is given, needs as many of one as of the other: {_GIVE_ONE}"
         )
     return bce_of_masks
 
@@ -183,7 +185,7 @@ def _examine_shares(target: Tensor) -> None:
     if bool((low < 0) | (high > 1)):
         raise InputError(
             f"the target runs from {float(low):g} to {float(high):g}, but BCE with logits, the loss where none is "
-            "given, needs 0 to 1: pass loss=torch.nn.functional.mse_loss for regression, or scale masks"
+            f"given, needs 0 to 1: scale masks; for regression {_GIVE_ONE}, such as torch.nn.functional.mse_loss"
         )
 
 
