@@ -237,6 +237,46 @@ def test_a_loop_that_is_broken_off_lets_the_next_one_begin() -> None:
     assert elsewhere(work) == [3, 8, 2]
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"loader.persistent_workers": True},
+        {"loader.ahead": True},
+        {"loader.ahead": True, "loader.persistent_workers": True},
+    ],
+    ids=["persistent", "ahead", "both"],
+)
+def test_a_loop_within_a_loop_over_the_same_loader_leaves_the_outer_one_alone(settings: dict[str, Any]) -> None:
+    def order(settings: dict[str, Any]) -> Any:
+        def work() -> Any:
+            install(settings, [])
+            torch.manual_seed(0)
+            loader = DataLoader(list(range(32)), batch_size=4, shuffle=True, num_workers=1)  # type: ignore[arg-type]
+            seen: list[Any] = []
+            for _ in range(2):
+                for place, batch in enumerate(loader):
+                    batch.to("meta")
+                    seen.append(place)
+                    if place % 3 == 2:  # a few images are shown now and then
+                        next(iter(loader)).to("meta")
+                    if len(seen) > 40:
+                        return "it never ends"
+            counted = iter(loader)
+            for _ in range(len(loader)):
+                next(counted)
+            ids = {id(worker) for worker in getattr(loader._iterator, "_workers", ())}
+            again = iter(loader)
+            kept = {id(worker) for worker in getattr(loader._iterator, "_workers", ())} == ids
+            seen += [next(counted, "over"), len(list(again)), kept, torch.rand(1).item()]
+            return seen
+
+        return elsewhere(work)
+
+    found = order(settings)
+    assert found == order({})
+    assert found[:16] == [*range(8)] * 2
+
+
 def test_workers_that_live_on_are_told_to_end_at_exit() -> None:
     """A loader that lives to the interpreter's end: torch may wait 5 s for each of its workers."""
 

@@ -23,6 +23,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from fulltilt.feed.mover import Mover
 from fulltilt.feed.structure import map_parts, map_tensors
 from fulltilt.feed.tensor_feed import fits
+from fulltilt.launch.watch.batches import length
 
 Note = Callable[[str], None]
 
@@ -47,7 +48,8 @@ class Batches:
         if running is not None:
             running.stop()
 
-    def iterator(self, loader: Any, original: Callable[..., Any]) -> Any:
+    def iterator(self, loader: Any, original: Callable[..., Any], *, beside: bool = False) -> Any:
+        """`beside`: another loop over it goes on, with workers of its own; `original` makes new ones for this one."""
         places = self._places.setdefault(loader, Places())
         if self._resident and _cuts(loader):
             return ResidentIterator(loader, places)
@@ -59,7 +61,8 @@ class Batches:
             self._note("ahead: left out where the loader has no workers")
             return inner
         iterator = AheadIterator(inner, places)
-        self._running[loader] = weakref.ref(iterator)
+        if not beside:
+            self._running[loader] = weakref.ref(iterator)
         return iterator
 
 
@@ -108,17 +111,45 @@ class Places:
         return devices.pop() if len(devices) == 1 else None
 
 
-class AheadIterator(_BaseDataLoaderIter):
+class LentIterator(_BaseDataLoaderIter):
+    """One epoch of an iterator whose workers live on: by its own life it is seen whether a loop still goes."""
+
+    def __init__(self, inner: Any) -> None:
+        # Not torch's own beginning, which would draw a seed: the inner iterator has drawn it.
+        self.__dict__.update(inner.__dict__)
+        self._inner = inner
+        self.ended = False
+        """Its workers may be at another epoch by now."""
+
+    @property
+    def goes_on(self) -> bool:
+        """It has batches to give. A loop that counts them does not ask for one more at the end."""
+        count = length(self)
+        return not self.ended and (count is None or self._num_yielded < count)
+
+    def _next_data(self) -> Any:
+        if self.ended:
+            raise StopIteration
+        try:
+            return self._following()
+        except StopIteration:
+            self.ended = True
+            raise
+
+    def _following(self) -> Any:
+        return _following(self._inner)
+
+
+class AheadIterator(LentIterator):
     """A loader's iterator, run by a thread, its batches on the device before they are asked for."""
 
     def __init__(self, inner: Any, places: Places) -> None:
-        # Not torch's own beginning, which would draw a seed: the inner iterator has drawn it.
-        self.__dict__.update(inner.__dict__)
-        self._inner, self._places = inner, places
+        super().__init__(inner)
+        self._places = places
         self._mover: Mover | None = None
         self._end: Callable[[], Any] = _nobody
 
-    def _next_data(self) -> Any:
+    def _following(self) -> Any:
         places = self._places
         if self._mover is None:
             places.conclude()

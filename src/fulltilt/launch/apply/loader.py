@@ -131,6 +131,17 @@ class _Made:
         self.began = False
         self.state: tuple[Any, ...] = ()
         """The data set's, when its workers started."""
+        self.lent: Callable[[], Any] = lambda: None
+        """What the script has of its workers that live on."""
+
+    def is_in_use(self) -> bool:
+        """A loop over it goes on: `next(iter(loader))` within one must not begin its epoch anew. Else the workers are
+        free for another."""
+        lent = self.lent()
+        if lent is None or lent.goes_on:
+            return lent is not None
+        lent.ended = True
+        return False
 
 
 def _making(original: Callable[..., None], wanted: Mapping[str, Any], ours: Any, note: Note) -> Callable[..., None]:
@@ -173,10 +184,14 @@ def _iterating(original: Callable[..., Any], wanted: Mapping[str, Any], ours: An
 
     @functools.wraps(original)
     def iterate(self: Any) -> Any:
-        batches.leave(self)
         made: _Made | None = ours.get(self)
         if made is None:  # of a subclass that makes itself otherwise
             return original(self)
+        if made.keeps and made.is_in_use():
+            with _many_workers_are_meant(made.more):
+                return batches.iterator(self, type(self)._get_iterator, beside=True)
+        if self.persistent_workers:
+            batches.leave(self)
         if made.keeps:
             now = dataset_state(self.dataset)
             if self._iterator is not None and now != made.state:
@@ -188,8 +203,10 @@ def _iterating(original: Callable[..., Any], wanted: Mapping[str, Any], ours: An
         with _many_workers_are_meant(made.more), _seed_undrawn(self, made.kept and made.began):
             made.began = True
             iterator = batches.iterator(self, original)
-        if made.keeps:
+        if made.keeps and self._iterator is not None:
             end_at_exit(self)
+            iterator = iterator if iterator is not self._iterator else apply_batches.LentIterator(iterator)
+            made.lent = weakref.ref(iterator)
         return iterator
 
     return iterate
