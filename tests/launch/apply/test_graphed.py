@@ -251,6 +251,10 @@ def test_inputs_and_models_that_no_graph_can_have() -> None:
     net.register_forward_hook(lambda *_: None)
     with pytest.raises(Refused, match="hooks"):
         graphed(net, torch.ones(2, 3))
+    halved = nn.Linear(3, 2)
+    halved.weight.register_hook(lambda grad: grad / 2)
+    with pytest.raises(Refused, match="a weight has hooks"):
+        graphed(halved, torch.ones(2, 3))
     sliced = nn.Linear(3, 2)
     sliced.weight = nn.Parameter(torch.ones(2, 6)[:, ::2])
     with pytest.raises(Refused, match="gaps"):

@@ -236,6 +236,8 @@ def _why_not(module: Any) -> str | None:
             return "its weights are no plain parameters"
         if not _is_dense(weight):
             return "a weight has gaps in memory"
+        if weight._backward_hooks:
+            return "a weight has hooks, which its gradient would go through twice"
     return None
 
 
