@@ -137,6 +137,26 @@ def test_going_back_twice() -> None:
     assert_same(plain, net)
 
 
+def test_a_graph_that_is_kept_may_be_gone_back_through_after_another_call() -> None:
+    plain, net = twins()
+    images = batches(2)
+    graph = graphed(net, images[0])
+    for one in (plain, net):
+
+        def call(batch: Tensor, one: Net = one) -> Tensor:
+            replays = one is net and graph.fits(net, (batch,), {})
+            output = graph((batch,), {}) if replays else one(batch)
+            return output["logits"].square().sum()  # type: ignore[no-any-return]
+
+        first = call(images[0])
+        first.backward(retain_graph=True)
+        (first + call(images[1])).backward()
+    assert_same(plain, net)
+    del first
+    gc.collect()
+    assert graph.fits(net, (images[0],), {})
+
+
 def test_a_call_before_the_last_ones_backward_does_not_fit() -> None:
     _, net = twins()
     images = batches(2)

@@ -212,7 +212,8 @@ class _Replayed(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.turn.done = True
+        # Whoever keeps the graph may go back once more, also after another forward.
+        ctx.turn.done = not torch._C._autograd._get_current_graph_task_keep_graph()
         return None, None, *ctx.graphed.replay_backward(grads)
 
 
