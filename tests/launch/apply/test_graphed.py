@@ -157,6 +157,29 @@ def test_a_graph_that_is_kept_may_be_gone_back_through_after_another_call() -> N
     assert graph.fits(net, (images[0],), {})
 
 
+class Heads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.left, self.right = nn.Linear(3, 3), nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        hidden = self.body(given)
+        return self.left(hidden), self.right(hidden), self.right.weight
+
+
+def test_weights_behind_outputs_that_nobody_goes_back_from_have_no_gradients() -> None:
+    torch.manual_seed(0)
+    plain, net = Heads(), Heads()
+    net.load_state_dict(plain.state_dict())
+    given = torch.randn(4, 3)
+    graph = graphed(net, given)
+    for at in (0, 1, 2, 0):
+        for one, output in ((plain, plain(given)), (net, graph((given,), {}))):
+            one.zero_grad()
+            output[at].square().sum().backward()
+        assert_same(plain, net)
+
+
 def test_a_call_before_the_last_ones_backward_does_not_fit() -> None:
     _, net = twins()
     images = batches(2)
@@ -237,6 +260,7 @@ def keeps_a_feature(odd: Odd, given: Tensor) -> None:
     odd.seen = given * 2
 
 
+OTHERS = [nn.Parameter(torch.ones(2, 3))]
 ODD: dict[str, tuple[Callable[[Odd, Tensor], Any], str]] = {
     "draws": (lambda _, given: given.mul(random.random()).sum() and None, "draws random"),
     "draws by numpy": (lambda _, given: given.mul(float(numpy.random.rand())).sum() and None, "draws random"),
@@ -245,6 +269,7 @@ ODD: dict[str, tuple[Callable[[Odd, Tensor], Any], str]] = {
     "keeps": (keeps_a_feature, "changes it with each call"),
     "appends": (lambda odd, given: odd.kept.append(given), "changes it with each call"),
     "returns a number": (lambda odd, given: (odd.layer(given), 3), "something else than tensors"),
+    "trains others' weights": (lambda odd, given: nn.functional.linear(given, OTHERS[0]), "not among its parameters"),
     "returns no gradient": (lambda _, given: given.argmax(1), "nothing to go back from"),
 }
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
 
+from fulltilt.launch.apply.behind import weights_behind
 from fulltilt.launch.apply.looks import PLAIN, Looks
 from fulltilt.launch.apply.tried import Refused, try_out, unchanged
 
@@ -87,6 +88,7 @@ class Graphed:
             self._backward = tape(stream, self._forward.pool)
             self._pieces = self._backward.record(there_and_back.back)
         self._ends_grads, self._views = there_and_back.ends_grads, there_and_back.views
+        self._behind = there_and_back.behind
         self._outputs = [output.detach() for output in self._outputs]
 
     def fits(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -114,14 +116,24 @@ class Graphed:
         return tuple(output.clone() for output in self._outputs), self._needs
 
     def replay_backward(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        given = (grad for grad, needs in zip(grads, self._needs, strict=True) if needs)
+        given = [grad for grad, needs in zip(grads, self._needs, strict=True) if needs]
         for place, grad in zip(self._ends_grads, given, strict=True):
             if grad is None:
                 place.zero_()
             else:
                 place.copy_(grad, non_blocking=True)
         self._backward.replay()
-        return cut([piece.clone() for piece in self._pieces], self._views)
+        return cut([piece.clone() for piece in self._pieces], self._wanted(given))
+
+    def _wanted(self, given: Sequence[Tensor | None]) -> Sequence[View | None]:
+        """A weight behind outputs that nobody goes back from has no gradient, which is another thing than zeros: an
+        optimizer passes it by."""
+        if all(grad is not None for grad in given):
+            return self._views
+        wanted = frozenset[int]().union(
+            *(behind for grad, behind in zip(given, self._behind, strict=True) if grad is not None)
+        )
+        return [view if place in wanted else None for place, view in enumerate(self._views)]
 
 
 View = tuple[int, tuple[int, ...], tuple[int, ...], int]
@@ -140,6 +152,8 @@ class _ThereAndBack:
         self._ends: list[Tensor] = []
         self.ends_grads: list[Tensor] = []
         """Where gradients of the outputs are put before going back."""
+        self.behind: list[frozenset[int]] = []
+        """Which of the weights stand behind each of those outputs."""
         self.views: list[View | None] = []
         """Where each weight's gradient lies afterwards; None where it has none."""
 
@@ -155,6 +169,7 @@ class _ThereAndBack:
             raise Refused("it returns nothing to go back from")
         if len(self.ends_grads) != len(self._ends):
             self.ends_grads = [torch.zeros_like(output) for output in self._ends]
+            self.behind = [weights_behind(output, self._weights) for output in self._ends]
 
         def returned(found: Iterable[Tensor]) -> Any:
             rest = iter(found)
