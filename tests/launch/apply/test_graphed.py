@@ -306,6 +306,25 @@ def test_inputs_and_models_that_no_graph_can_have() -> None:
         graphed(sliced, torch.ones(2, 3))
 
 
+def test_hooks_on_all_modules() -> None:
+    net, images = nn.Linear(3, 2), torch.ones(2, 3)
+    graph = graphed(net, images)
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert not graph.fits(net, (images,), {})
+        with pytest.raises(Refused, match="all modules have hooks"):
+            graphed(net, images)
+    finally:
+        hook.remove()
+    assert graph.fits(net, (images,), {})
+
+
+def test_a_part_that_is_shared_with_other_devices() -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.DataParallel(nn.Linear(3, 2)))
+    with pytest.raises(Refused, match="shared with other processes or GPUs"):
+        graphed(net, torch.ones(2, 3))
+
+
 def test_a_model_that_is_gone_takes_its_state_with_it() -> None:
     """The tape of these tests holds what it calls again; a graph holds nothing."""
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.modules.module import _has_any_global_hook
 from torch.utils import _pytree as pytree
 
 from fulltilt.launch.apply.behind import weights_behind
@@ -96,6 +97,8 @@ class Graphed:
         turn = None if self._last is None else self._last()
         if turn is not None and not turn.done:
             return False  # what its backward needs would be overwritten
+        if _has_any_global_hook():  # type: ignore[no-untyped-call]
+            return False
         leaves, given = pytree.tree_flatten((args, kwargs))
         if given != self._given or any(map(_differs, leaves, self._leaves)):
             return False
@@ -242,9 +245,11 @@ def _why_not(module: Any) -> str | None:
     """What is known to stand against a graph before one is captured."""
     from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-    if isinstance(module, DistributedDataParallel | DataParallel):
-        return "its gradients are shared with other processes or GPUs on the way"
+    if _has_any_global_hook():  # type: ignore[no-untyped-call]
+        return "all modules have hooks, which a graph would leave out"
     for child in module.modules():
+        if isinstance(child, DistributedDataParallel | DataParallel):
+            return "its gradients are shared with other processes or GPUs on the way"
         if any(vars(child).get(name) for name in _HOOKS):
             return f"{type(child).__name__} has hooks, which a graph would leave out"
     for weight in module.parameters():
