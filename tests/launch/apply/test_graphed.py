@@ -268,6 +268,7 @@ ODD: dict[str, tuple[Callable[[Odd, Tensor], Any], str]] = {
     "counts": (counts, "changes it with each call"),
     "keeps": (keeps_a_feature, "changes it with each call"),
     "appends": (lambda odd, given: odd.kept.append(given), "changes it with each call"),
+    "writes in its inputs": (lambda _, given: given.mul_(2).sum() and None, "writes in its inputs"),
     "returns a number": (lambda odd, given: (odd.layer(given), 3), "something else than tensors"),
     "trains others' weights": (lambda odd, given: nn.functional.linear(given, OTHERS[0]), "not among its parameters"),
     "returns no gradient": (lambda _, given: given.argmax(1), "nothing to go back from"),
@@ -304,6 +305,42 @@ def test_inputs_and_models_that_no_graph_can_have() -> None:
     sliced.weight = nn.Parameter(torch.ones(2, 6)[:, ::2])
     with pytest.raises(Refused, match="gaps"):
         graphed(sliced, torch.ones(2, 3))
+
+
+class Codes(nn.Module):
+    """Writes in its own tensors, as codebooks are updated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.codes = nn.Parameter(torch.ones(3), requires_grad=False)
+        self.register_buffer("mean", torch.ones(3))
+        self.seen = torch.ones(3)
+
+    def forward(self, given: Tensor) -> Tensor:
+        for one in (self.codes, self.mean, self.seen):
+            one.data.mul_(0.5)
+        return self.layer(given * self.codes * self.mean * self.seen)  # type: ignore[no-any-return]
+
+
+def test_what_a_model_writes_in_its_own_tensors_is_written_once_for_each_call() -> None:
+    net = Codes()
+    graph = graphed(net, torch.ones(2, 3))
+    for one in (net.codes, net.mean, net.seen):
+        assert one.tolist() == [1, 1, 1]
+    graph((torch.ones(2, 3),), {})
+    for one in (net.codes, net.mean, net.seen):
+        assert one.tolist() == [0.5, 0.5, 0.5]
+
+
+def test_an_earlier_call_can_be_gone_back_from_after_trials() -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    given = torch.randn(4, 3)
+    net.eval()
+    earlier = net(given).square().sum()  # its backward needs the statistics
+    net.train()
+    graphed(net, given)
+    earlier.backward()
 
 
 def test_hooks_on_all_modules() -> None:

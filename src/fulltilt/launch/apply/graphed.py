@@ -162,7 +162,10 @@ class _ThereAndBack:
 
     def there(self) -> list[Tensor]:
         args, kwargs = pytree.tree_unflatten(self._leaves, self._given)
+        written = [leaf._version for leaf in self._leaves if isinstance(leaf, Tensor)]
         kept, structure = pytree.tree_flatten(self._call(*args, **kwargs))
+        if written != [leaf._version for leaf in self._leaves if isinstance(leaf, Tensor)]:
+            raise Refused("it writes in its inputs, which the script may use afterwards")
         if any(not isinstance(leaf, Tensor | type(None)) for leaf in kept):
             raise Refused("it returns something else than tensors")
         outputs = [leaf for leaf in kept if leaf is not None]
@@ -252,7 +255,11 @@ def _why_not(module: Any) -> str | None:
             return "its gradients are shared with other processes or GPUs on the way"
         if any(vars(child).get(name) for name in _HOOKS):
             return f"{type(child).__name__} has hooks, which a graph would leave out"
-    for weight in module.parameters():
+    return _why_not_weights(module.parameters())
+
+
+def _why_not_weights(weights: Iterable[Any]) -> str | None:
+    for weight in weights:
         if type(weight) is not torch.nn.Parameter or weight.layout != torch.strided:
             return "its weights are no plain parameters"
         if not _is_dense(weight):

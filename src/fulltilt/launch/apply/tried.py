@@ -60,10 +60,12 @@ def _draws() -> list[Any]:
 
 @contextmanager
 def unchanged(module: Any, device: Any) -> Iterator[None]:
-    """Trials leave no trace: statistics and random numbers are as before, and no warning is shown."""
+    """Trials leave no trace: all tensors of the module and random numbers are as before, and no warning is shown."""
     numpy = sys.modules.get("numpy")
     drawn = None if numpy is None else numpy.random.get_state()
-    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    held = (value for child in module.modules() for value in vars(child).values() if isinstance(value, torch.Tensor))
+    # Weights, too: some are written by the forward itself, as a codebook's are.
+    tensors = [(one, one.detach().clone()) for one in (*module.parameters(), *module.buffers(), *held)]
     python = random.getstate()
     devices = [device] if device.type == "cuda" else []
     try:
@@ -74,9 +76,8 @@ def unchanged(module: Any, device: Any) -> Iterator[None]:
         random.setstate(python)
         if numpy is not None:
             numpy.random.set_state(drawn)
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+        for one, before in tensors:
+            one.data.copy_(before)  # not as a change of it: an earlier call may have its backward before it
 
 
 @contextmanager
