@@ -6,6 +6,7 @@ import gc
 import random
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -44,6 +45,8 @@ class Net(nn.Module):
         self.head = nn.Linear(4, 2)
         self.unused = nn.Linear(2, 2)
         self.scale = 1.0
+        self.factors, self.options = [1.0, 1.0], {"power": 1.0, "inner": ({"shift": 0.0},)}
+        self.config = SimpleNamespace(gain=1.0, names=["a"], results=object())
 
     def forward(self, images: Tensor, *, twice: bool = False) -> dict[str, Any]:
         hidden = torch.relu(self.norm(self.conv(images))).mean((2, 3)) * self.scale
@@ -196,6 +199,11 @@ def test_a_call_before_the_last_ones_backward_does_not_fit() -> None:
 
 
 CHANGES: dict[str, Callable[[Net], Any]] = {
+    "a list, in place": lambda net: net.factors.__setitem__(1, 2.0),
+    "a dictionary, in place": lambda net: net.options.__setitem__("power", 2.0),
+    "one within it": lambda net: net.options["inner"][0].__setitem__("shift", 2.0),
+    "a configuration": lambda net: setattr(net.config, "gain", 2.0),
+    "a list in it": lambda net: net.config.names.__setitem__(0, "b"),
     "frozen": lambda net: net.conv.weight.requires_grad_(False),
     "in another place": lambda net: setattr(net.conv.weight, "data", net.conv.weight.data.clone()),
     "another weight": lambda net: setattr(net.head, "weight", nn.Parameter(torch.zeros(2, 4))),
@@ -223,7 +231,8 @@ def test_the_same_number_given_again_fits() -> None:
     (images,) = batches(1)
     graph = graphed(net, images)
     for _ in range(2):
-        net.scale = float("1.0")
+        net.scale = net.factors[0] = net.config.gain = float("1.0")
+        net.config.results = object()  # no option
         assert graph.fits(net, (images,), {})
     net.scale = 1.5
     assert not graph.fits(net, (images,), {})
@@ -246,6 +255,7 @@ class Odd(nn.Module):
         super().__init__()
         self.layer, self.what, self.count, self.kept = nn.Linear(3, 2), what, 0, []
         self.seen: Any = None
+        self.features: dict[str, Any] = {"last": None}
 
     def forward(self, given: Tensor) -> Any:
         found = self.what(self, given)
@@ -267,6 +277,7 @@ ODD: dict[str, tuple[Callable[[Odd, Tensor], Any], str]] = {
     "draws by torch": (lambda _, given: torch.rand(1).sum() and None, "draws random"),
     "counts": (counts, "changes it with each call"),
     "keeps": (keeps_a_feature, "changes it with each call"),
+    "keeps in a dictionary": (lambda odd, given: odd.features.update(last=given * 2), "changes it with each call"),
     "appends": (lambda odd, given: odd.kept.append(given), "changes it with each call"),
     "writes in its inputs": (lambda _, given: given.mul_(2).sum() and None, "writes in its inputs"),
     "returns a number": (lambda odd, given: (odd.layer(given), 3), "something else than tensors"),
