@@ -16,6 +16,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from fulltilt.launch.apply.batches import AheadIterator, Places
@@ -373,6 +374,37 @@ def test_models_are_laid_out_widened_and_compiled() -> None:
     assert layout
     assert made == [{"dynamic": False, "mode": "default"}], "once, and for the full batches"
     assert notes == []
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 8)), nn.Linear(8, 2)
+
+    def forward(self, given: torch.Tensor) -> Any:
+        return self.head(checkpoint(self.body, given, use_reentrant=False))
+
+
+@pytest.mark.parametrize("settings", [{"compile": True}, {"verify.nudge": 0.01}], ids=["compile", "nudge"])
+def test_what_a_backward_computes_again_is_computed_as_before(settings: dict[str, Any]) -> None:
+    """A short batch's forward is not compiled, so its second one must not be; and weights are nudged once."""
+
+    def work() -> Any:
+        install(settings, [])
+        real = torch.compile
+        torch.compile = lambda call, **_: real(call, backend="aot_eager", dynamic=False)  # type: ignore[assignment]
+        torch.manual_seed(0)
+        net = Checkpointed()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+        weights = []
+        for samples in (4, 3, 4):
+            loss = net(torch.randn(samples, 3)).square().sum()
+            weights.append([weight.tolist() for weight in net.parameters()])
+            loss.backward()
+            optimizer.step()
+        return [one == weights[0] for one in weights], net.body._compiled_call_impl is None
+
+    assert elsewhere(work) == ([True] * 3, True)
 
 
 class Speaking(nn.Linear):

@@ -94,7 +94,7 @@ class _Caller:
         self._known: weakref.WeakKeyDictionary[Any, _Known | None] = weakref.WeakKeyDictionary()
 
     def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._inside:
+        if self._inside or _goes_back():
             return self._original(module, *args, **kwargs)
         self._inside = True
         try:
@@ -223,6 +223,13 @@ _UNKNOWN: Any = object()
 def _first_line(error: BaseException) -> str:
     told = str(error).strip().splitlines()
     return f"{type(error).__name__}: {told[0]}" if told else type(error).__name__
+
+
+def _goes_back() -> bool:
+    """Whether a backward calls: parts of a checkpointed model are computed again, just as they were the first time."""
+    import torch
+
+    return torch._C._current_graph_task_id() != -1
 
 
 def _compiler_is_there() -> bool:
