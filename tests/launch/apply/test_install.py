@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import copy
 import functools
+import gc
 import io
 import multiprocessing
 import random
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -200,6 +202,36 @@ def test_resident_on_the_device_that_the_script_moves_batches_to() -> None:
         return devices, sorted(seen) == list(range(64)), torch.Tensor.to is plain
 
     assert elsewhere(work) == (["cpu"] + ["meta"] * 7, True, True)
+
+
+def test_resident_tensors_that_are_written_in_are_sent_again_and_those_that_are_gone_are_let_go_of() -> None:
+    """`meta` has no numbers: what is copied there is looked at."""
+
+    def work() -> Any:
+        install({"loader.resident": True}, [])
+        copied: list[float] = []
+        plain = torch.Tensor.to
+
+        def to(self: torch.Tensor, *args: Any) -> Any:
+            copied.extend([self.sum().item()] if len(self) == 64 and self.is_floating_point() else [])
+            return plain(self, *args)
+
+        torch.Tensor.to = to  # type: ignore[method-assign,assignment]
+        data = torch.zeros(64)
+        loader = DataLoader(TensorDataset(data), batch_size=8)
+        for _ in range(3):
+            for place, (batch,) in enumerate(loader):
+                batch.to("meta")
+                if place == 3 and len(copied) == 2:
+                    data += 1.0  # while it is gone through
+            if len(copied) == 1:
+                data += 1.0  # between epochs
+        gone = weakref.ref(data)
+        del data, loader, batch
+        gc.collect()
+        return copied, gone() is None
+
+    assert elsewhere(work) == ([0.0, 64.0, 128.0], True)
 
 
 def test_batches_ahead_are_moved_where_the_script_moves_them_and_all_else_stays() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Subset, TensorDataset, default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from fulltilt.feed.mover import Mover
 from fulltilt.feed.structure import map_parts, map_tensors
@@ -207,6 +208,7 @@ class ResidentIterator(_BaseDataLoaderIter):
         self._places = places
         self._tensors, self._rows = tensors_of(loader.dataset) or ((), None)
         self._sources: list[Tensor] | None = None
+        self._versions: list[int] = []
         self._ready: Iterator[Any] = iter(())
         known = type(loader.batch_sampler) is BatchSampler
         # Others may draw as they go: they are asked for one batch at a time.
@@ -217,8 +219,9 @@ class ResidentIterator(_BaseDataLoaderIter):
         places.conclude()
         if places.device is None:
             return places.hand_out(self._cut(list(self._tensors), self._index(next(self._sampler_iter))))
-        if self._sources is None:
-            self._sources = self._placed()
+        versions = [*map(_version, self._tensors)]
+        if self._sources is None or versions != self._versions:  # the script may write in its data as it goes
+            self._sources, self._versions = self._placed(), versions
         index = next(self._ready, None)
         if index is None:
             self._ready = self._sent(places.device)
@@ -229,7 +232,7 @@ class ResidentIterator(_BaseDataLoaderIter):
         """The tensors that the script moves, moved once; all stay where there is no room."""
         devices = self._places.devices or ()
         going = tuple(tensor for tensor, device in zip(self._tensors, devices, strict=True) if device is not None)
-        if not fits(going, self._places.device):
+        if not fits(tuple(tensor for tensor in going if not _is_kept(tensor)), self._places.device):
             return list(self._tensors)
         return [
             tensor if device is None else _kept(tensor, device)
@@ -284,15 +287,27 @@ def _cuts(loader: Any) -> bool:
     return plain and type(loader) is DataLoader and tensors_of(loader.dataset) is not None
 
 
-_kept_tensors: dict[tuple[int, Any], tuple[Tensor, Tensor]] = {}
+_copies: Any = WeakTensorKeyDictionary()
+"""Of tensors, for as long as the script has them: by device, the version that was copied, and the copy."""
 
 
 def _kept(tensor: Tensor, device: Any) -> Tensor:
-    """A tensor on the device, once for all loaders; the source is held so that its number stays its own."""
-    key = id(tensor), device
-    if key not in _kept_tensors:
-        _kept_tensors[key] = tensor, tensor.to(device)
-    return _kept_tensors[key][1]
+    """A tensor on the device, once for all loaders, and once more where it was written in since."""
+    if tensor.device == device:
+        return tensor
+    copies = _copies.setdefault(tensor, {})
+    if device not in copies or copies[device][0] != _version(tensor):
+        copies[device] = _version(tensor), tensor.to(device)
+    copy: Tensor = copies[device][1]
+    return copy
+
+
+def _is_kept(tensor: Tensor) -> bool:
+    return tensor in _copies
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 _watching: set[Places] = set()
