@@ -9,8 +9,11 @@ import gc
 import io
 import multiprocessing
 import random
+import sqlite3
 import weakref
+import zipfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -361,6 +364,34 @@ def test_workers_are_changed_only_where_that_changes_nothing_else() -> None:
     assert changed_arguments({"num_workers": 0}, none, note=notes.append) == {
         "num_workers": 0, "prefetch_factor": None, "persistent_workers": False,
     }  # fmt: skip
+
+
+class Archive(Dataset[Any]):
+    def __init__(self, kept: Any) -> None:
+        self.kept = {"file": [kept]}
+
+    def __len__(self) -> int:
+        return 100
+
+
+def test_data_sets_that_keep_a_file_open_are_not_shared_between_workers(tmp_path: Path) -> None:
+    """Forked workers have one place in it: each would read where another has sought."""
+    path = tmp_path / "samples.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("one", b"1")
+    notes: list[str] = []
+
+    def workers(kept: Any, now: int = 0) -> Any:
+        given = _given(dataset=Subset(Archive(kept), range(100)), num_workers=now)
+        return changed_arguments({"num_workers": 4}, given, note=notes.append).get("num_workers", now)
+
+    with path.open("rb") as file, zipfile.ZipFile(path) as archive, sqlite3.connect(":memory:") as connection:
+        assert [workers(kept) for kept in (file, archive, connection)] == [0, 0, 0]
+        assert workers(file, now=1) == 1
+        assert workers(file, now=2) == 4, "the script does so itself"
+        assert len(notes) == 4
+        assert all("keeps a file open" in note for note in notes)
+    assert [workers(kept) for kept in (file, archive, io.BytesIO(), path)] == [4] * 4
 
 
 def test_fused_optimizers_and_those_that_can_not_be() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from fulltilt.launch.apply import batches as apply_batches
 from fulltilt.launch.apply.changed import dataset_state
+from fulltilt.launch.apply.open_files import open_file_in
 from fulltilt.launch.watch.batches import length
 
 Note = Callable[[str], None]
@@ -105,6 +106,10 @@ def _workers(wanted: Mapping[str, Any], given: Mapping[str, Any], note: Note) ->
         return now
     if multiprocessing.current_process().daemon:
         note("num_workers: left alone in a process that may have no children")
+        return now
+    kept = open_file_in(dataset) if chosen > now and now <= 1 else None
+    if kept is not None:
+        note(f"num_workers: left alone for a data set that keeps a file open ({kept}): workers would share its place")
         return now
     batches = _batches(dataset, given)
     return chosen if batches is None else min(chosen, max(batches, 1))
