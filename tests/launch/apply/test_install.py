@@ -179,6 +179,30 @@ def test_a_data_set_that_is_changed_between_epochs_is_seen_by_persistent_workers
     assert any("workers start anew" in note for note in notes)
 
 
+class Scaling:
+    """Collates, and is told something new for each epoch."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+
+    def __call__(self, samples: list[Any]) -> torch.Tensor:
+        return torch.tensor(samples) * self.factor
+
+
+def test_a_collate_function_that_is_changed_between_epochs_is_seen_by_persistent_workers() -> None:
+    def work() -> Any:
+        notes: list[str] = []
+        install({"loader.num_workers": 1, "loader.persistent_workers": True}, notes)
+        collate = Scaling()
+        loader = DataLoader([1.0] * 8, batch_size=8, collate_fn=collate)  # type: ignore[arg-type]
+        sums = [next(iter(loader)).sum().item()]
+        collate.factor = 2.0
+        sums += [next(iter(loader)).sum().item() for _ in range(2)]
+        return sums, len(notes)
+
+    assert elsewhere(work) == ([8.0, 16.0, 16.0], 1)
+
+
 @pytest.mark.parametrize("part", [False, True])
 def test_resident_tensors_are_cut_in_the_samplers_order(part: bool) -> None:
     def loader() -> DataLoader[Any]:

@@ -135,7 +135,7 @@ class _Made:
         """Its workers would have lived on, but it has none any more."""
         self.began = False
         self.state: tuple[Any, ...] = ()
-        """The data set's, when its workers started."""
+        """What the workers have, when they started."""
         self.lent: Callable[[], Any] = lambda: None
         """What the script has of its workers that live on."""
 
@@ -198,7 +198,7 @@ def _iterating(original: Callable[..., Any], wanted: Mapping[str, Any], ours: An
         if self.persistent_workers:
             batches.leave(self)
         if made.keeps:
-            now = dataset_state(self.dataset)
+            now = dataset_state(self.dataset), dataset_state(self.collate_fn)  # workers have both
             if self._iterator is not None and now != made.state:
                 self._iterator = None  # workers would go on with the data set as it was: new ones start
                 note("persistent_workers: the data set is changed between epochs, so workers start anew when it is")
