@@ -436,6 +436,49 @@ def test_fused_optimizers_and_those_that_can_not_be() -> None:
     assert "Adam is left as it is" in notes[0]
 
 
+class Plain(torch.optim.SGD):
+    """Steps in its own way."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for weight in self.param_groups[0]["params"]:
+            weight.sub_(self.param_groups[0]["lr"] * weight.grad)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, Plain])
+@pytest.mark.parametrize("loaded", [False, True], ids=["new", "from a checkpoint"])
+def test_fused_optimizers_and_gradients_that_are_scaled(kind: Any, loaded: bool) -> None:
+    def trained(settings: dict[str, Any]) -> Any:
+        def work() -> Any:
+            torch.manual_seed(0)
+            net = model()
+            inputs = torch.randn(4, 8)
+
+            def stepped(optimizer: Any) -> None:
+                scaler = torch.amp.GradScaler("cpu")
+                for _ in range(3):
+                    optimizer.zero_grad()
+                    scaler.scale(net.eval()(inputs).square().mean()).backward()
+                    scaler.step(optimizer)
+                    scaler.update()
+
+            before = kind(net.parameters(), lr=0.01)
+            stepped(before)
+            install(settings, [])
+            for again in range(2):
+                after = kind(net.parameters(), lr=0.01)
+                if loaded:
+                    after.load_state_dict(before.state_dict())
+                stepped(after)
+                assert bool(after.param_groups[0]["fused"]) is (bool(settings) and kind is not Plain), again
+            return [weight.flatten().tolist() for weight in net.parameters()]
+
+        return elsewhere(work)
+
+    for one, other in zip(trained({"fused": True}), trained({}), strict=True):
+        assert one == pytest.approx(other, rel=1e-5, abs=1e-6)
+
+
 def test_models_are_laid_out_widened_and_compiled() -> None:
     def work() -> Any:
         notes: list[str] = []
