@@ -279,6 +279,22 @@ def test_batches_ahead_are_moved_where_the_script_moves_them_and_all_else_stays(
     assert labels == [index % 3 for index in range(64)]
 
 
+def test_batches_that_a_script_moves_on_a_stream_of_its_own_are_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prefetcher of the script's own: it takes a batch, and then copies and works on another stream."""
+    current = ["the step's"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: current[0])
+    for others, expected in (("another", (None, None)), ("the step's", (torch.device("meta"), None))):
+        places = Places()
+        inputs, _ = places.hand_out([torch.ones(2), torch.ones(2)])
+        current[0] = others
+        inputs.to("meta")
+        current[0] = "the step's"
+        places.conclude()
+        assert places.devices == expected
+
+
 def test_a_loop_that_is_broken_off_lets_the_next_one_begin() -> None:
     def work() -> Any:
         install({"loader.num_workers": 2, "loader.persistent_workers": True, "loader.ahead": True}, [])

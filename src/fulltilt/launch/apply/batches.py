@@ -77,6 +77,9 @@ class Places:
         self._seen: dict[int, int] = {}
         self._tensors: list[Tensor] = []
         self._found: dict[int, Any] = {}
+        self._stream: Any = None
+        self._elsewhere = False
+        """The script moves them on a stream of its own, which would not wait for ours."""
 
     def hand_out(self, batch: Any) -> Any:
         """The script gets a batch as it is; what it does with the tensors is noted until the next one."""
@@ -87,6 +90,7 @@ class Places:
             self._tensors = []
             map_tensors(self._tensors.append, batch)
             self._seen = {id(tensor): place for place, tensor in enumerate(self._tensors)}
+            self._stream = _current_stream()
             _watch(self)
         return batch
 
@@ -96,14 +100,17 @@ class Places:
             return
         self._left -= 1
         if self._found or not self._left:
-            self.devices = tuple(self._found.get(place) for place in range(len(self._tensors)))
-            self._tensors, self._seen = [], {}
+            found = {} if self._elsewhere else self._found
+            self.devices = tuple(found.get(place) for place in range(len(self._tensors)))
+            self._tensors, self._seen, self._stream = [], {}, None
             _unwatch(self)
 
     def moved(self, tensor: Tensor, device: Any) -> None:
         place = self._seen.get(id(tensor))
         if place is not None:
             self._found[place] = device
+            now = _current_stream()
+            self._elsewhere |= now is not None and self._stream is not None and now != self._stream
 
     @property
     def device(self) -> Any:
@@ -338,6 +345,13 @@ def _noticing(original: Callable[..., Any]) -> Callable[..., Any]:
 
     move.__fulltilt_original__ = original  # type: ignore[attr-defined]
     return move
+
+
+def _current_stream() -> Any:
+    import torch
+
+    cuda: Any = torch.cuda
+    return cuda.current_stream() if cuda.is_available() and cuda.is_initialized() else None
 
 
 def _nobody() -> Any:
