@@ -370,6 +370,7 @@ def test_what_is_known_without_the_numbers_does_not_make_them() -> None:
     assert (batch.dtype, batch.device.type, batch.is_cuda, batch.nbytes) == (torch.float32, "cpu", False, 4 * 4 * 324)
     assert (batch.is_floating_point(), batch.is_contiguous()) == (True, True)
     assert (batch.requires_grad, batch.is_pinned()) == (False, False)
+    assert (batch.is_inference(), batch._version) == (False, 0)
     assert {batch: 1}[batch] == 1
     assert batch.float().contiguous() is batch
     assert batch.parts() is not None

@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from fulltilt.launch.apply.batches import AheadIterator, Places
-from fulltilt.launch.apply.install import install
+from fulltilt.launch.apply.install import _without_waiting, install
 from fulltilt.launch.apply.loader import changed_arguments
 from fulltilt.launch.watch.draws import tied
 
@@ -493,6 +493,24 @@ def test_fused_optimizers_and_gradients_that_are_scaled(kind: Any, loaded: bool)
 
     for one, other in zip(trained({"fused": True}), trained({}), strict=True):
         assert one == pytest.approx(other, rel=1e-5, abs=1e-6)
+
+
+def test_copies_that_do_not_wait_are_those_of_tensors_that_nobody_writes_in() -> None:
+    class Pinned(torch.Tensor):
+        def is_pinned(self, *_: Any) -> bool:
+            return True
+
+    waits: list[bool] = []
+
+    def to(self: Any, *args: Any, non_blocking: bool = False) -> None:
+        waits.append(not non_blocking)
+
+    move = _without_waiting(to)
+    batch, buffer = torch.zeros(2).as_subclass(Pinned), torch.zeros(2).as_subclass(Pinned)
+    buffer.copy_(torch.ones(2))
+    for tensor in (batch, buffer, torch.zeros(2)):
+        move(tensor, "cuda")
+    assert waits == [False, True, True]
 
 
 def test_models_are_laid_out_widened_and_compiled() -> None:

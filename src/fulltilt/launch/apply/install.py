@@ -154,8 +154,14 @@ def _without_waiting(original: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(target, str):
             target = device(target)
         to_gpu = is_cuda_call or isinstance(target, int) or (isinstance(target, device) and target.type == "cuda")
-        if to_gpu and not isinstance(target, bool) and self.is_pinned():
+        if to_gpu and not isinstance(target, bool) and not _is_written(self) and self.is_pinned():
             return original(self, *args, **kwargs, non_blocking=True)
         return original(self, *args, **kwargs)
 
     return move
+
+
+def _is_written(tensor: Any) -> bool:
+    """One that was filled after it was made will be filled again, perhaps before the copy is done: a buffer of the
+    script's own. Batches of a loader are new."""
+    return bool(tensor.is_inference() or tensor._version)
