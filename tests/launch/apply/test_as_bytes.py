@@ -313,6 +313,30 @@ def test_a_data_set_may_exchange_its_transforms_and_write_in_its_images() -> Non
     assert isinstance(pickle.loads(pickle.dumps(copy.copy(found))), Tensor)
 
 
+class Asking(Photos):
+    """Does something else with what is no Compose, as data sets do that take pairs of images, too."""
+
+    def __init__(self, transform: Any) -> None:
+        super().__init__(transform)
+        self.kind = type(transform)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        image = self.image(index)
+        if isinstance(self.transform, self.kind):
+            return self.transform(image), index
+        return self.transform(image) * 2, index
+
+
+def test_a_data_set_may_ask_whether_it_has_a_compose() -> None:
+    transform = compose(flip(), to_tensor())
+    before, _, _ = batches(Asking(transform), {})
+    after, arrived, _ = batches(Asking(transform), {"loader.bytes": True})
+    assert arrived
+    same(after, before)
+    stopped = ending(to_tensor())
+    assert type(copy.deepcopy(stopped)) is type(stopped._compose)
+
+
 USES: dict[str, Callable[[Any], Any]] = {
     "times": lambda image: image * 2.0,
     "from the right": lambda image: 1.0 - image,
