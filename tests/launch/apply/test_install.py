@@ -163,6 +163,36 @@ def test_persistent_workers_draw_the_same_order_in_later_epochs() -> None:
     assert order({}) == order({"loader.persistent_workers": True})
 
 
+def fixed_seeds(number: int) -> None:
+    np.random.seed(number)
+    random.seed(torch.initial_seed())
+
+
+class Counting:
+    """Opens something, which need not be done again."""
+
+    def __init__(self) -> None:
+        self.calls = multiprocessing.get_context("fork").Value("i", 0)
+
+    def __call__(self, number: int) -> None:
+        with self.calls.get_lock():
+            self.calls.value += 1
+
+
+@pytest.mark.parametrize("init", [None, fixed_seeds, Counting()], ids=["plain", "seeding", "opening"])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_workers_that_live_on_draw_as_new_ones_would(init: Any, ahead: bool) -> None:
+    def made() -> DataLoader[Any]:
+        return DataLoader(Noisy(), batch_size=8, shuffle=True, num_workers=2, worker_init_fn=init)
+
+    before, _ = train({}, made, epochs=3, tie=False)
+    started = init.calls.value if isinstance(init, Counting) else 0
+    after, _ = train({"loader.persistent_workers": True, "loader.ahead": ahead}, made, epochs=3, tie=False)
+    assert before == after
+    if isinstance(init, Counting):
+        assert init.calls.value - started == 2, "once for each worker"
+
+
 def test_a_data_set_that_is_changed_between_epochs_is_seen_by_persistent_workers() -> None:
     def work() -> Any:
         notes: list[str] = []

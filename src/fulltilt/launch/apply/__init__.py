@@ -9,4 +9,5 @@ chains.py    … which can be moved                      changed.py    a data se
              (known_torchvision.py,                    as_bytes.py   images as bytes, made floats where they are used
               known_albumentations.py)                 ending_in_bytes.py  … a Compose that puts its end off
 open_files.py  data sets that no worker may share      unfinished.py       … what it makes, passing for floats
+living_on.py   workers that draw as new ones would
 """

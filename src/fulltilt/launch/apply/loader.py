@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fulltilt.launch.apply import batches as apply_batches
+from fulltilt.launch.apply import living_on
 from fulltilt.launch.apply.changed import dataset_state
 from fulltilt.launch.apply.open_files import open_file_in
 from fulltilt.launch.watch.batches import length
@@ -29,6 +30,8 @@ def install(settings: Mapping[str, Any], note: Note) -> None:
     wanted = {name.removeprefix("loader."): value for name, value in settings.items() if name.startswith("loader.")}
     if not wanted:
         return
+    if wanted.get("persistent_workers"):
+        living_on.install()
     if wanted.pop("keep_memory", False):
         _keep_memory(note)
     from torch.utils.data import DataLoader
@@ -158,6 +161,8 @@ def _making(original: Callable[..., None], wanted: Mapping[str, Any], ours: Any,
         given.apply_defaults()
         changed = changed_arguments(wanted, given.arguments, note=note)
         given.arguments.update(changed)
+        if changed.get("persistent_workers") and given.arguments["worker_init_fn"] is not None:
+            given.arguments["worker_init_fn"] = living_on.Init(given.arguments["worker_init_fn"])
         with _many_workers_are_meant("num_workers" in changed):
             original(*given.args, **given.kwargs)
         ours[self] = _Made(changed)
@@ -203,7 +208,7 @@ def _iterating(original: Callable[..., Any], wanted: Mapping[str, Any], ours: An
                 self._iterator = None  # workers would go on with the data set as it was: new ones start
                 note("persistent_workers: the data set is changed between epochs, so workers start anew when it is")
             elif self._iterator is not None:
-                _draw_seed(self)
+                self._iterator._shared_seed = _drawn_seed(self)  # which is sent to the workers
             made.state = now
         with _many_workers_are_meant(made.more), _seed_undrawn(self, made.kept and made.began):
             made.began = True
@@ -225,11 +230,11 @@ def _end_workers(iterator_of: Callable[[], Any], loader_of: Callable[[], Any], b
         iterator._shutdown_workers()
 
 
-def _draw_seed(loader: Any) -> None:
+def _drawn_seed(loader: Any) -> int:
     """New workers would draw theirs here; without it every later draw would be another one."""
     import torch
 
-    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+    return int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
 
 
 @contextmanager
