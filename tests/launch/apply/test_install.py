@@ -193,6 +193,31 @@ def test_workers_that_live_on_draw_as_new_ones_would(init: Any, ahead: bool) -> 
         assert init.calls.value - started == 2, "once for each worker"
 
 
+class Drawing(Dataset[Any]):
+    """Has a generator of its own."""
+
+    def __init__(self) -> None:
+        self.draws = [np.random.default_rng(0)]
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((8,), float(self.draws[0].random())), index % 3
+
+
+@pytest.mark.parametrize("now", [0, 1])
+def test_generators_of_a_data_sets_own_go_on_as_they_did(now: int) -> None:
+    def made() -> DataLoader[Any]:
+        return DataLoader(Drawing(), batch_size=8, num_workers=now)
+
+    before, _ = train({}, made, tie=False)
+    after, notes = train({"loader.num_workers": 1, "loader.persistent_workers": True}, made, tie=False)
+    assert before == after
+    assert len(notes) == 1
+    assert "a generator of its own" in notes[0]
+
+
 def test_a_data_set_that_is_changed_between_epochs_is_seen_by_persistent_workers() -> None:
     def work() -> Any:
         notes: list[str] = []

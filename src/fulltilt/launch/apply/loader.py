@@ -20,7 +20,7 @@ from typing import Any
 from fulltilt.launch.apply import batches as apply_batches
 from fulltilt.launch.apply import living_on
 from fulltilt.launch.apply.changed import dataset_state
-from fulltilt.launch.apply.open_files import open_file_in
+from fulltilt.launch.apply.own import generator_in, open_file_in
 from fulltilt.launch.watch.batches import length
 
 Note = Callable[[str], None]
@@ -75,6 +75,9 @@ def changed_arguments(wanted: Mapping[str, Any], given: Mapping[str, Any], *, no
         changed.update({name: wanted[name] for name in names if given[name] != wanted[name]})
     if changed.get("persistent_workers") and isinstance(dataset, IterableDataset):
         del changed["persistent_workers"]  # its place would be carried from epoch to epoch
+    elif changed.get("persistent_workers") and generator_in(dataset) is not None:
+        del changed["persistent_workers"]
+        note("persistent_workers: left alone for a data set with a generator of its own, which new workers begin anew")
     if "pin_memory" in wanted and bool(wanted["pin_memory"]) != given["pin_memory"]:
         if wanted["pin_memory"] and not torch.cuda.is_available():
             note("pin_memory: left out, torch has no GPU here")
@@ -95,27 +98,35 @@ def _trains(given: Mapping[str, Any]) -> bool:
 
 
 def _workers(wanted: Mapping[str, Any], given: Mapping[str, Any], note: Note) -> int:
-    from torch.utils.data import IterableDataset
-
     dataset, now = given["dataset"], int(given["num_workers"])
     chosen = int(wanted.get("num_workers", now))
     if chosen == now:
         return now
-    if isinstance(dataset, IterableDataset):
-        note("num_workers: left alone for an IterableDataset, whose samples and order depend on it")
-        return now
-    if apply_batches.tensors_of(dataset) is not None:
-        note("num_workers: left alone for samples that lie in memory")
-        return now
-    if multiprocessing.current_process().daemon:
-        note("num_workers: left alone in a process that may have no children")
-        return now
-    kept = open_file_in(dataset) if chosen > now and now <= 1 else None
-    if kept is not None:
-        note(f"num_workers: left alone for a data set that keeps a file open ({kept}): workers would share its place")
+    why = _why_as_many(dataset, now, chosen)
+    if why is not None:
+        note(f"num_workers: left alone {why}")
         return now
     batches = _batches(dataset, given)
     return chosen if batches is None else min(chosen, max(batches, 1))
+
+
+def _why_as_many(dataset: Any, now: int, chosen: int) -> str | None:
+    """Why a loader keeps the workers that it has."""
+    from torch.utils.data import IterableDataset
+
+    if isinstance(dataset, IterableDataset):
+        return "for an IterableDataset, whose samples and order depend on it"
+    if apply_batches.tensors_of(dataset) is not None:
+        return "for samples that lie in memory"
+    if multiprocessing.current_process().daemon:
+        return "in a process that may have no children"
+    draws = generator_in(dataset) if 0 in (now, chosen) else None
+    if draws is not None:
+        return f"for a data set with a generator of its own ({draws}), which would begin anew with each epoch"
+    kept = open_file_in(dataset) if chosen > now and now <= 1 else None
+    if kept is not None:
+        return f"for a data set that keeps a file open ({kept}): workers would share its place"
+    return None
 
 
 def _batches(dataset: Any, given: Mapping[str, Any]) -> int | None:
