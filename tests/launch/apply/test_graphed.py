@@ -270,6 +270,11 @@ def keeps_a_feature(odd: Odd, given: Tensor) -> None:
     odd.seen = given * 2
 
 
+def hooked(hidden: Tensor) -> Tensor:
+    hidden.register_hook(lambda grad: None)
+    return hidden
+
+
 OTHERS = [nn.Parameter(torch.ones(2, 3))]
 ODD: dict[str, tuple[Callable[[Odd, Tensor], Any], str]] = {
     "draws": (lambda _, given: given.mul(random.random()).sum() and None, "draws random"),
@@ -280,6 +285,7 @@ ODD: dict[str, tuple[Callable[[Odd, Tensor], Any], str]] = {
     "keeps in a dictionary": (lambda odd, given: odd.features.update(last=given * 2), "changes it with each call"),
     "appends": (lambda odd, given: odd.kept.append(given), "changes it with each call"),
     "writes in its inputs": (lambda _, given: given.mul_(2).sum() and None, "writes in its inputs"),
+    "looks at gradients": (lambda odd, given: hooked(odd.layer(given)), "hangs hooks on tensors"),
     "returns a number": (lambda odd, given: (odd.layer(given), 3), "something else than tensors"),
     "trains others' weights": (lambda odd, given: nn.functional.linear(given, OTHERS[0]), "not among its parameters"),
     "returns no gradient": (lambda _, given: given.argmax(1), "nothing to go back from"),

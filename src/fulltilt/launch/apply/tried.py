@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 import warnings
@@ -31,7 +32,7 @@ def try_out(there_and_back: ThereAndBack, is_as_before: Callable[[], bool], stre
     that fails leaves torch's random numbers unusable."""
     drawn = _draws()
     waits = True
-    with _beside(stream):
+    with _beside(stream), _hooks_on_tensors() as hung:
         for _ in range(_TRIES):
             with heard() as said:
                 there_and_back.there()
@@ -40,12 +41,32 @@ def try_out(there_and_back: ThereAndBack, is_as_before: Callable[[], bool], stre
             if any("AccumulateGrad node's stream" in one for one in said):
                 raise Refused("an earlier call of it has not been let go of")
             waits = waits and tell_of_waiting(said)  # the first may set things up
+    if hung:
+        raise Refused("it hangs hooks on tensors of its own, which would be called no more")
     if waits:
         raise Refused("it waits for the device")
     if _draws() != drawn:
         raise Refused("it draws random numbers on the CPU")
     if not is_as_before():
         raise Refused("its own code changes it with each call")
+
+
+@contextmanager
+def _hooks_on_tensors() -> Iterator[list[Any]]:
+    """Those that are registered within."""
+    hung: list[Any] = []
+    register: Any = torch.Tensor.register_hook
+
+    @functools.wraps(register)
+    def registered(self: Any, hook: Any) -> Any:
+        hung.append(hook)
+        return register(self, hook)
+
+    torch.Tensor.register_hook = registered  # type: ignore[method-assign]
+    try:
+        yield hung
+    finally:
+        torch.Tensor.register_hook = register  # type: ignore[method-assign]
 
 
 def _draws() -> list[Any]:
