@@ -350,6 +350,33 @@ def test_batches_that_a_script_moves_on_a_stream_of_its_own_are_left_to_it(monke
         assert places.devices == expected
 
 
+HOST_USES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "an array": lambda labels: labels.numpy().sum(),
+    "an array by numpy": np.asarray,
+    "compared": lambda labels: torch.zeros(8) == labels,
+    "one of them": lambda labels: labels[0],
+    "one by one": list,
+}
+
+
+@pytest.mark.parametrize("use", HOST_USES.values(), ids=HOST_USES)
+@pytest.mark.parametrize("setting", ["loader.ahead", "loader.resident"])
+def test_tensors_that_a_script_uses_on_the_host_as_well_stay_there(use: Any, setting: str) -> None:
+    def work() -> Any:
+        install({setting: True}, [])
+        before = {name: getattr(torch.Tensor, name) for name in ("to", "cuda", "numpy", "__eq__", "__getitem__")}
+        dataset = TensorDataset(torch.randn(64, 8), torch.arange(64))
+        loader = DataLoader(dataset, batch_size=8, num_workers=int(setting == "loader.ahead"))
+        devices = []
+        for inputs, labels in loader:
+            inputs.to("meta"), labels.to("meta")
+            use(labels)
+            devices.append((inputs.device.type, labels.device.type))
+        return devices, all(getattr(torch.Tensor, name) is one for name, one in before.items())
+
+    assert elsewhere(work) == ([("cpu", "cpu")] + [("meta", "cpu")] * 7, True)
+
+
 def test_a_loop_that_is_broken_off_lets_the_next_one_begin() -> None:
     def work() -> Any:
         install({"loader.num_workers": 2, "loader.persistent_workers": True, "loader.ahead": True}, [])

@@ -78,6 +78,7 @@ class Places:
         self._tensors: list[Tensor] = []
         self._found: dict[int, Any] = {}
         self._stream: Any = None
+        self._used: set[int] = set()
         self._elsewhere = False
         """The script moves them on a stream of its own, which would not wait for ours."""
 
@@ -101,7 +102,8 @@ class Places:
         self._left -= 1
         if self._found or not self._left:
             found = {} if self._elsewhere else self._found
-            self.devices = tuple(found.get(place) for place in range(len(self._tensors)))
+            places = range(len(self._tensors))
+            self.devices = tuple(None if place in self._used else found.get(place) for place in places)
             self._tensors, self._seen, self._stream = [], {}, None
             _unwatch(self)
 
@@ -111,6 +113,12 @@ class Places:
             self._found[place] = device
             now = _current_stream()
             self._elsewhere |= now is not None and self._stream is not None and now != self._stream
+
+    def used(self, tensor: Any) -> None:
+        """The script works with what lies on the host, too: it may need it there."""
+        place = self._seen.get(id(tensor))
+        if place is not None:
+            self._used.add(place)
 
     @property
     def device(self) -> Any:
@@ -320,18 +328,40 @@ def _version(tensor: Tensor) -> int:
 _watching: set[Places] = set()
 
 
+_HOST = ("numpy", "__array__", "__getitem__", "__iter__", "__eq__", "__ne__")
+"""What is done with a tensor on the host, and fails, or ends elsewhere, with one on the device."""
+
+
 def _watch(places: Places) -> None:
     if not _watching:
-        Tensor.to, Tensor.cuda = _noticing(Tensor.to), _noticing(Tensor.cuda)  # type: ignore[method-assign]
+        for name in ("to", "cuda", *_HOST):
+            own, original = name in vars(Tensor), getattr(Tensor, name)
+            noticing = (_noticing_use if name in _HOST else _noticing)(original)
+            noticing.__fulltilt_original__ = original if own else None  # type: ignore[attr-defined]
+            setattr(Tensor, name, noticing)
     _watching.add(places)
 
 
 def _unwatch(places: Places) -> None:
     _watching.discard(places)
-    for name in ("to", "cuda"):
+    if _watching:
+        return
+    for name in ("to", "cuda", *_HOST):
         ours = getattr(Tensor, name)
-        if not _watching and hasattr(ours, "__fulltilt_original__"):
-            setattr(Tensor, name, ours.__fulltilt_original__)
+        if hasattr(ours, "__fulltilt_original__"):
+            original = ours.__fulltilt_original__
+            delattr(Tensor, name) if original is None else setattr(Tensor, name, original)
+
+
+def _noticing_use(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def use(*args: Any, **kwargs: Any) -> Any:
+        for places in tuple(_watching):
+            for one in args[:2]:
+                places.used(one)
+        return original(*args, **kwargs)
+
+    return use
 
 
 def _noticing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -343,7 +373,6 @@ def _noticing(original: Callable[..., Any]) -> Callable[..., Any]:
                 places.moved(self, moved.device)
         return moved
 
-    move.__fulltilt_original__ = original  # type: ignore[attr-defined]
     return move
 
 
