@@ -13,6 +13,7 @@ import sqlite3
 import weakref
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -651,6 +652,27 @@ def test_what_a_backward_computes_again_is_computed_as_before(settings: dict[str
         return [one == weights[0] for one in weights], net.body._compiled_call_impl is None
 
     assert elsewhere(work) == ([True] * 3, True)
+
+
+@dataclass(frozen=True)
+class Output:
+    product: torch.Tensor
+    parts: tuple[torch.Tensor, ...]
+
+
+class Packing(nn.Linear):
+    def forward(self, inputs: torch.Tensor) -> Any:
+        product = super().forward(inputs)
+        return Output(product, (product[:1], product[1:]))
+
+
+def test_products_in_an_output_of_the_scripts_own_come_out_as_they_used_to() -> None:
+    def work() -> Any:
+        install({"autocast": "bfloat16"}, [])
+        found = Packing(4, 4)(torch.randn(2, 4))
+        return found.product.dtype, {part.dtype for part in found.parts}
+
+    assert elsewhere(work) == (torch.float32, {torch.float32})
 
 
 class Speaking(nn.Linear):

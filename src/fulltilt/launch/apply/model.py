@@ -11,7 +11,7 @@ import functools
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -329,4 +329,7 @@ def _each(output: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(output, MutableMapping):
         for key in list(output):  # in place: output classes of model libraries refuse to be made anew
             output[key] = _each(output[key], change)
+    elif is_dataclass(output) and not isinstance(output, type):
+        for part in fields(output):
+            object.__setattr__(output, part.name, _each(getattr(output, part.name), change))  # frozen ones, too
     return output
