@@ -10,6 +10,7 @@ import io
 import multiprocessing
 import random
 import sqlite3
+import threading
 import weakref
 import zipfile
 from collections.abc import Callable
@@ -673,6 +674,37 @@ def test_products_in_an_output_of_the_scripts_own_come_out_as_they_used_to() -> 
         return found.product.dtype, {part.dtype for part in found.parts}
 
     assert elsewhere(work) == (torch.float32, {torch.float32})
+
+
+def test_a_model_that_another_thread_calls_meanwhile_is_left_alone_to_its_end() -> None:
+    class Waiting(nn.Module):
+        def __init__(self, begun: threading.Event, goes_on: threading.Event) -> None:
+            super().__init__()
+            self.layer, self.events, self.seen = nn.Linear(4, 4), (begun, goes_on), torch.float64
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            self.events[0].set()
+            assert self.events[1].wait(20)
+            product = self.layer(inputs)
+            self.seen = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else product.dtype
+            return product  # type: ignore[no-any-return]
+
+    def work() -> Any:
+        install({"autocast": "bfloat16", "channels_last": True}, [])
+        one, two = [threading.Event() for _ in range(2)], [threading.Event() for _ in range(2)]
+        first, second = Waiting(*one), Waiting(*two)
+        layer_calls: list[Any] = []
+        second.layer.register_forward_hook(lambda *_: layer_calls.append(torch.is_autocast_enabled("cpu")))
+        threads = [threading.Thread(target=net, args=(torch.randn(2, 4),)) for net in (first, second)]
+        for thread, (begun, _) in zip(threads, (one, two), strict=True):
+            thread.start()
+            assert begun.wait(20)
+        for thread, (_, goes_on) in zip(threads, (one, two), strict=True):
+            goes_on.set()
+            thread.join(20)
+        return first.seen, second.seen, layer_calls
+
+    assert elsewhere(work) == (torch.bfloat16, torch.float32, [False])
 
 
 class Speaking(nn.Linear):

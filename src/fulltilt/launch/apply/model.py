@@ -12,6 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -90,14 +91,19 @@ def install(settings: Mapping[str, Any], note: Callable[[str], None]) -> None:
 class _Caller:
     def __init__(self, wanted: _Wanted, note: Callable[[str], None], original: Callable[..., Any]) -> None:
         self._wanted, self._note, self._original = wanted, note, original
-        self._inside = False
+        self._inside: set[int] = set()
+        """Threads that are within a call."""
         self._known: weakref.WeakKeyDictionary[Any, _Known | None] = weakref.WeakKeyDictionary()
 
     def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._inside or _goes_back():
+        thread = get_ident()
+        if thread in self._inside or _goes_back():
             return self._original(module, *args, **kwargs)
-        self._inside = True
+        beside = bool(self._inside)
+        self._inside.add(thread)
         try:
+            if beside:  # replicas of a model, or one that is called by another thread: as they are, to their end
+                return self._original(module, *args, **kwargs)
             known = self._known.get(module, _UNKNOWN)
             if known is _UNKNOWN:
                 known = self._known[module] = self._prepared(module)
@@ -105,7 +111,7 @@ class _Caller:
                 return self._original(module, *args, **kwargs)
             return self._called(module, known, args, kwargs)
         finally:
-            self._inside = False
+            self._inside.discard(thread)
 
     def _prepared(self, module: Any) -> _Known | None:
         """At a module's first outermost call. None for what has no weights to train: a loss, a teacher."""
