@@ -676,6 +676,28 @@ def test_products_in_an_output_of_the_scripts_own_come_out_as_they_used_to() -> 
     assert elsewhere(work) == (torch.float32, {torch.float32})
 
 
+def test_the_state_of_an_optimizer_follows_the_layout_whenever_it_is_loaded() -> None:
+    def work() -> Any:
+        plain = nn.Conv2d(3, 4, 3)
+        before = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+        plain(torch.randn(1, 3, 5, 5)).sum().backward()
+        before.step()
+        install({"channels_last": True}, [])
+        net = nn.Conv2d(3, 4, 3)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        layouts = []
+        for _ in range(2):
+            optimizer.load_state_dict(before.state_dict())
+            for _ in range(2):
+                net(torch.randn(1, 3, 5, 5)).sum().backward()
+                optimizer.step()
+            state = optimizer.state[net.weight]["momentum_buffer"]
+            layouts.append(state.is_contiguous(memory_format=torch.channels_last))
+        return layouts
+
+    assert elsewhere(work) == [True, True]
+
+
 def test_a_model_that_another_thread_calls_meanwhile_is_left_alone_to_its_end() -> None:
     class Waiting(nn.Module):
         def __init__(self, begun: threading.Event, goes_on: threading.Event) -> None:

@@ -258,12 +258,12 @@ def _lay_out_states() -> None:
     import torch
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-    followed: weakref.WeakSet[Any] = weakref.WeakSet()
+    followed: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def follow(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
-        if optimizer in followed:
+        if followed.get(optimizer) is optimizer.state:  # a checkpoint that is loaded brings another
             return
-        followed.add(optimizer)
+        followed[optimizer] = optimizer.state
         for weight, state in optimizer.state.items():
             for name, value in state.items():
                 same = isinstance(value, torch.Tensor) and value.shape == weight.shape and weight.dim() == 4
