@@ -185,7 +185,9 @@ class Counting:
 @pytest.mark.parametrize("ahead", [False, True])
 def test_workers_that_live_on_draw_as_new_ones_would(init: Any, ahead: bool) -> None:
     def made() -> DataLoader[Any]:
-        return DataLoader(Noisy(), batch_size=8, shuffle=True, num_workers=2, worker_init_fn=init)
+        loader = DataLoader(Noisy(), batch_size=8, shuffle=True, num_workers=2)
+        loader.worker_init_fn = init  # as Lightning gives it
+        return loader
 
     before, _ = train({}, made, epochs=3, tie=False)
     started = init.calls.value if isinstance(init, Counting) else 0

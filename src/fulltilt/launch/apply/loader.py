@@ -172,8 +172,6 @@ def _making(original: Callable[..., None], wanted: Mapping[str, Any], ours: Any,
         given.apply_defaults()
         changed = changed_arguments(wanted, given.arguments, note=note)
         given.arguments.update(changed)
-        if changed.get("persistent_workers") and given.arguments["worker_init_fn"] is not None:
-            given.arguments["worker_init_fn"] = living_on.Init(given.arguments["worker_init_fn"])
         with _many_workers_are_meant("num_workers" in changed):
             original(*given.args, **given.kwargs)
         ours[self] = _Made(changed)
@@ -221,7 +219,8 @@ def _iterating(original: Callable[..., Any], wanted: Mapping[str, Any], ours: An
             elif self._iterator is not None:
                 self._iterator._shared_seed = _drawn_seed(self)  # which is sent to the workers
             made.state = now
-        with _many_workers_are_meant(made.more), _seed_undrawn(self, made.kept and made.began):
+        undrawn, init = _seed_undrawn(self, made.kept and made.began), _init_seen(self, made.keeps)
+        with _many_workers_are_meant(made.more), undrawn, init:
             made.began = True
             iterator = batches.iterator(self, original)
         if made.keeps and self._iterator is not None:
@@ -246,6 +245,20 @@ def _drawn_seed(loader: Any) -> int:
     import torch
 
     return int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
+
+
+@contextmanager
+def _init_seen(loader: Any, holds: bool) -> Iterator[None]:
+    """Workers that start now are to live on: whether their `worker_init_fn` seeds has to be known."""
+    init = loader.worker_init_fn
+    if not holds or init is None:
+        yield
+        return
+    loader.worker_init_fn = living_on.Init(init)
+    try:
+        yield
+    finally:
+        loader.worker_init_fn = init
 
 
 @contextmanager
