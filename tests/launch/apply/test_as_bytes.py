@@ -313,6 +313,30 @@ def test_a_data_set_may_exchange_its_transforms_and_write_in_its_images() -> Non
     assert isinstance(pickle.loads(pickle.dumps(copy.copy(found))), Tensor)
 
 
+class Asking(Photos):
+    """Does something else with what is no Compose, as data sets do that take pairs of images, too."""
+
+    def __init__(self, transform: Any) -> None:
+        super().__init__(transform)
+        self.kind = type(transform)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        image = self.image(index)
+        if isinstance(self.transform, self.kind):
+            return self.transform(image), index
+        return self.transform(image) * 2, index
+
+
+def test_a_data_set_may_ask_whether_it_has_a_compose() -> None:
+    transform = compose(flip(), to_tensor())
+    before, _, _ = batches(Asking(transform), {})
+    after, arrived, _ = batches(Asking(transform), {"loader.bytes": True})
+    assert arrived
+    same(after, before)
+    stopped = ending(to_tensor())
+    assert type(copy.deepcopy(stopped)) is type(stopped._compose)
+
+
 USES: dict[str, Callable[[Any], Any]] = {
     "times": lambda image: image * 2.0,
     "from the right": lambda image: 1.0 - image,
@@ -370,6 +394,7 @@ def test_what_is_known_without_the_numbers_does_not_make_them() -> None:
     assert (batch.dtype, batch.device.type, batch.is_cuda, batch.nbytes) == (torch.float32, "cpu", False, 4 * 4 * 324)
     assert (batch.is_floating_point(), batch.is_contiguous()) == (True, True)
     assert (batch.requires_grad, batch.is_pinned()) == (False, False)
+    assert (batch.is_inference(), batch._version) == (False, 0)
     assert {batch: 1}[batch] == 1
     assert batch.float().contiguous() is batch
     assert batch.parts() is not None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,30 @@ class Jitter:
     def __init__(self) -> None:
         self.strength = 0.5
 
+    def call(self, image: Any) -> Any:
+        return image * self.strength
+
+
+class Slotted:
+    __slots__ = ("strength",)
+
+    def __init__(self) -> None:
+        self.strength = 0.5
+
+    def __call__(self, image: Any) -> Any:
+        return image * self.strength
+
+
+AROUND = {"size": 224}
+
+
+def scaled(image: Any) -> Any:
+    return image[: AROUND["size"]]
+
+
+def closing_over(options: dict[str, float]) -> Callable[[Any], Any]:
+    return lambda image: image * options["strength"]
+
 
 class Closed:
     def __len__(self) -> int:
@@ -22,7 +47,14 @@ class Closed:
 
 
 class Files(Dataset[Any]):
+    level_of_all = 1
+
     def __init__(self) -> None:
+        self.slotted, self.scaled = Slotted(), scaled
+        self.inner = {"strength": 0.5}
+        self.closing = closing_over(self.inner)
+        self.method = Jitter().call
+        self.part = functools.partial(scaled, image=[0.5])
         self.names = [f"{number}.jpg" for number in range(100)]
         self.sizes = [224, 224]
         self.labels = {number: f"label {number}" for number in range(100)}
@@ -46,6 +78,12 @@ def changing(name: str, value: Any) -> Callable[[Files], None]:
 
 CHANGES: dict[str, Callable[[Files], None]] = {
     "an attribute": changing("epoch", 1),
+    "an attribute of its class": lambda files: setattr(Files, "level_of_all", 2),
+    "a slot": lambda files: setattr(files.slotted, "strength", 0.9),
+    "a variable of the script": lambda files: AROUND.__setitem__("size", 320),
+    "what a function has from where it was made": lambda files: files.inner.__setitem__("strength", 0.9),
+    "whose method it is": lambda files: setattr(files.method.__self__, "strength", 0.9),  # type: ignore[attr-defined]
+    "what a function is given": lambda files: files.part.keywords["image"].__setitem__(0, 0.9),
     "a list, in place": lambda files: files.names.reverse(),
     "a number in a list": lambda files: files.sizes.__setitem__(0, 320),
     "a dictionary": lambda files: files.labels.__setitem__(3, "other"),
@@ -70,8 +108,12 @@ def test_what_a_script_changes_between_epochs_is_seen(
     dataset = wrapped(files)
     before = dataset_state(dataset)
     assert dataset_state(dataset) == before
-    change(files)
-    assert dataset_state(dataset) != before
+    try:
+        change(files)
+        assert dataset_state(dataset) != before
+    finally:
+        Files.level_of_all = 1
+        AROUND["size"] = 224
 
 
 def test_nothing_of_it_is_touched() -> None:

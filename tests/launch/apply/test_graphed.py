@@ -6,6 +6,7 @@ import gc
 import random
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -44,6 +45,8 @@ class Net(nn.Module):
         self.head = nn.Linear(4, 2)
         self.unused = nn.Linear(2, 2)
         self.scale = 1.0
+        self.factors, self.options = [1.0, 1.0], {"power": 1.0, "inner": ({"shift": 0.0},)}
+        self.config = SimpleNamespace(gain=1.0, names=["a"], results=object())
 
     def forward(self, images: Tensor, *, twice: bool = False) -> dict[str, Any]:
         hidden = torch.relu(self.norm(self.conv(images))).mean((2, 3)) * self.scale
@@ -137,6 +140,49 @@ def test_going_back_twice() -> None:
     assert_same(plain, net)
 
 
+def test_a_graph_that_is_kept_may_be_gone_back_through_after_another_call() -> None:
+    plain, net = twins()
+    images = batches(2)
+    graph = graphed(net, images[0])
+    for one in (plain, net):
+
+        def call(batch: Tensor, one: Net = one) -> Tensor:
+            replays = one is net and graph.fits(net, (batch,), {})
+            output = graph((batch,), {}) if replays else one(batch)
+            return output["logits"].square().sum()  # type: ignore[no-any-return]
+
+        first = call(images[0])
+        first.backward(retain_graph=True)
+        (first + call(images[1])).backward()
+    assert_same(plain, net)
+    del first
+    gc.collect()
+    assert graph.fits(net, (images[0],), {})
+
+
+class Heads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.left, self.right = nn.Linear(3, 3), nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        hidden = self.body(given)
+        return self.left(hidden), self.right(hidden), self.right.weight
+
+
+def test_weights_behind_outputs_that_nobody_goes_back_from_have_no_gradients() -> None:
+    torch.manual_seed(0)
+    plain, net = Heads(), Heads()
+    net.load_state_dict(plain.state_dict())
+    given = torch.randn(4, 3)
+    graph = graphed(net, given)
+    for at in (0, 1, 2, 0):
+        for one, output in ((plain, plain(given)), (net, graph((given,), {}))):
+            one.zero_grad()
+            output[at].square().sum().backward()
+        assert_same(plain, net)
+
+
 def test_a_call_before_the_last_ones_backward_does_not_fit() -> None:
     _, net = twins()
     images = batches(2)
@@ -153,6 +199,11 @@ def test_a_call_before_the_last_ones_backward_does_not_fit() -> None:
 
 
 CHANGES: dict[str, Callable[[Net], Any]] = {
+    "a list, in place": lambda net: net.factors.__setitem__(1, 2.0),
+    "a dictionary, in place": lambda net: net.options.__setitem__("power", 2.0),
+    "one within it": lambda net: net.options["inner"][0].__setitem__("shift", 2.0),
+    "a configuration": lambda net: setattr(net.config, "gain", 2.0),
+    "a list in it": lambda net: net.config.names.__setitem__(0, "b"),
     "frozen": lambda net: net.conv.weight.requires_grad_(False),
     "in another place": lambda net: setattr(net.conv.weight, "data", net.conv.weight.data.clone()),
     "another weight": lambda net: setattr(net.head, "weight", nn.Parameter(torch.zeros(2, 4))),
@@ -180,7 +231,8 @@ def test_the_same_number_given_again_fits() -> None:
     (images,) = batches(1)
     graph = graphed(net, images)
     for _ in range(2):
-        net.scale = float("1.0")
+        net.scale = net.factors[0] = net.config.gain = float("1.0")
+        net.config.results = object()  # no option
         assert graph.fits(net, (images,), {})
     net.scale = 1.5
     assert not graph.fits(net, (images,), {})
@@ -203,6 +255,7 @@ class Odd(nn.Module):
         super().__init__()
         self.layer, self.what, self.count, self.kept = nn.Linear(3, 2), what, 0, []
         self.seen: Any = None
+        self.features: dict[str, Any] = {"last": None}
 
     def forward(self, given: Tensor) -> Any:
         found = self.what(self, given)
@@ -217,14 +270,24 @@ def keeps_a_feature(odd: Odd, given: Tensor) -> None:
     odd.seen = given * 2
 
 
+def hooked(hidden: Tensor) -> Tensor:
+    hidden.register_hook(lambda grad: None)
+    return hidden
+
+
+OTHERS = [nn.Parameter(torch.ones(2, 3))]
 ODD: dict[str, tuple[Callable[[Odd, Tensor], Any], str]] = {
     "draws": (lambda _, given: given.mul(random.random()).sum() and None, "draws random"),
     "draws by numpy": (lambda _, given: given.mul(float(numpy.random.rand())).sum() and None, "draws random"),
     "draws by torch": (lambda _, given: torch.rand(1).sum() and None, "draws random"),
     "counts": (counts, "changes it with each call"),
     "keeps": (keeps_a_feature, "changes it with each call"),
+    "keeps in a dictionary": (lambda odd, given: odd.features.update(last=given * 2), "changes it with each call"),
     "appends": (lambda odd, given: odd.kept.append(given), "changes it with each call"),
+    "writes in its inputs": (lambda _, given: given.mul_(2).sum() and None, "writes in its inputs"),
+    "looks at gradients": (lambda odd, given: hooked(odd.layer(given)), "hangs hooks on tensors"),
     "returns a number": (lambda odd, given: (odd.layer(given), 3), "something else than tensors"),
+    "trains others' weights": (lambda odd, given: nn.functional.linear(given, OTHERS[0]), "not among its parameters"),
     "returns no gradient": (lambda _, given: given.argmax(1), "nothing to go back from"),
 }
 
@@ -251,10 +314,69 @@ def test_inputs_and_models_that_no_graph_can_have() -> None:
     net.register_forward_hook(lambda *_: None)
     with pytest.raises(Refused, match="hooks"):
         graphed(net, torch.ones(2, 3))
+    halved = nn.Linear(3, 2)
+    halved.weight.register_hook(lambda grad: grad / 2)
+    with pytest.raises(Refused, match="a weight has hooks"):
+        graphed(halved, torch.ones(2, 3))
     sliced = nn.Linear(3, 2)
     sliced.weight = nn.Parameter(torch.ones(2, 6)[:, ::2])
     with pytest.raises(Refused, match="gaps"):
         graphed(sliced, torch.ones(2, 3))
+
+
+class Codes(nn.Module):
+    """Writes in its own tensors, as codebooks are updated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.codes = nn.Parameter(torch.ones(3), requires_grad=False)
+        self.register_buffer("mean", torch.ones(3))
+        self.seen = torch.ones(3)
+
+    def forward(self, given: Tensor) -> Tensor:
+        for one in (self.codes, self.mean, self.seen):
+            one.data.mul_(0.5)
+        return self.layer(given * self.codes * self.mean * self.seen)  # type: ignore[no-any-return]
+
+
+def test_what_a_model_writes_in_its_own_tensors_is_written_once_for_each_call() -> None:
+    net = Codes()
+    graph = graphed(net, torch.ones(2, 3))
+    for one in (net.codes, net.mean, net.seen):
+        assert one.tolist() == [1, 1, 1]
+    graph((torch.ones(2, 3),), {})
+    for one in (net.codes, net.mean, net.seen):
+        assert one.tolist() == [0.5, 0.5, 0.5]
+
+
+def test_an_earlier_call_can_be_gone_back_from_after_trials() -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    given = torch.randn(4, 3)
+    net.eval()
+    earlier = net(given).square().sum()  # its backward needs the statistics
+    net.train()
+    graphed(net, given)
+    earlier.backward()
+
+
+def test_hooks_on_all_modules() -> None:
+    net, images = nn.Linear(3, 2), torch.ones(2, 3)
+    graph = graphed(net, images)
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert not graph.fits(net, (images,), {})
+        with pytest.raises(Refused, match="all modules have hooks"):
+            graphed(net, images)
+    finally:
+        hook.remove()
+    assert graph.fits(net, (images,), {})
+
+
+def test_a_part_that_is_shared_with_other_devices() -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.DataParallel(nn.Linear(3, 2)))
+    with pytest.raises(Refused, match="shared with other processes or GPUs"):
+        graphed(net, torch.ones(2, 3))
 
 
 def test_a_model_that_is_gone_takes_its_state_with_it() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,20 @@ def test_side_by_side_the_same_is_found_as_one_after_the_other() -> None:
     assert one(NUMERIC).holds
     assert len(asked) == 3, "as it is, with the settings, nudged; then they are known"
     assert one.runs(exact=False) > one.runs(exact=True) > all_.runs(exact=False)
+
+
+@pytest.mark.parametrize("settings", [NUMERIC, {"loader.num_workers": 2}])
+def test_losses_that_are_the_same_until_it_fails_prove_nothing(settings: dict[str, Any]) -> None:
+    def run(*, settings: dict[str, Any], **_: Any) -> Observation:
+        whole = seen({})
+        given = "loader.num_workers" in settings or "tf32" in settings
+        return replace(whole, ended="failed", first_losses=whole.first_losses[:8]) if given else whole
+
+    found = Judge(run, steps=20, side_by_side=False)(settings)
+    assert not found.holds
+    assert "failed after 8 losses" in found.reason
+    as_is = Judge(lambda **_: replace(seen({}), ended="failed"), steps=20, side_by_side=False)
+    assert as_is(settings).holds, "it does so by itself"
 
 
 def test_where_one_fails_the_others_are_broken_off() -> None:

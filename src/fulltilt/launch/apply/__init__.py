@@ -3,9 +3,11 @@
 install.py   all of them                               loader.py     DataLoaders      batches.py  their batches
 model.py     layout, precision, compile                graphed.py    forward and backward as CUDA graphs
 decode.py    simplejpeg in Pillow's place              tried.py      … first tried without a trace
-augment.py   transforms on the GPU                     looks.py      whether a module still looks as it did
-pictures.py  … what workers hand over for them         changed.py    a data set that changes between epochs
-chains.py    … which can be moved                      as_bytes.py   images as bytes, made floats where they are used
-             (known_torchvision.py,                    ending_in_bytes.py  … a Compose that puts its end off
-              known_albumentations.py)                 unfinished.py       … what it makes, passing for floats
+augment.py   transforms on the GPU                     behind.py     … which weights stand behind an output
+pictures.py  … what workers hand over for them         looks.py      whether a module still looks as it did
+chains.py    … which can be moved                      changed.py    a data set that changes between epochs
+             (known_torchvision.py,                    as_bytes.py   images as bytes, made floats where they are used
+              known_albumentations.py)                 ending_in_bytes.py  … a Compose that puts its end off
+own.py         what no worker may share                unfinished.py       … what it makes, passing for floats
+living_on.py   workers that draw as new ones would
 """

@@ -89,10 +89,22 @@ class Stopped:
             image = member(image=image)["image"] if self._named else member(image)
         return image
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """A data set may ask whether it has a Compose."""
+        return type(self._compose)
+
+    def __reduce__(self) -> Any:
+        return _the_compose, (self._compose,)  # copied, it is that again
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # asked for by pickle and copy
             raise AttributeError(name)
         return getattr(self._compose, name)
+
+
+def _the_compose(compose: Any) -> Any:
+    return compose
 
 
 # the training process's side

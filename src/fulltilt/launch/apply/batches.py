@@ -19,10 +19,12 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Subset, TensorDataset, default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from fulltilt.feed.mover import Mover
 from fulltilt.feed.structure import map_parts, map_tensors
 from fulltilt.feed.tensor_feed import fits
+from fulltilt.launch.watch.batches import length
 
 Note = Callable[[str], None]
 
@@ -47,7 +49,8 @@ class Batches:
         if running is not None:
             running.stop()
 
-    def iterator(self, loader: Any, original: Callable[..., Any]) -> Any:
+    def iterator(self, loader: Any, original: Callable[..., Any], *, beside: bool = False) -> Any:
+        """`beside`: another loop over it goes on, with workers of its own; `original` makes new ones for this one."""
         places = self._places.setdefault(loader, Places())
         if self._resident and _cuts(loader):
             return ResidentIterator(loader, places)
@@ -59,7 +62,8 @@ class Batches:
             self._note("ahead: left out where the loader has no workers")
             return inner
         iterator = AheadIterator(inner, places)
-        self._running[loader] = weakref.ref(iterator)
+        if not beside:
+            self._running[loader] = weakref.ref(iterator)
         return iterator
 
 
@@ -73,6 +77,10 @@ class Places:
         self._seen: dict[int, int] = {}
         self._tensors: list[Tensor] = []
         self._found: dict[int, Any] = {}
+        self._stream: Any = None
+        self._used: set[int] = set()
+        self._elsewhere = False
+        """The script moves them on a stream of its own, which would not wait for ours."""
 
     def hand_out(self, batch: Any) -> Any:
         """The script gets a batch as it is; what it does with the tensors is noted until the next one."""
@@ -83,6 +91,7 @@ class Places:
             self._tensors = []
             map_tensors(self._tensors.append, batch)
             self._seen = {id(tensor): place for place, tensor in enumerate(self._tensors)}
+            self._stream = _current_stream()
             _watch(self)
         return batch
 
@@ -92,14 +101,24 @@ class Places:
             return
         self._left -= 1
         if self._found or not self._left:
-            self.devices = tuple(self._found.get(place) for place in range(len(self._tensors)))
-            self._tensors, self._seen = [], {}
+            found = {} if self._elsewhere else self._found
+            places = range(len(self._tensors))
+            self.devices = tuple(None if place in self._used else found.get(place) for place in places)
+            self._tensors, self._seen, self._stream = [], {}, None
             _unwatch(self)
 
     def moved(self, tensor: Tensor, device: Any) -> None:
         place = self._seen.get(id(tensor))
         if place is not None:
             self._found[place] = device
+            now = _current_stream()
+            self._elsewhere |= now is not None and self._stream is not None and now != self._stream
+
+    def used(self, tensor: Any) -> None:
+        """The script works with what lies on the host, too: it may need it there."""
+        place = self._seen.get(id(tensor))
+        if place is not None:
+            self._used.add(place)
 
     @property
     def device(self) -> Any:
@@ -108,17 +127,45 @@ class Places:
         return devices.pop() if len(devices) == 1 else None
 
 
-class AheadIterator(_BaseDataLoaderIter):
+class LentIterator(_BaseDataLoaderIter):
+    """One epoch of an iterator whose workers live on: by its own life it is seen whether a loop still goes."""
+
+    def __init__(self, inner: Any) -> None:
+        # Not torch's own beginning, which would draw a seed: the inner iterator has drawn it.
+        self.__dict__.update(inner.__dict__)
+        self._inner = inner
+        self.ended = False
+        """Its workers may be at another epoch by now."""
+
+    @property
+    def goes_on(self) -> bool:
+        """It has batches to give. A loop that counts them does not ask for one more at the end."""
+        count = length(self)
+        return not self.ended and (count is None or self._num_yielded < count)
+
+    def _next_data(self) -> Any:
+        if self.ended:
+            raise StopIteration
+        try:
+            return self._following()
+        except StopIteration:
+            self.ended = True
+            raise
+
+    def _following(self) -> Any:
+        return _following(self._inner)
+
+
+class AheadIterator(LentIterator):
     """A loader's iterator, run by a thread, its batches on the device before they are asked for."""
 
     def __init__(self, inner: Any, places: Places) -> None:
-        # Not torch's own beginning, which would draw a seed: the inner iterator has drawn it.
-        self.__dict__.update(inner.__dict__)
-        self._inner, self._places = inner, places
+        super().__init__(inner)
+        self._places = places
         self._mover: Mover | None = None
         self._end: Callable[[], Any] = _nobody
 
-    def _next_data(self) -> Any:
+    def _following(self) -> Any:
         places = self._places
         if self._mover is None:
             places.conclude()
@@ -176,6 +223,7 @@ class ResidentIterator(_BaseDataLoaderIter):
         self._places = places
         self._tensors, self._rows = tensors_of(loader.dataset) or ((), None)
         self._sources: list[Tensor] | None = None
+        self._versions: list[int] = []
         self._ready: Iterator[Any] = iter(())
         known = type(loader.batch_sampler) is BatchSampler
         # Others may draw as they go: they are asked for one batch at a time.
@@ -186,8 +234,9 @@ class ResidentIterator(_BaseDataLoaderIter):
         places.conclude()
         if places.device is None:
             return places.hand_out(self._cut(list(self._tensors), self._index(next(self._sampler_iter))))
-        if self._sources is None:
-            self._sources = self._placed()
+        versions = [*map(_version, self._tensors)]
+        if self._sources is None or versions != self._versions:  # the script may write in its data as it goes
+            self._sources, self._versions = self._placed(), versions
         index = next(self._ready, None)
         if index is None:
             self._ready = self._sent(places.device)
@@ -198,7 +247,7 @@ class ResidentIterator(_BaseDataLoaderIter):
         """The tensors that the script moves, moved once; all stay where there is no room."""
         devices = self._places.devices or ()
         going = tuple(tensor for tensor, device in zip(self._tensors, devices, strict=True) if device is not None)
-        if not fits(going, self._places.device):
+        if not fits(tuple(tensor for tensor in going if not _is_kept(tensor)), self._places.device):
             return list(self._tensors)
         return [
             tensor if device is None else _kept(tensor, device)
@@ -253,32 +302,66 @@ def _cuts(loader: Any) -> bool:
     return plain and type(loader) is DataLoader and tensors_of(loader.dataset) is not None
 
 
-_kept_tensors: dict[tuple[int, Any], tuple[Tensor, Tensor]] = {}
+_copies: Any = WeakTensorKeyDictionary()
+"""Of tensors, for as long as the script has them: by device, the version that was copied, and the copy."""
 
 
 def _kept(tensor: Tensor, device: Any) -> Tensor:
-    """A tensor on the device, once for all loaders; the source is held so that its number stays its own."""
-    key = id(tensor), device
-    if key not in _kept_tensors:
-        _kept_tensors[key] = tensor, tensor.to(device)
-    return _kept_tensors[key][1]
+    """A tensor on the device, once for all loaders, and once more where it was written in since."""
+    if tensor.device == device:
+        return tensor
+    copies = _copies.setdefault(tensor, {})
+    if device not in copies or copies[device][0] != _version(tensor):
+        copies[device] = _version(tensor), tensor.to(device)
+    copy: Tensor = copies[device][1]
+    return copy
+
+
+def _is_kept(tensor: Tensor) -> bool:
+    return tensor in _copies
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 _watching: set[Places] = set()
 
 
+_HOST = ("numpy", "__array__", "__getitem__", "__iter__", "__eq__", "__ne__")
+"""What is done with a tensor on the host, and fails, or ends elsewhere, with one on the device."""
+
+
 def _watch(places: Places) -> None:
     if not _watching:
-        Tensor.to, Tensor.cuda = _noticing(Tensor.to), _noticing(Tensor.cuda)  # type: ignore[method-assign]
+        for name in ("to", "cuda", *_HOST):
+            own, original = name in vars(Tensor), getattr(Tensor, name)
+            noticing = (_noticing_use if name in _HOST else _noticing)(original)
+            noticing.__fulltilt_original__ = original if own else None  # type: ignore[attr-defined]
+            setattr(Tensor, name, noticing)
     _watching.add(places)
 
 
 def _unwatch(places: Places) -> None:
     _watching.discard(places)
-    for name in ("to", "cuda"):
+    if _watching:
+        return
+    for name in ("to", "cuda", *_HOST):
         ours = getattr(Tensor, name)
-        if not _watching and hasattr(ours, "__fulltilt_original__"):
-            setattr(Tensor, name, ours.__fulltilt_original__)
+        if hasattr(ours, "__fulltilt_original__"):
+            original = ours.__fulltilt_original__
+            delattr(Tensor, name) if original is None else setattr(Tensor, name, original)
+
+
+def _noticing_use(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def use(*args: Any, **kwargs: Any) -> Any:
+        for places in tuple(_watching):
+            for one in args[:2]:
+                places.used(one)
+        return original(*args, **kwargs)
+
+    return use
 
 
 def _noticing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -290,8 +373,14 @@ def _noticing(original: Callable[..., Any]) -> Callable[..., Any]:
                 places.moved(self, moved.device)
         return moved
 
-    move.__fulltilt_original__ = original  # type: ignore[attr-defined]
     return move
+
+
+def _current_stream() -> Any:
+    import torch
+
+    cuda: Any = torch.cuda
+    return cuda.current_stream() if cuda.is_available() and cuda.is_initialized() else None
 
 
 def _nobody() -> Any:

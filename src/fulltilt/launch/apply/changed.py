@@ -1,16 +1,22 @@
 """Whether a script has changed its data set between two epochs: workers that live on would not know.
 
 Compared are attributes, those of wrapped data sets and of transforms included, and what stands in containers, tensors
-and arrays: a list that is shuffled in place, weights that are written over. Not seen: what changes within the members
-of a large container, within arrays beyond `MOST_BYTES` and files.
+and arrays: a list that is shuffled in place, weights that are written over. So is what the code of its classes and
+functions finds around it: attributes of a class, variables of a script. Not seen: what changes within the members of a
+large container, within arrays beyond `MOST_BYTES` and files, and what libraries keep for themselves.
 """
 
 from __future__ import annotations
 
+import dis
+import functools
 import sys
 import zlib
-from collections.abc import Sized
+from collections.abc import Iterator, Sized
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
+
+from fulltilt.launch.watch.places import is_users
 
 MOST_BYTES = 64 << 20
 """Arrays up to here are read through, at a gigabyte per second or more, once for each epoch."""
@@ -23,13 +29,66 @@ DEEPEST = 5
 
 
 def dataset_state(dataset: Any) -> tuple[Any, ...]:
-    """Equal to a former one of it as long as nothing was changed."""
+    """Equal to a former one of it (or of a function that collates) as long as nothing was changed."""
     return _attributes(dataset, DEEPEST, {id(dataset)})
 
 
 def _attributes(value: Any, depth: int, known: set[int]) -> tuple[Any, ...]:
     attributes = sorted(getattr(value, "__dict__", {}).items())
-    return tuple((name, _state(attribute, depth, known)) for name, attribute in attributes)
+    found = [*attributes, *_around(value)]
+    return tuple((name, _state(attribute, depth, known)) for name, attribute in found)
+
+
+def _around(value: Any) -> Iterator[tuple[str, Any]]:
+    """What else its code works with."""
+    if isinstance(value, MethodType):
+        yield "self", value.__self__
+        value = value.__func__
+    if isinstance(value, functools.partial):
+        yield from (("function", value.func), ("given", value.args), ("named", value.keywords))
+    if isinstance(value, FunctionType):
+        yield from _variables(value)
+        return
+    for kind in type(value).__mro__:
+        functions = [one for one in vars(kind).values() if isinstance(one, FunctionType)]
+        if not any(is_users(one.__code__.co_filename) for one in functions):
+            continue
+        for name, attribute in vars(kind).items():
+            if isinstance(attribute, FunctionType):
+                yield from _variables(attribute)
+            elif not name.startswith("__") and not isinstance(attribute, type) and not hasattr(attribute, "__get__"):
+                yield name, attribute
+        yield from (
+            (name, getattr(value, name, None)) for name in vars(kind).get("__slots__", ()) if name != "__dict__"
+        )
+
+
+def _variables(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Of the script, that a function of the script's looks up as it runs."""
+    if not is_users(function.__code__.co_filename):
+        return
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    found = [(name, cell.cell_contents) for name, cell in cells if name != "__class__" and _is_filled(cell)]
+    found += [
+        (name, function.__globals__[name]) for name in _looked_up(function.__code__) if name in function.__globals__
+    ]
+    for name, value in found:
+        if not isinstance(value, type | ModuleType | BuiltinFunctionType):
+            yield name, value
+
+
+@functools.cache
+def _looked_up(code: CodeType) -> tuple[str, ...]:
+    names = (one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL")
+    return tuple(sorted(set(names)))
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
 
 
 def _state(value: Any, depth: int, known: set[int]) -> Any:

@@ -64,10 +64,22 @@ class Ending:
             return None
         return (table, spread) if torch.equal(expected, found.done()) else None
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """A data set may ask whether it has a Compose."""
+        return type(self._compose)
+
+    def __reduce__(self) -> Any:
+        return _the_compose, (self._compose,)  # copied, it is that again
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # asked for by pickle and copy
             raise AttributeError(name)
         return getattr(self._compose, name)
+
+
+def _the_compose(compose: Any) -> Any:
+    return compose
 
 
 def _through(members: Any, image: Any) -> Any:

@@ -19,8 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.modules.module import _has_any_global_hook
 from torch.utils import _pytree as pytree
 
+from fulltilt.launch.apply.behind import weights_behind
 from fulltilt.launch.apply.looks import PLAIN, Looks
 from fulltilt.launch.apply.tried import Refused, try_out, unchanged
 
@@ -87,6 +89,7 @@ class Graphed:
             self._backward = tape(stream, self._forward.pool)
             self._pieces = self._backward.record(there_and_back.back)
         self._ends_grads, self._views = there_and_back.ends_grads, there_and_back.views
+        self._behind = there_and_back.behind
         self._outputs = [output.detach() for output in self._outputs]
 
     def fits(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -94,6 +97,8 @@ class Graphed:
         turn = None if self._last is None else self._last()
         if turn is not None and not turn.done:
             return False  # what its backward needs would be overwritten
+        if _has_any_global_hook():  # type: ignore[no-untyped-call]
+            return False
         leaves, given = pytree.tree_flatten((args, kwargs))
         if given != self._given or any(map(_differs, leaves, self._leaves)):
             return False
@@ -114,14 +119,24 @@ class Graphed:
         return tuple(output.clone() for output in self._outputs), self._needs
 
     def replay_backward(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        given = (grad for grad, needs in zip(grads, self._needs, strict=True) if needs)
+        given = [grad for grad, needs in zip(grads, self._needs, strict=True) if needs]
         for place, grad in zip(self._ends_grads, given, strict=True):
             if grad is None:
                 place.zero_()
             else:
                 place.copy_(grad, non_blocking=True)
         self._backward.replay()
-        return cut([piece.clone() for piece in self._pieces], self._views)
+        return cut([piece.clone() for piece in self._pieces], self._wanted(given))
+
+    def _wanted(self, given: Sequence[Tensor | None]) -> Sequence[View | None]:
+        """A weight behind outputs that nobody goes back from has no gradient, which is another thing than zeros: an
+        optimizer passes it by."""
+        if all(grad is not None for grad in given):
+            return self._views
+        wanted = frozenset[int]().union(
+            *(behind for grad, behind in zip(given, self._behind, strict=True) if grad is not None)
+        )
+        return [view if place in wanted else None for place, view in enumerate(self._views)]
 
 
 View = tuple[int, tuple[int, ...], tuple[int, ...], int]
@@ -140,12 +155,17 @@ class _ThereAndBack:
         self._ends: list[Tensor] = []
         self.ends_grads: list[Tensor] = []
         """Where gradients of the outputs are put before going back."""
+        self.behind: list[frozenset[int]] = []
+        """Which of the weights stand behind each of those outputs."""
         self.views: list[View | None] = []
         """Where each weight's gradient lies afterwards; None where it has none."""
 
     def there(self) -> list[Tensor]:
         args, kwargs = pytree.tree_unflatten(self._leaves, self._given)
+        written = [leaf._version for leaf in self._leaves if isinstance(leaf, Tensor)]
         kept, structure = pytree.tree_flatten(self._call(*args, **kwargs))
+        if written != [leaf._version for leaf in self._leaves if isinstance(leaf, Tensor)]:
+            raise Refused("it writes in its inputs, which the script may use afterwards")
         if any(not isinstance(leaf, Tensor | type(None)) for leaf in kept):
             raise Refused("it returns something else than tensors")
         outputs = [leaf for leaf in kept if leaf is not None]
@@ -155,6 +175,7 @@ class _ThereAndBack:
             raise Refused("it returns nothing to go back from")
         if len(self.ends_grads) != len(self._ends):
             self.ends_grads = [torch.zeros_like(output) for output in self._ends]
+            self.behind = [weights_behind(output, self._weights) for output in self._ends]
 
         def returned(found: Iterable[Tensor]) -> Any:
             rest = iter(found)
@@ -212,7 +233,8 @@ class _Replayed(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.turn.done = True
+        # Whoever keeps the graph may go back once more, also after another forward.
+        ctx.turn.done = not torch._C._autograd._get_current_graph_task_keep_graph()
         return None, None, *ctx.graphed.replay_backward(grads)
 
 
@@ -226,16 +248,24 @@ def _why_not(module: Any) -> str | None:
     """What is known to stand against a graph before one is captured."""
     from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-    if isinstance(module, DistributedDataParallel | DataParallel):
-        return "its gradients are shared with other processes or GPUs on the way"
+    if _has_any_global_hook():  # type: ignore[no-untyped-call]
+        return "all modules have hooks, which a graph would leave out"
     for child in module.modules():
+        if isinstance(child, DistributedDataParallel | DataParallel):
+            return "its gradients are shared with other processes or GPUs on the way"
         if any(vars(child).get(name) for name in _HOOKS):
             return f"{type(child).__name__} has hooks, which a graph would leave out"
-    for weight in module.parameters():
+    return _why_not_weights(module.parameters())
+
+
+def _why_not_weights(weights: Iterable[Any]) -> str | None:
+    for weight in weights:
         if type(weight) is not torch.nn.Parameter or weight.layout != torch.strided:
             return "its weights are no plain parameters"
         if not _is_dense(weight):
             return "a weight has gaps in memory"
+        if weight._backward_hooks:
+            return "a weight has hooks, which its gradient would go through twice"
     return None
 
 

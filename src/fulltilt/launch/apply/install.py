@@ -69,10 +69,12 @@ def _fuse_optimizers(note: Callable[[str], None]) -> None:
 
     for kind in (optim.Adam, optim.AdamW, optim.SGD, optim.Adagrad):
         if "fused" in inspect.signature(kind.__init__).parameters:
-            kind.__init__ = _fusing(kind.__init__, note)  # type: ignore[method-assign]
+            kind.__init__ = _fusing(kind.__init__, kind.step, note)  # type: ignore[method-assign]
 
 
-def _fusing(original: Callable[..., None], note: Callable[[str], None]) -> Callable[..., None]:
+def _fusing(
+    original: Callable[..., None], step: Callable[..., Any], note: Callable[[str], None]
+) -> Callable[..., None]:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -85,18 +87,26 @@ def _fusing(original: Callable[..., None], note: Callable[[str], None]) -> Calla
             original(self, *args, **kwargs)
             return
         wanted["params"] = _listed(wanted["params"])
-        odd = _not_to_fuse(wanted["params"])
+        # A fused optimizer is told to unscale gradients itself: a step of the script's own would not.
+        own = inspect.unwrap(type(self).step) is not inspect.unwrap(step)
+        odd = "its step is of its own kind" if own else _not_to_fuse(wanted["params"])
         if odd is not None:
             note(f"fused: {type(self).__name__} is left as it is ({odd})")
             original(self, **wanted)
             return
         try:
             original(self, **{**wanted, "fused": True, "foreach": None})
+            self.register_load_state_dict_pre_hook(_staying_fused)
         except (RuntimeError, ValueError, TypeError) as error:
             note(f"fused: {type(self).__name__} is left as it is ({error})")
             original(self, **wanted)
 
     return init
+
+
+def _staying_fused(_: Any, state: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint has the options that it was made with: half of an optimizer that is fused no more would still be."""
+    return {**state, "param_groups": [{**group, "fused": True, "foreach": None} for group in state["param_groups"]]}
 
 
 def _listed(params: Any) -> list[Any]:
@@ -144,8 +154,14 @@ def _without_waiting(original: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(target, str):
             target = device(target)
         to_gpu = is_cuda_call or isinstance(target, int) or (isinstance(target, device) and target.type == "cuda")
-        if to_gpu and not isinstance(target, bool) and self.is_pinned():
+        if to_gpu and not isinstance(target, bool) and not _is_written(self) and self.is_pinned():
             return original(self, *args, **kwargs, non_blocking=True)
         return original(self, *args, **kwargs)
 
     return move
+
+
+def _is_written(tensor: Any) -> bool:
+    """One that was filled after it was made will be filled again, perhaps before the copy is done: a buffer of the
+    script's own. Batches of a loader are new."""
+    return bool(tensor.is_inference() or tensor._version)

@@ -18,7 +18,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from fulltilt.launch.apply import batches as apply_batches
+from fulltilt.launch.apply import living_on
 from fulltilt.launch.apply.changed import dataset_state
+from fulltilt.launch.apply.own import generator_in, open_file_in
 from fulltilt.launch.watch.batches import length
 
 Note = Callable[[str], None]
@@ -28,6 +30,8 @@ def install(settings: Mapping[str, Any], note: Note) -> None:
     wanted = {name.removeprefix("loader."): value for name, value in settings.items() if name.startswith("loader.")}
     if not wanted:
         return
+    if wanted.get("persistent_workers"):
+        living_on.install()
     if wanted.pop("keep_memory", False):
         _keep_memory(note)
     from torch.utils.data import DataLoader
@@ -71,6 +75,9 @@ def changed_arguments(wanted: Mapping[str, Any], given: Mapping[str, Any], *, no
         changed.update({name: wanted[name] for name in names if given[name] != wanted[name]})
     if changed.get("persistent_workers") and isinstance(dataset, IterableDataset):
         del changed["persistent_workers"]  # its place would be carried from epoch to epoch
+    elif changed.get("persistent_workers") and generator_in(dataset) is not None:
+        del changed["persistent_workers"]
+        note("persistent_workers: left alone for a data set with a generator of its own, which new workers begin anew")
     if "pin_memory" in wanted and bool(wanted["pin_memory"]) != given["pin_memory"]:
         if wanted["pin_memory"] and not torch.cuda.is_available():
             note("pin_memory: left out, torch has no GPU here")
@@ -91,23 +98,35 @@ def _trains(given: Mapping[str, Any]) -> bool:
 
 
 def _workers(wanted: Mapping[str, Any], given: Mapping[str, Any], note: Note) -> int:
-    from torch.utils.data import IterableDataset
-
     dataset, now = given["dataset"], int(given["num_workers"])
     chosen = int(wanted.get("num_workers", now))
     if chosen == now:
         return now
-    if isinstance(dataset, IterableDataset):
-        note("num_workers: left alone for an IterableDataset, whose samples and order depend on it")
-        return now
-    if apply_batches.tensors_of(dataset) is not None:
-        note("num_workers: left alone for samples that lie in memory")
-        return now
-    if multiprocessing.current_process().daemon:
-        note("num_workers: left alone in a process that may have no children")
+    why = _why_as_many(dataset, now, chosen)
+    if why is not None:
+        note(f"num_workers: left alone {why}")
         return now
     batches = _batches(dataset, given)
     return chosen if batches is None else min(chosen, max(batches, 1))
+
+
+def _why_as_many(dataset: Any, now: int, chosen: int) -> str | None:
+    """Why a loader keeps the workers that it has."""
+    from torch.utils.data import IterableDataset
+
+    if isinstance(dataset, IterableDataset):
+        return "for an IterableDataset, whose samples and order depend on it"
+    if apply_batches.tensors_of(dataset) is not None:
+        return "for samples that lie in memory"
+    if multiprocessing.current_process().daemon:
+        return "in a process that may have no children"
+    draws = generator_in(dataset) if 0 in (now, chosen) else None
+    if draws is not None:
+        return f"for a data set with a generator of its own ({draws}), which would begin anew with each epoch"
+    kept = open_file_in(dataset) if chosen > now and now <= 1 else None
+    if kept is not None:
+        return f"for a data set that keeps a file open ({kept}): workers would share its place"
+    return None
 
 
 def _batches(dataset: Any, given: Mapping[str, Any]) -> int | None:
@@ -130,7 +149,18 @@ class _Made:
         """Its workers would have lived on, but it has none any more."""
         self.began = False
         self.state: tuple[Any, ...] = ()
-        """The data set's, when its workers started."""
+        """What the workers have, when they started."""
+        self.lent: Callable[[], Any] = lambda: None
+        """What the script has of its workers that live on."""
+
+    def is_in_use(self) -> bool:
+        """A loop over it goes on: `next(iter(loader))` within one must not begin its epoch anew. Else the workers are
+        free for another."""
+        lent = self.lent()
+        if lent is None or lent.goes_on:
+            return lent is not None
+        lent.ended = True
+        return False
 
 
 def _making(original: Callable[..., None], wanted: Mapping[str, Any], ours: Any, note: Note) -> Callable[..., None]:
@@ -173,23 +203,30 @@ def _iterating(original: Callable[..., Any], wanted: Mapping[str, Any], ours: An
 
     @functools.wraps(original)
     def iterate(self: Any) -> Any:
-        batches.leave(self)
         made: _Made | None = ours.get(self)
         if made is None:  # of a subclass that makes itself otherwise
             return original(self)
+        if made.keeps and made.is_in_use():
+            with _many_workers_are_meant(made.more):
+                return batches.iterator(self, type(self)._get_iterator, beside=True)
+        if self.persistent_workers:
+            batches.leave(self)
         if made.keeps:
-            now = dataset_state(self.dataset)
+            now = dataset_state(self.dataset), dataset_state(self.collate_fn)  # workers have both
             if self._iterator is not None and now != made.state:
                 self._iterator = None  # workers would go on with the data set as it was: new ones start
                 note("persistent_workers: the data set is changed between epochs, so workers start anew when it is")
             elif self._iterator is not None:
-                _draw_seed(self)
+                self._iterator._shared_seed = _drawn_seed(self)  # which is sent to the workers
             made.state = now
-        with _many_workers_are_meant(made.more), _seed_undrawn(self, made.kept and made.began):
+        undrawn, init = _seed_undrawn(self, made.kept and made.began), _init_seen(self, made.keeps)
+        with _many_workers_are_meant(made.more), undrawn, init:
             made.began = True
             iterator = batches.iterator(self, original)
-        if made.keeps:
+        if made.keeps and self._iterator is not None:
             end_at_exit(self)
+            iterator = iterator if iterator is not self._iterator else apply_batches.LentIterator(iterator)
+            made.lent = weakref.ref(iterator)
         return iterator
 
     return iterate
@@ -203,11 +240,25 @@ def _end_workers(iterator_of: Callable[[], Any], loader_of: Callable[[], Any], b
         iterator._shutdown_workers()
 
 
-def _draw_seed(loader: Any) -> None:
+def _drawn_seed(loader: Any) -> int:
     """New workers would draw theirs here; without it every later draw would be another one."""
     import torch
 
-    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+    return int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
+
+
+@contextmanager
+def _init_seen(loader: Any, holds: bool) -> Iterator[None]:
+    """Workers that start now are to live on: whether their `worker_init_fn` seeds has to be known."""
+    init = loader.worker_init_fn
+    if not holds or init is None:
+        yield
+        return
+    loader.worker_init_fn = living_on.Init(init)
+    try:
+        yield
+    finally:
+        loader.worker_init_fn = init
 
 
 @contextmanager

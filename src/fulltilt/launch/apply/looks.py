@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 
 _HUNG = ("_parameters", "_buffers", "_modules")
+_EVERY = frozenset(vars(torch.nn.Module()))
+"""What each module has."""
+_MOST_MEMBERS = 256
+"""Of containers up to here the members are compared, of larger ones their number."""
+_DEEPEST = 3
 PLAIN = (bool, int, float, str, type(None), torch.dtype)
 """Attributes of these types may decide what a module's code does."""
 
@@ -26,6 +33,7 @@ class Looks:
         if (
             list(map(len, self._containers)) == self._lengths
             and [[*map(id, hung.values())] for hung in self._hung] == self._ids
+            and [[*map(id, _members(one))] for one in self._options] == self._option_ids
             and [tensor.data_ptr() for tensor in self._tensors] == self._places
             and [tensor.requires_grad for tensor in self._tensors] == self._wanted
         ):
@@ -42,6 +50,9 @@ class Looks:
         self._ids = [[*map(id, values)] for values in self._held]
         self._containers = [one for own in owned for one in own.values() if isinstance(one, dict | list | set)]
         self._lengths = list(map(len, self._containers))
+        self._options = [one for one, _ in _options(module)]
+        self._kept = [list(_members(one)) for one in self._options]
+        self._option_ids = [[*map(id, members)] for members in self._kept]
         tensors = [*module.parameters(), *module.buffers()]
         self._tensors = tensors
         self._places = [tensor.data_ptr() for tensor in tensors]
@@ -59,7 +70,50 @@ def _state(module: Any) -> list[Any]:
             if tensor is not None:
                 found += (id(tensor), tensor.data_ptr(), tensor.requires_grad)
         found += map(id, own["_modules"].values())
+    for holder, is_object in _options(module):
+        # What else an object has (a trainer its results) is not the model's.
+        found += [_mark(value) for value in _members(holder) if not is_object or _is_option(value)]
     return found
+
+
+def _options(module: Any) -> Iterator[tuple[Any, bool]]:
+    """Containers that modules have, and what they have in objects of their own: a configuration, say. Whether it is
+    such an object's is said, too."""
+    known: set[int] = set()
+    left = [
+        (value, 0) for child in module.modules() for name, value in vars(child).items() if name not in _EVERY
+    ]  # fmt: skip
+    while left:
+        value, depth = left.pop()
+        if id(value) in known:
+            continue
+        known.add(id(value))
+        holder = _holder(value, depth)
+        if holder is None or len(holder) > _MOST_MEMBERS:
+            continue
+        if not isinstance(holder, tuple):  # its members stay what they are
+            yield holder, holder is not value
+        if depth < _DEEPEST:
+            left += [
+                (member, depth + 1) for member in _members(holder) if isinstance(member, dict | list | tuple | set)
+            ]
+
+
+def _holder(value: Any, depth: int) -> Any:
+    """What has the members of a value; None where it is not looked into."""
+    if isinstance(value, dict | list | tuple | set):
+        return value
+    others = (torch.nn.Module, torch.Tensor, type, FunctionType, MethodType, ModuleType)
+    own = None if depth or isinstance(value, others) else getattr(value, "__dict__", None)
+    return own if isinstance(own, dict) else None
+
+
+def _members(holder: Any) -> Any:
+    return holder.values() if isinstance(holder, dict) else holder
+
+
+def _is_option(value: Any) -> bool:
+    return type(value) in PLAIN or isinstance(value, dict | list | tuple | set)
 
 
 def _mark(value: Any) -> Any:

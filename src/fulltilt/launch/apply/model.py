@@ -11,7 +11,8 @@ import functools
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -90,14 +91,19 @@ def install(settings: Mapping[str, Any], note: Callable[[str], None]) -> None:
 class _Caller:
     def __init__(self, wanted: _Wanted, note: Callable[[str], None], original: Callable[..., Any]) -> None:
         self._wanted, self._note, self._original = wanted, note, original
-        self._inside = False
+        self._inside: set[int] = set()
+        """Threads that are within a call."""
         self._known: weakref.WeakKeyDictionary[Any, _Known | None] = weakref.WeakKeyDictionary()
 
     def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._inside:
+        thread = get_ident()
+        if thread in self._inside or _goes_back():
             return self._original(module, *args, **kwargs)
-        self._inside = True
+        beside = bool(self._inside)
+        self._inside.add(thread)
         try:
+            if beside:  # replicas of a model, or one that is called by another thread: as they are, to their end
+                return self._original(module, *args, **kwargs)
             known = self._known.get(module, _UNKNOWN)
             if known is _UNKNOWN:
                 known = self._known[module] = self._prepared(module)
@@ -105,7 +111,7 @@ class _Caller:
                 return self._original(module, *args, **kwargs)
             return self._called(module, known, args, kwargs)
         finally:
-            self._inside = False
+            self._inside.discard(thread)
 
     def _prepared(self, module: Any) -> _Known | None:
         """At a module's first outermost call. None for what has no weights to train: a loss, a teacher."""
@@ -225,6 +231,13 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {told[0]}" if told else type(error).__name__
 
 
+def _goes_back() -> bool:
+    """Whether a backward calls: parts of a checkpointed model are computed again, just as they were the first time."""
+    import torch
+
+    return torch._C._current_graph_task_id() != -1
+
+
 def _compiler_is_there() -> bool:
     import sys
 
@@ -245,12 +258,12 @@ def _lay_out_states() -> None:
     import torch
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-    followed: weakref.WeakSet[Any] = weakref.WeakSet()
+    followed: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def follow(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
-        if optimizer in followed:
+        if followed.get(optimizer) is optimizer.state:  # a checkpoint that is loaded brings another
             return
-        followed.add(optimizer)
+        followed[optimizer] = optimizer.state
         for weight, state in optimizer.state.items():
             for name, value in state.items():
                 same = isinstance(value, torch.Tensor) and value.shape == weight.shape and weight.dim() == 4
@@ -322,4 +335,7 @@ def _each(output: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(output, MutableMapping):
         for key in list(output):  # in place: output classes of model libraries refuse to be made anew
             output[key] = _each(output[key], change)
+    elif is_dataclass(output) and not isinstance(output, type):
+        for part in fields(output):
+            object.__setattr__(output, part.name, _each(getattr(output, part.name), change))  # frozen ones, too
     return output

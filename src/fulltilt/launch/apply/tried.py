@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 import warnings
@@ -31,7 +32,7 @@ def try_out(there_and_back: ThereAndBack, is_as_before: Callable[[], bool], stre
     that fails leaves torch's random numbers unusable."""
     drawn = _draws()
     waits = True
-    with _beside(stream):
+    with _beside(stream), _hooks_on_tensors() as hung:
         for _ in range(_TRIES):
             with heard() as said:
                 there_and_back.there()
@@ -40,12 +41,32 @@ def try_out(there_and_back: ThereAndBack, is_as_before: Callable[[], bool], stre
             if any("AccumulateGrad node's stream" in one for one in said):
                 raise Refused("an earlier call of it has not been let go of")
             waits = waits and tell_of_waiting(said)  # the first may set things up
+    if hung:
+        raise Refused("it hangs hooks on tensors of its own, which would be called no more")
     if waits:
         raise Refused("it waits for the device")
     if _draws() != drawn:
         raise Refused("it draws random numbers on the CPU")
     if not is_as_before():
         raise Refused("its own code changes it with each call")
+
+
+@contextmanager
+def _hooks_on_tensors() -> Iterator[list[Any]]:
+    """Those that are registered within."""
+    hung: list[Any] = []
+    register: Any = torch.Tensor.register_hook
+
+    @functools.wraps(register)
+    def registered(self: Any, hook: Any) -> Any:
+        hung.append(hook)
+        return register(self, hook)
+
+    torch.Tensor.register_hook = registered  # type: ignore[method-assign]
+    try:
+        yield hung
+    finally:
+        torch.Tensor.register_hook = register  # type: ignore[method-assign]
 
 
 def _draws() -> list[Any]:
@@ -60,10 +81,12 @@ def _draws() -> list[Any]:
 
 @contextmanager
 def unchanged(module: Any, device: Any) -> Iterator[None]:
-    """Trials leave no trace: statistics and random numbers are as before, and no warning is shown."""
+    """Trials leave no trace: all tensors of the module and random numbers are as before, and no warning is shown."""
     numpy = sys.modules.get("numpy")
     drawn = None if numpy is None else numpy.random.get_state()
-    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    held = (value for child in module.modules() for value in vars(child).values() if isinstance(value, torch.Tensor))
+    # Weights, too: some are written by the forward itself, as a codebook's are.
+    tensors = [(one, one.detach().clone()) for one in (*module.parameters(), *module.buffers(), *held)]
     python = random.getstate()
     devices = [device] if device.type == "cuda" else []
     try:
@@ -74,9 +97,8 @@ def unchanged(module: Any, device: Any) -> Iterator[None]:
         random.setstate(python)
         if numpy is not None:
             numpy.random.set_state(drawn)
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+        for one, before in tensors:
+            one.data.copy_(before)  # not as a change of it: an earlier call may have its backward before it
 
 
 @contextmanager

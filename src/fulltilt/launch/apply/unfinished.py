@@ -23,7 +23,7 @@ _FACTS = frozenset({
     "shape", "size", "dim", "ndim", "ndimension", "numel", "nelement", "__len__", "stride", "is_contiguous",
     "storage_offset", "dtype", "element_size", "itemsize", "nbytes", "is_floating_point", "is_complex", "is_signed",
     "device", "is_cuda", "is_cpu", "is_meta", "layout", "is_sparse", "is_quantized", "is_nested", "is_mkldnn",
-    "requires_grad", "is_leaf", "grad_fn", "names",
+    "requires_grad", "is_leaf", "grad_fn", "names", "is_inference", "_version",
 })  # fmt: skip
 """What is known of the tensor without its numbers."""
 

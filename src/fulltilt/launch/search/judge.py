@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any
 
 from fulltilt.launch.ending import ended_tidily
@@ -43,6 +44,15 @@ class Judge:
         return _SIDE_BY_SIDE if self._side_by_side else 2 if exact else 3
 
     def __call__(self, settings: Mapping[str, Any]) -> Verdict:
+        judged = self._judged(settings)
+        if judged.holds and self._of(settings).failed and not self._of({}).failed:
+            reason = (
+                f"with the settings the script failed after {len(judged.curves.after)} losses, as it is it does not"
+            )
+            return replace(judged, holds=False, reason=reason)
+        return judged
+
+    def _judged(self, settings: Mapping[str, Any]) -> Verdict:
         level = level_of(settings)
         if level == "semantic":
             self._make(({}, _SEED), (settings, _SEED), ({}, _SEED + 1))
@@ -60,7 +70,8 @@ class Judge:
         key = repr((sorted(settings.items()), again, seed))
         if key not in self._known:
             seen = self._run(settings=settings, seed=seed, tie_draws=True, **options)
-            self._known[key] = Run(losses=seen.first_losses[: self._steps], inputs=seen.first_inputs)
+            failed = seen.ended in ("failed", "killed")
+            self._known[key] = Run(losses=seen.first_losses[: self._steps], inputs=seen.first_inputs, failed=failed)
         return self._known[key]
 
     def _make(self, *wanted: tuple[Mapping[str, Any], int]) -> None:

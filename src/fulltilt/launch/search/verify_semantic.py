@@ -34,6 +34,8 @@ class Run:
     losses: tuple[float, ...]
     inputs: tuple[tuple[float, float], ...] = ()
     """Mean and standard deviation of what went into the model, in the first steps."""
+    failed: bool = False
+    """It ended with an error, after these."""
 
 
 def verdict(before: Run, after: Run, other: Run, *, larger_batch: bool = False) -> Verdict:

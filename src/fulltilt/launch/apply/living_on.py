@@ -1,0 +1,77 @@
+"""Workers that live on draw as new ones would: for each epoch they are seeded as torch seeds those.
+
+The training process draws the seed that new workers would have been started with, and sends it with the word that
+another epoch begins. A `worker_init_fn` that seeds, too, is called again; one that does not (it opens files, say) is
+what workers live on for.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import get_worker_info
+from torch.utils.data._utils import worker
+
+
+def install() -> None:
+    if worker._ResumeIteration is not Resume:
+        worker._ResumeIteration = Resume  # type: ignore[misc]
+
+
+class Resume(worker._ResumeIteration):
+    """The word. Where it arrives in a worker, that is seeded."""
+
+    def __reduce__(self) -> Any:
+        return _arrived, (self.seed,)
+
+
+class Init:
+    """A `worker_init_fn`, of which is seen whether it seeds."""
+
+    def __init__(self, init: Callable[[int], Any]) -> None:
+        self._init = init
+
+    def __call__(self, number: int) -> None:
+        global _seeding  # noqa: PLW0603  # of this worker
+        before = _states()
+        self._init(number)
+        _seeding = self._init if _states() != before else None
+
+
+_seeding: Callable[[int], Any] | None = None
+
+
+def _arrived(seed: int | None) -> Any:
+    info = get_worker_info()
+    if info is not None and seed is not None:  # it comes back to the training process as an answer
+        _seed(seed, info)
+    return Resume(seed)
+
+
+def _seed(base: int, info: Any) -> None:
+    """As `torch.utils.data._utils.worker._worker_loop` does."""
+    seed = base + info.id
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        generate: Any = worker._generate_state
+        numpy.random.seed(generate(base, info.id))
+    worker._worker_info = worker.WorkerInfo(
+        id=info.id, num_workers=info.num_workers, seed=seed, dataset=info.dataset
+    )  # fmt: skip
+    if _seeding is not None:
+        _seeding(info.id)
+
+
+def _states() -> list[Any]:
+    numpy = sys.modules.get("numpy")
+    found: list[Any] = [random.getstate(), torch.get_rng_state().tolist()]
+    if numpy is not None:
+        name, keys, *rest = numpy.random.get_state()
+        found.append((name, keys.tolist(), *rest))
+    return found
