@@ -173,6 +173,30 @@ def test_a_data_set_that_is_changed_between_epochs_is_seen_by_persistent_workers
     assert any("workers start anew" in note for note in notes)
 
 
+class Shortened:
+    length = 16
+
+    def __call__(self, batch: list[Any]) -> torch.Tensor:
+        return torch.stack([sample[0][: self.length] for sample in batch])
+
+
+def test_a_collate_fn_that_is_changed_between_epochs_is_seen_by_persistent_workers() -> None:
+    def work() -> Any:
+        notes: list[str] = []
+        install({"loader.persistent_workers": True}, notes)
+        shortened = Shortened()
+        loader = DataLoader(Noisy(8), batch_size=8, num_workers=1, collate_fn=shortened)
+        widths = []
+        for length in (2, 2, 3):
+            shortened.length = length
+            widths.append(next(iter(loader)).shape[1])
+        return widths, notes
+
+    widths, notes = elsewhere(work)
+    assert widths == [2, 2, 3]
+    assert len([note for note in notes if "workers start anew" in note]) == 1
+
+
 @pytest.mark.parametrize("part", [False, True])
 def test_resident_tensors_are_cut_in_the_samplers_order(part: bool) -> None:
     def loader() -> DataLoader[Any]:

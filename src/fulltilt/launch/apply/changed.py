@@ -1,8 +1,8 @@
-"""Whether a script has changed its data set between two epochs: workers that live on would not know.
+"""Whether a script has changed its data set or its collate_fn between two epochs: workers that live on would not know.
 
-Compared are attributes, those of wrapped data sets and of transforms included, and what stands in containers, tensors
-and arrays: a list that is shuffled in place, weights that are written over. Not seen: what changes within the members
-of a large container, within arrays beyond `MOST_BYTES` and files.
+Compared are attributes, those of wrapped data sets and of transforms included, what functions carry with them, and
+what stands in containers, tensors and arrays: a list that is shuffled in place, weights that are written over. Not
+seen: what changes within the members of a large container, within arrays beyond `MOST_BYTES`, global variables, files.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Sized
+from functools import partial
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 MOST_BYTES = 64 << 20
@@ -22,9 +24,11 @@ DEEPEST = 5
 """A transform in a list of a data set in a list of another."""
 
 
-def dataset_state(dataset: Any) -> tuple[Any, ...]:
-    """Equal to a former one of it as long as nothing was changed."""
-    return _attributes(dataset, DEEPEST, {id(dataset)})
+def loader_state(loader: Any) -> tuple[Any, ...]:
+    """Of all that its workers have of the script's. Equal to a former one as long as nothing was changed."""
+    known = {id(loader.dataset)}
+    functions = (loader.collate_fn, loader.worker_init_fn)
+    return _attributes(loader.dataset, DEEPEST, known), *(_state(one, DEEPEST, known) for one in functions)
 
 
 def _attributes(value: Any, depth: int, known: set[int]) -> tuple[Any, ...]:
@@ -49,7 +53,26 @@ def _state(value: Any, depth: int, known: set[int]) -> Any:
         members = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
         inner = tuple(_state(member, depth - 1, known) for member in members) if len(members) <= MOST_MEMBERS else ()
         return id(value), hash(tuple(map(id, members))), inner
-    return id(value), _length(value), _attributes(value, depth - 1, known)
+    carried = tuple(_state(one, depth - 1, known) for one in _carried(value))
+    return id(value), _length(value), _attributes(value, depth - 1, known), carried
+
+
+def _carried(value: Any) -> tuple[Any, ...]:
+    """What a function has with it: the object that it is a method of, the variables around it, arguments."""
+    if isinstance(value, MethodType):
+        return (value.__self__,)
+    if isinstance(value, partial):
+        return value.func, value.args, value.keywords
+    if isinstance(value, FunctionType):
+        return value.__closure__ or ()
+    return _content(value) if isinstance(value, CellType) else ()
+
+
+def _content(cell: CellType) -> tuple[Any, ...]:
+    try:
+        return (cell.cell_contents,)
+    except ValueError:  # not assigned yet
+        return ()
 
 
 def _array(array: Any, numpy: Any) -> Any:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fulltilt.launch.apply import batches as apply_batches
-from fulltilt.launch.apply.changed import dataset_state
+from fulltilt.launch.apply.changed import loader_state
 from fulltilt.launch.watch.batches import length
 
 Note = Callable[[str], None]
@@ -130,7 +130,7 @@ class _Made:
         """Its workers would have lived on, but it has none any more."""
         self.began = False
         self.state: tuple[Any, ...] = ()
-        """The data set's, when its workers started."""
+        """Of what its workers have, when they started."""
 
 
 def _making(original: Callable[..., None], wanted: Mapping[str, Any], ours: Any, note: Note) -> Callable[..., None]:
@@ -178,10 +178,10 @@ def _iterating(original: Callable[..., Any], wanted: Mapping[str, Any], ours: An
         if made is None:  # of a subclass that makes itself otherwise
             return original(self)
         if made.keeps:
-            now = dataset_state(self.dataset)
+            now = loader_state(self)
             if self._iterator is not None and now != made.state:
                 self._iterator = None  # workers would go on with the data set as it was: new ones start
-                note("persistent_workers: the data set is changed between epochs, so workers start anew when it is")
+                note("persistent_workers: the data set or collate_fn changes between epochs: workers start anew")
             elif self._iterator is not None:
                 _draw_seed(self)
             made.state = now
