@@ -268,6 +268,17 @@ def test_the_diff_is_made_from_the_users_own_line(planted):
     ]
 
 
+@pytest.mark.parametrize("case", ["too few workers", "disk"])
+def test_more_workers_for_an_iterable_data_set_are_the_scripts_own_to_share_out(planted, case):
+    plant = CASES[case][0]
+    findings = planted(**{**plant, "loader": {**plant["loader"], "iterable": True}}).diagnose().findings
+    (found,) = (one for one in findings if "num_workers=" in one.fix)
+    assert "persistent_workers" not in found.fix
+    assert "get_worker_info" in found.fix
+    assert found.diff is None
+    assert not found.settings
+
+
 def test_no_steps_is_said(planted):
     found = diagnose(planted().observation(steps=()))
     assert found.findings == ()
