@@ -279,6 +279,11 @@ def test_more_workers_for_an_iterable_data_set_are_the_scripts_own_to_share_out(
     assert not found.settings
 
 
+def test_how_often_is_said_as_people_say_it(planted):
+    found = planted(outside={"checkpoint": 0.15 * 60 * 0.0318}).diagnose().findings[0]
+    assert found.fix.startswith("Save every 3rd time")
+
+
 def test_no_steps_is_said(planted):
     found = diagnose(planted().observation(steps=()))
     assert found.findings == ()
