@@ -254,6 +254,22 @@ L.Trainer(
     assert seen.attributed > 0.95
 
 
+def test_a_closure_that_is_called_often_is_one_step(tmp_path: Path) -> None:
+    code = """
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=5)
+inputs = torch.randn(16, 4)
+def closure():
+    optimizer.zero_grad()
+    loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+    loss.backward()
+    return loss
+for _ in range(6):
+    optimizer.step(closure)
+"""
+    seen = seen_of(code, tmp_path)
+    assert seen.steps[-1].number == 5
+
+
 def test_a_loss_in_a_closure_is_forward(tmp_path: Path) -> None:
     code = """
 def closure():
