@@ -279,6 +279,14 @@ def test_more_workers_for_an_iterable_data_set_are_the_scripts_own_to_share_out(
     assert not found.settings
 
 
+def test_more_workers_for_a_file_that_is_open_want_one_each(planted):
+    plant = CASES["no workers"][0]
+    found = planted(**{**plant, "loader": {**plant["loader"], "opened": "Records.file"}}).diagnose().findings[0]
+    assert "with Records.file opened anew in each worker" in found.fix
+    assert found.diff is None
+    assert not found.settings
+
+
 def test_how_often_is_said_as_people_say_it(planted):
     found = planted(outside={"checkpoint": 0.15 * 60 * 0.0318}).diagnose().findings[0]
     assert found.fix.startswith("Save every 3rd time")

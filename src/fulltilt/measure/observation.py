@@ -123,6 +123,8 @@ class Loader:
     """The loader alone: how many it gives when nobody trains."""
     iterable: bool = False
     """Over an IterableDataset, whose samples depend on the number of workers."""
+    opened: str | None = None
+    """A file that the data set holds open (`Records.file`) and one process reads: several would share its place."""
     in_memory: bool = False
     """Its samples are tensors that lie in memory already (a TensorDataset)."""
     transforms: tuple[str, ...] = ()

@@ -55,6 +55,8 @@ def condition(loader: Loader) -> str | None:
     """What the script has to see to before it can have more workers, behind the edit; nobody can from outside."""
     if loader.iterable:
         return ", with each worker giving a share of the samples (torch.utils.data.get_worker_info), not all of them"
+    if loader.opened is not None:
+        return f", with {loader.opened} opened anew in each worker, or one reads at another's place in it"
     return None
 
 

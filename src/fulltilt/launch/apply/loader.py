@@ -20,6 +20,7 @@ from typing import Any
 from fulltilt.launch.apply import batches as apply_batches
 from fulltilt.launch.apply.changed import loader_state
 from fulltilt.launch.watch.batches import length
+from fulltilt.launch.watch.opened import open_file
 
 Note = Callable[[str], None]
 
@@ -99,6 +100,10 @@ def _workers(wanted: Mapping[str, Any], given: Mapping[str, Any], note: Note) ->
         return now
     if isinstance(dataset, IterableDataset):
         note("num_workers: left alone for an IterableDataset, whose samples and order depend on it")
+        return now
+    opened = open_file(dataset) if now <= 1 else None  # with more, the script itself has seen to it
+    if opened is not None:
+        note(f"num_workers: left alone for a data set that holds a file open, {opened}: workers would share its place")
         return now
     if apply_batches.tensors_of(dataset) is not None:
         note("num_workers: left alone for samples that lie in memory")
