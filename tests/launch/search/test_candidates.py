@@ -57,6 +57,10 @@ def test_workers_are_not_tried_where_samples_depend_on_them() -> None:
     for one in (iterable, opened):
         found = candidates(FINDINGS, one, cores=8, level="numeric")
         assert [list(candidate.settings) for candidate in found] == [["autocast"], ["tf32"]]
+    changes = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], changes=True),))
+    names = {name for one in candidates(FINDINGS, changes, cores=8, level="numeric") for name in one.settings}
+    assert "loader.num_workers" in names
+    assert "loader.persistent_workers" not in names
     # A data set without a length, whose sampler knows which samples there are: they are the same with any workers.
     drawn = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], samples=None),))
     settings = [one.settings for one in candidates(FINDINGS, drawn, cores=8, level="numeric")]

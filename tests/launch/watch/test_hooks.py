@@ -286,6 +286,25 @@ for step in range(15):
     assert total(seen, "optimizer") < 0.01 * len(seen.steps)
 
 
+@pytest.mark.parametrize("change", ["strength.value = epoch", "pass"])
+def test_a_data_set_that_is_changed_between_epochs_is_seen(tmp_path: Path, change: str) -> None:
+    code = f"""
+class Strength:
+    value = 0
+    def __call__(self, samples):
+        return torch.stack([sample for (sample,) in samples]) * self.value
+strength = Strength()
+loader = DataLoader(data, batch_size=8, num_workers=1, collate_fn=strength)
+for epoch in range(3):
+    {change}
+    for batch in loader:
+        train(batch)
+"""
+    (loader,) = seen_of(code, tmp_path).loaders
+    assert loader.starts == 3
+    assert loader.changes is (change != "pass")
+
+
 def test_a_dataset_that_fails_when_it_is_looked_at_does_not_fail_the_script(tmp_path: Path) -> None:
     code = """
 import sys

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil
 
 from fulltilt.measure.observation import Loader
@@ -51,6 +52,17 @@ def with_workers(figures: Figures, workers: int) -> float:
     return figures.fed((figures.work + moved) / workers)
 
 
+def with_values(loader: Loader, workers: int) -> dict[str, int | bool]:
+    """Its arguments with so many workers. They live on, unless they would go on with what the script has changed."""
+    lives_on = not (loader.iterable or loader.changes)
+    return {"num_workers": workers, **({"persistent_workers": True} if lives_on else {})}
+
+
+def settings(values: Mapping[str, int | bool]) -> dict[str, int | bool]:
+    """The same as `fulltilt run` sets them."""
+    return {f"loader.{name}": value for name, value in values.items()}
+
+
 def condition(loader: Loader) -> str | None:
     """What the script has to see to before it can have more workers, behind the edit; nobody can from outside."""
     if loader.iterable:
@@ -95,7 +107,7 @@ def _more_workers(figures: Figures, loader: Loader) -> list[Finding]:
 
 def _workers(figures: Figures, loader: Loader, wanted: int) -> Finding:
     alone = loader.num_workers == 0
-    values = {"num_workers": wanted} if loader.iterable else {"num_workers": wanted, "persistent_workers": True}
+    values = with_values(loader, wanted)
     first = condition(loader)
     title = (
         "The training process loads its own data: while it loads it does not train"
@@ -114,7 +126,7 @@ def _workers(figures: Figures, loader: Loader, wanted: int) -> Finding:
         fix=f"DataLoader(…, {', '.join(f'{name}={value}' for name, value in values.items())}){first or ''}",
         place=loader.place,
         diff=None if first else edits.edited(figures.read_source, file, edit),
-        settings={} if first else {f"loader.{name}": value for name, value in values.items()},
+        settings={} if first else settings(values),
         seconds=figures.wait,
     )
 

@@ -14,6 +14,8 @@ from functools import partial
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
+from fulltilt.launch.watch.stages import Timed
+
 MOST_BYTES = 64 << 20
 """Arrays up to here are read through, at a gigabyte per second or more, once for each epoch."""
 MOST_MEMBERS = 32
@@ -39,6 +41,7 @@ def _attributes(value: Any, depth: int, known: set[int]) -> tuple[Any, ...]:
 def _state(value: Any, depth: int, known: set[int]) -> Any:
     import torch
 
+    value = value.function if isinstance(value, Timed) else value  # ours, in place of the script's
     if isinstance(value, str | int | float | bool | type(None)):
         return value
     if id(value) in known or depth <= 0:

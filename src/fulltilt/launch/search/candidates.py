@@ -83,7 +83,7 @@ def candidates(
     """What to try for these findings; nothing where none of them can be mended from outside."""
     taken: dict[str, Any] = {}
     found: list[Candidate] = []
-    refused = _WORKERS if _has_its_own(observation) else ()
+    refused = _refused(observation)
     for finding in sorted(findings, key=_foretold, reverse=True):
         if not allowed(finding.level, level):
             continue
@@ -152,6 +152,14 @@ def _has_its_own(observation: Observation) -> bool:
     return loader is not None and (loader.iterable or loader.opened is not None)
 
 
+def _refused(observation: Observation) -> tuple[str, ...]:
+    """Settings that its loader can't have."""
+    if _has_its_own(observation):
+        return _WORKERS
+    loader = training_loader(observation)
+    return ("loader.persistent_workers",) if loader is not None and loader.changes else ()
+
+
 def _foretold(finding: Finding) -> float:
     """Of the rate, or of the step's limit: what binds now may be mended by another one."""
     return max(finding.gain or 0.0, getattr(finding, "limit_gain", None) or 0.0)
@@ -176,7 +184,9 @@ def _workers(observation: Observation, taken: Mapping[str, Any], cores: int, fas
         enough = math.ceil(_RESERVE * loader.num_workers * share)  # as fast as it is now
         wanted = min(cores, max(loader.num_workers + 1, enough))
     settings = {"loader.num_workers": wanted, "loader.persistent_workers": True}
-    settings = {name: value for name, value in settings.items() if name not in taken}
+    settings = {
+        name: value for name, value in settings.items() if name not in taken and name not in _refused(observation)
+    }
     return [Candidate(title=describe(settings), settings=settings, gain=gain)]
 
 
