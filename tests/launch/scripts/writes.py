@@ -52,6 +52,11 @@ assert Path("moved.bin").read_bytes() == b"data"
 assert not Path("data.bin").exists()
 os.symlink("best.pt", "link.pt")
 assert Path("link.pt").resolve().stat().st_size == os.path.getsize("best.pt")
+os.symlink(Path("runs").absolute(), "latest")
+assert "step-7.pt" in os.listdir("latest")
+assert Path("latest/step-7.pt").stat().st_size == os.path.getsize("runs/step-7.pt")
+os.symlink(Path("gone.txt").absolute(), "nothing.txt")
+assert not os.path.exists("nothing.txt")
 with tempfile.NamedTemporaryFile("w", dir="runs/deep", delete=False) as file:  # aside, then renamed
     file.write("whole")
 os.replace(file.name, "runs/whole.txt")

@@ -228,7 +228,8 @@ class Shield:
             else:
                 beside = os.path.join(os.path.dirname(over), os.fsdecode(source))
                 whole = os.path.join(os.path.dirname(os.path.abspath(os.fsdecode(target))), os.fsdecode(source))
-                original(source if os.path.lexists(beside) else whole, over, *args, **kwargs)
+                there = overlay.reading(whole) if overlay.real(whole) and overlay.exists(whole) else whole
+                original(source if os.path.lexists(beside) else there, over, *args, **kwargs)
 
         return link
 
