@@ -7,6 +7,7 @@ import ast
 import pytest
 
 from fulltilt.diagnose import edits
+from fulltilt.measure.observation import Place
 
 WORKERS = {"num_workers": 4, "persistent_workers": True}
 
@@ -42,6 +43,19 @@ def test_keywords_of_a_call(before, after):
 )
 def test_what_is_no_such_call_is_left_alone(source):
     assert edits.with_keywords(1, "DataLoader", WORKERS)(source) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "fits"),
+    [
+        ("l = DataLoader(d, 8, True, None, None, 0)", False),
+        ("l = DataLoader(*given)", False),
+        ("l = DataLoader(d, 8, True)", True),
+    ],
+)
+def test_an_argument_that_is_given_without_its_name_is_not_given_twice(source, fits):
+    _, edit = edits.loader_edit(Place(file="a.py", line=1, text=source), WORKERS)
+    assert (edit(source) is not None) is fits
 
 
 def test_a_generator_argument_is_left_alone():

@@ -268,6 +268,44 @@ def test_the_diff_is_made_from_the_users_own_line(planted):
     ]
 
 
+@pytest.mark.parametrize("case", ["too few workers", "disk"])
+def test_more_workers_for_an_iterable_data_set_are_the_scripts_own_to_share_out(planted, case):
+    plant = CASES[case][0]
+    findings = planted(**{**plant, "loader": {**plant["loader"], "iterable": True}}).diagnose().findings
+    (found,) = (one for one in findings if "num_workers=" in one.fix)
+    assert "persistent_workers" not in found.fix
+    assert "get_worker_info" in found.fix
+    assert found.diff is None
+    assert not found.settings
+
+
+def test_more_workers_for_a_file_that_is_open_want_one_each(planted):
+    plant = CASES["no workers"][0]
+    found = planted(**{**plant, "loader": {**plant["loader"], "opened": "Records.file"}}).diagnose().findings[0]
+    assert "with Records.file opened anew in each worker" in found.fix
+    assert found.diff is None
+    assert not found.settings
+
+
+def test_workers_do_not_live_on_where_the_script_changes_its_data_set(planted):
+    plant = CASES["too few workers"][0]
+    found = planted(**{**plant, "loader": {**plant["loader"], "changes": True}}).diagnose().findings[0]
+    assert found.fix == "DataLoader(…, num_workers=6)"
+    assert found.settings == {"loader.num_workers": 6}
+    assert "persistent_workers" not in found.diff
+    plant = CASES["disk"][0]
+    findings = planted(**{**plant, "loader": {**plant["loader"], "changes": True}}).diagnose().findings
+    assert len([one for one in findings if "num_workers=" in one.fix]) == 1
+    plant = CASES["workers restarted"][0]
+    findings = planted(**{**plant, "loader": {**plant["loader"], "changes": True}}).diagnose().findings
+    assert "restarted-workers" not in {finding.cause for finding in findings}
+
+
+def test_how_often_is_said_as_people_say_it(planted):
+    found = planted(outside={"checkpoint": 0.15 * 60 * 0.0318}).diagnose().findings[0]
+    assert found.fix.startswith("Save every 3rd time")
+
+
 def test_no_steps_is_said(planted):
     found = diagnose(planted().observation(steps=()))
     assert found.findings == ()

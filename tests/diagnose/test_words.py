@@ -29,6 +29,12 @@ from fulltilt.diagnose import words
         (words.size(3 * 2**40), "3072 GiB"),
         (words.parameters(25_557_032), "25.6 M parameters"),
         (words.parameters(23_956), "23,956 parameters"),
+        (words.ordinal(2), "2nd"),
+        (words.ordinal(3), "3rd"),
+        (words.ordinal(6), "6th"),
+        (words.ordinal(12), "12th"),
+        (words.ordinal(21), "21st"),
+        (words.ordinal(113), "113th"),
     ],
 )
 def test_words(said, expected):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -38,13 +38,20 @@ def edited(read_source: Callable[[str], str | None], file: str | None, *edits: E
     return diff(file, before, text) if text is not None and _parsed(text) is not None else None
 
 
-def with_keywords(line: int, callee: str, values: Mapping[str, Any]) -> Edit:
-    """The call of `callee` that covers the line gets these keyword arguments, in place of those it has."""
+LOADER = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory")
+"""The first arguments of a DataLoader, as they may be given without their names."""
+
+
+def with_keywords(line: int, callee: str, values: Mapping[str, Any], *, unnamed: Sequence[str] = ()) -> Edit:
+    """The call of `callee` that covers the line gets these keyword arguments, in place of those it has; `unnamed` are
+    its first ones, none of which may be given twice."""
 
     def edit(text: str) -> str | None:
         call = _call(text, line, callee)
         if call is None or any(keyword.arg is None for keyword in call.keywords):
             return None  # **options may hold them already
+        if any(isinstance(given, ast.Starred) for given in call.args) or values.keys() & set(unnamed[: len(call.args)]):
+            return None
         for name, value in values.items():
             found = _call(text, line, callee)
             if found is None:
@@ -111,7 +118,7 @@ def loader_edit(place: Place | None, values: Mapping[str, Any]) -> tuple[str | N
     """The DataLoader made at that place, with other arguments."""
     if place is None:
         return None, lambda _: None
-    return place.file, with_keywords(place.line, "DataLoader", values)
+    return place.file, with_keywords(place.line, "DataLoader", values, unnamed=LOADER)
 
 
 def _with_keyword(text: str, call: ast.Call, name: str, written: str) -> str:

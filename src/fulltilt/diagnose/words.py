@@ -1,4 +1,4 @@
-"""Figures in words: `31 %`, `12.4 ms`, `1,240 samples/s`, `64 MiB`."""
+"""Figures in words: `31 %`, `12.4 ms`, `1,240 samples/s`, `64 MiB`, `3rd`."""
 
 from __future__ import annotations
 
@@ -53,6 +53,12 @@ def parameters(count: int) -> str:
     """`25.6 M parameters`."""
     value, unit = (count / 1e9, " B") if count >= 1e9 else (count / 1e6, " M") if count >= 1e6 else (float(count), "")
     return f"{value:.3g}{unit} parameters" if unit else f"{count:,} parameters"
+
+
+def ordinal(number: int) -> str:
+    """`2nd`, `3rd`, `11th`."""
+    last = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else last}"
 
 
 def place(found: Place | None) -> str | None:

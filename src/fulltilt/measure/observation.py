@@ -123,6 +123,10 @@ class Loader:
     """The loader alone: how many it gives when nobody trains."""
     iterable: bool = False
     """Over an IterableDataset, whose samples depend on the number of workers."""
+    changes: bool = False
+    """The script changes its data set or collate_fn between epochs: workers that live on would not know."""
+    opened: str | None = None
+    """A file that the data set holds open (`Records.file`) and one process reads: several would share its place."""
     in_memory: bool = False
     """Its samples are tensors that lie in memory already (a TensorDataset)."""
     transforms: tuple[str, ...] = ()

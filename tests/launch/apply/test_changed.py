@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, Dataset, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
-from fulltilt.launch.apply.changed import dataset_state
+from fulltilt.launch.apply.changed import loader_state
 
 
 class Jitter:
@@ -105,15 +105,59 @@ def test_what_a_script_changes_between_epochs_is_seen(
     change: Callable[[Files], None], wrapped: Callable[[Files], Any]
 ) -> None:
     files = Files()
-    dataset = wrapped(files)
-    before = dataset_state(dataset)
-    assert dataset_state(dataset) == before
+    loader: DataLoader[Any] = DataLoader(wrapped(files))
+    before = loader_state(loader)
+    assert loader_state(loader) == before
     try:
         change(files)
-        assert dataset_state(dataset) != before
+        assert loader_state(loader) != before
     finally:
         Files.level_of_all = 1
         AROUND["size"] = 224
+
+
+class Cut:
+    def __init__(self) -> None:
+        self.length = 16
+
+    def __call__(self, batch: list[Any]) -> list[Any]:
+        return batch[: self.length]
+
+    def method(self, batch: list[Any]) -> list[Any]:
+        return self(batch)
+
+
+@pytest.mark.parametrize(
+    "carrying",
+    [
+        lambda cut: cut,
+        lambda cut: cut.method,
+        lambda cut: lambda batch: cut.method(batch[1:]),
+        lambda cut: functools.partial(Cut.__call__, cut),
+        lambda cut: functools.partial(lambda batch, by: by(batch), by=cut),
+    ],
+    ids=["an object", "a method", "a closure", "a partial", "a partial's keyword"],
+)
+@pytest.mark.parametrize("name", ["collate_fn", "worker_init_fn"])
+def test_what_a_loaders_functions_carry_with_them_is_seen(carrying: Callable[[Cut], Any], name: str) -> None:
+    cut = Cut()
+    loader: DataLoader[Any] = DataLoader(Files(), **{name: carrying(cut)})
+    before = loader_state(loader)
+    assert loader_state(loader) == before
+    cut.length = 32
+    assert loader_state(loader) != before
+
+
+def test_another_collate_fn_is_seen_and_a_variable_without_a_value_is_none() -> None:
+    def collate(batch: list[Any]) -> Any:
+        return later(batch)
+
+    loader: DataLoader[Any] = DataLoader(Files(), collate_fn=collate)
+    before = loader_state(loader)
+    later = list
+    assert loader_state(loader) != before
+    loader.collate_fn = list
+    assert loader_state(loader) != before
 
 
 def test_nothing_of_it_is_touched() -> None:
@@ -121,5 +165,6 @@ def test_nothing_of_it_is_touched() -> None:
     files.table = files.table.requires_grad_()
     with torch.inference_mode():
         files.mean = torch.zeros(())
-    assert dataset_state(files) == dataset_state(files)
+    loader: DataLoader[Any] = DataLoader(files)
+    assert loader_state(loader) == loader_state(loader)
     assert files.level == 3

@@ -520,6 +520,28 @@ def test_data_sets_that_keep_a_file_open_are_not_shared_between_workers(tmp_path
     assert [workers(kept) for kept in (file, archive, io.BytesIO(), path)] == [4] * 4
 
 
+class Records(Dataset[Any]):
+    def __init__(self, path: Path) -> None:
+        self.file = path.open("rb")
+
+    def __len__(self) -> int:
+        return 1000
+
+
+def test_workers_do_not_share_a_file_that_is_open(tmp_path: Path) -> None:
+    (tmp_path / "records.bin").write_bytes(b"data")
+    records, notes = Records(tmp_path / "records.bin"), list[str]()
+    with records.file:
+        for now in (0, 1):
+            given = _given(dataset=records, num_workers=now)
+            assert "num_workers" not in changed_arguments({"num_workers": 8}, given, note=notes.append)
+        assert all("Records.file" in note for note in notes)
+        several = _given(dataset=records, num_workers=2)  # the script sees to it that each has its own
+        assert changed_arguments({"num_workers": 8}, several, note=notes.append) == {"num_workers": 8}
+    assert changed_arguments({"num_workers": 8}, _given(dataset=records), note=notes.append) == {"num_workers": 8}
+    assert len(notes) == 2
+
+
 def test_fused_optimizers_and_those_that_can_not_be() -> None:
     def work() -> Any:
         notes: list[str] = []

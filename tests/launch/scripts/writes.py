@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,23 @@ assert Path("moved.bin").read_bytes() == b"data"
 assert not Path("data.bin").exists()
 os.symlink("best.pt", "link.pt")
 assert Path("link.pt").resolve().stat().st_size == os.path.getsize("best.pt")
+os.symlink(Path("runs").absolute(), "latest")
+assert "step-7.pt" in os.listdir("latest")
+assert Path("latest/step-7.pt").stat().st_size == os.path.getsize("runs/step-7.pt")
+os.symlink(Path("gone.txt").absolute(), "nothing.txt")
+assert not os.path.exists("nothing.txt")
+with tempfile.NamedTemporaryFile("w", dir="runs/deep", delete=False) as file:  # aside, then renamed
+    file.write("whole")
+os.replace(file.name, "runs/whole.txt")
+assert Path("runs/whole.txt").read_text() == "whole"
+with tempfile.NamedTemporaryFile(dir="runs/deep") as file:
+    assert Path(file.name).name in os.listdir("runs/deep")
+with tempfile.TemporaryFile(dir="runs/deep") as file:
+    file.write(b"nameless")
+assert sorted(os.listdir("runs/deep")) == [str(step) for step in range(8)]
+with open("runs/private.txt", "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+    file.write("private")
+assert os.stat("runs/private.txt").st_mode & 0o777 == 0o600
 missed = None
 try:
     Path("nowhere/file.txt").write_text("")

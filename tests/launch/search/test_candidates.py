@@ -53,8 +53,14 @@ def test_by_gain_and_within_the_level() -> None:
 def test_workers_are_not_tried_where_samples_depend_on_them() -> None:
     seen = observed()
     iterable = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], samples=None, iterable=True),))
-    found = candidates(FINDINGS, iterable, cores=8, level="numeric")
-    assert [list(one.settings) for one in found] == [["autocast"], ["tf32"]]
+    opened = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], opened="Records.file"),))
+    for one in (iterable, opened):
+        found = candidates(FINDINGS, one, cores=8, level="numeric")
+        assert [list(candidate.settings) for candidate in found] == [["autocast"], ["tf32"]]
+    changes = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], changes=True),))
+    names = {name for one in candidates(FINDINGS, changes, cores=8, level="numeric") for name in one.settings}
+    assert "loader.num_workers" in names
+    assert "loader.persistent_workers" not in names
     # A data set without a length, whose sampler knows which samples there are: they are the same with any workers.
     drawn = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], samples=None),))
     settings = [one.settings for one in candidates(FINDINGS, drawn, cores=8, level="numeric")]

@@ -254,6 +254,22 @@ L.Trainer(
     assert seen.attributed > 0.95
 
 
+def test_a_closure_that_is_called_often_is_one_step(tmp_path: Path) -> None:
+    code = """
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=5)
+inputs = torch.randn(16, 4)
+def closure():
+    optimizer.zero_grad()
+    loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+    loss.backward()
+    return loss
+for _ in range(6):
+    optimizer.step(closure)
+"""
+    seen = seen_of(code, tmp_path)
+    assert seen.steps[-1].number == 5
+
+
 def test_a_loss_in_a_closure_is_forward(tmp_path: Path) -> None:
     code = """
 def closure():
@@ -268,6 +284,25 @@ for step in range(15):
     seen = seen_of(code, tmp_path)
     assert total(seen, "forward") > 0.01 * len(seen.steps)
     assert total(seen, "optimizer") < 0.01 * len(seen.steps)
+
+
+@pytest.mark.parametrize("change", ["strength.value = epoch", "pass"])
+def test_a_data_set_that_is_changed_between_epochs_is_seen(tmp_path: Path, change: str) -> None:
+    code = f"""
+class Strength:
+    value = 0
+    def __call__(self, samples):
+        return torch.stack([sample for (sample,) in samples]) * self.value
+strength = Strength()
+loader = DataLoader(data, batch_size=8, num_workers=1, collate_fn=strength)
+for epoch in range(3):
+    {change}
+    for batch in loader:
+        train(batch)
+"""
+    (loader,) = seen_of(code, tmp_path).loaders
+    assert loader.starts == 3
+    assert loader.changes is (change != "pass")
 
 
 def test_a_dataset_that_fails_when_it_is_looked_at_does_not_fail_the_script(tmp_path: Path) -> None:

@@ -24,16 +24,16 @@ def between(figures: Figures) -> list[Finding]:
     ]
 
 
-def _evaluate(every: int) -> str:
-    return f"Evaluate every {every}th time, or on a part of the data; give the evaluation's loader workers too"
+def _evaluate(every: str) -> str:
+    return f"Evaluate every {every} time, or on a part of the data; give the evaluation's loader workers too"
 
 
-def _save(every: int) -> str:
-    return f"Save every {every}th time, or in a thread beside the training (fulltilt.train's checkpoints do)"
+def _save(every: str) -> str:
+    return f"Save every {every} time, or in a thread beside the training (fulltilt.train's checkpoints do)"
 
 
 def _seldom(
-    figures: Figures, phase: Phase, cause: str, least: float, takes: str, fix: Callable[[int], str]
+    figures: Figures, phase: Phase, cause: str, least: float, takes: str, fix: Callable[[str], str]
 ) -> list[Finding]:
     """Work that could be done less often: so often that it takes no more than its share."""
     seconds = figures.cost(phase)
@@ -51,7 +51,7 @@ def _seldom(
             title=f"{takes} {words.percent(share)} of the time",
             evidence=(f"{words.seconds(seconds)} for each step of {words.seconds(figures.step)}",),
             gain=figures.gain(step=figures.step - within, outside=outside),
-            fix=fix(every),
+            fix=fix(words.ordinal(every)),
             about="between",
             seconds=seconds,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil
 
 from fulltilt.measure.observation import Loader
@@ -51,6 +52,26 @@ def with_workers(figures: Figures, workers: int) -> float:
     return figures.fed((figures.work + moved) / workers)
 
 
+def with_values(loader: Loader, workers: int) -> dict[str, int | bool]:
+    """Its arguments with so many workers. They live on, unless they would go on with what the script has changed."""
+    lives_on = not (loader.iterable or loader.changes)
+    return {"num_workers": workers, **({"persistent_workers": True} if lives_on else {})}
+
+
+def settings(values: Mapping[str, int | bool]) -> dict[str, int | bool]:
+    """The same as `fulltilt run` sets them."""
+    return {f"loader.{name}": value for name, value in values.items()}
+
+
+def condition(loader: Loader) -> str | None:
+    """What the script has to see to before it can have more workers, behind the edit; nobody can from outside."""
+    if loader.iterable:
+        return ", with each worker giving a share of the samples (torch.utils.data.get_worker_info), not all of them"
+    if loader.opened is not None:
+        return f", with {loader.opened} opened anew in each worker, or one reads at another's place in it"
+    return None
+
+
 def _in_memory(figures: Figures, loader: Loader) -> Finding:
     step = max(figures.own + LIMITS.resident_seconds, figures.limit or 0.0) + figures.start
     where = "on the GPU" if figures.on_gpu else "in memory"
@@ -86,7 +107,8 @@ def _more_workers(figures: Figures, loader: Loader) -> list[Finding]:
 
 def _workers(figures: Figures, loader: Loader, wanted: int) -> Finding:
     alone = loader.num_workers == 0
-    settings = {"loader.num_workers": wanted, "loader.persistent_workers": True}
+    values = with_values(loader, wanted)
+    first = condition(loader)
     title = (
         "The training process loads its own data: while it loads it does not train"
         if alone
@@ -95,16 +117,16 @@ def _workers(figures: Figures, loader: Loader, wanted: int) -> Finding:
     evidence = [_waits(figures), _compared(figures)]
     if not alone and figures.observation.surroundings is not None:
         evidence.append(f"the machine has {figures.cores} usable cores")
-    file, edit = edits.loader_edit(loader.place, {"num_workers": wanted, "persistent_workers": True})
+    file, edit = edits.loader_edit(loader.place, values)
     return Finding(
         cause="single-process" if alone else "too-few-workers",
         title=title,
         evidence=tuple(evidence),
         gain=figures.gain(step=with_workers(figures, wanted)),
-        fix=f"DataLoader(…, num_workers={wanted}, persistent_workers=True)",
+        fix=f"DataLoader(…, {', '.join(f'{name}={value}' for name, value in values.items())}){first or ''}",
         place=loader.place,
-        diff=edits.edited(figures.read_source, file, edit),
-        settings=settings,
+        diff=None if first else edits.edited(figures.read_source, file, edit),
+        settings={} if first else settings(values),
         seconds=figures.wait,
     )
 

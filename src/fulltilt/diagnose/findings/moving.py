@@ -35,6 +35,8 @@ def _restarted(figures: Figures) -> list[Finding]:
     loader = figures.train_loader
     if loader is None or loader.num_workers == 0 or loader.persistent_workers or not loader.start_seconds:
         return []
+    if loader.changes:  # workers that live on would not know
+        return []
     if loader.starts < 2 and figures.steps > figures.epoch_steps:
         return []
     # With workers that stay, an epoch's first batch still has to be made, by one of them alone.

@@ -10,7 +10,7 @@ from .. import words
 from ..figures import Figures, transforms, waited_share
 from ..finding import Finding
 from ..thresholds import LIMITS
-from .loading import wanted_workers, with_workers
+from .loading import condition, settings, wanted_workers, with_values, with_workers
 
 _ON_GPU = re.compile(
     r"flip|rot|affine|crop|resize|jitter|bright|contrast|hue|satur|gamma|normali[sz]e|blur|noise|grayscale|erasing"
@@ -84,7 +84,7 @@ def _transform(figures: Figures, loader: Loader, stage: Stage, share: float) -> 
 
 def _disk(figures: Figures, loader: Loader, stage: Stage, share: float) -> Finding:
     workers = max(wanted_workers(figures), loader.num_workers)
-    more = workers > loader.num_workers
+    more = workers > loader.num_workers and condition(loader) is None
     step = with_workers(figures, workers) if more else without(figures, share, LIMITS.cache_factor)
     instead = f"or let more of it wait at once: DataLoader(…, num_workers={workers})" if more else "or pack small files"
     return Finding(
@@ -98,7 +98,7 @@ def _disk(figures: Figures, loader: Loader, stage: Stage, share: float) -> Findi
         gain=figures.gain(step=step),
         fix=f"Copy the data set to a local disk or into memory, {instead}",
         place=loader.place,
-        settings={"loader.num_workers": workers, "loader.persistent_workers": True} if more else {},
+        settings=settings(with_values(loader, workers)) if more else {},
         seconds=figures.wait * share,
     )
 

@@ -1,4 +1,4 @@
-"""Whether a script has changed its data set between two epochs: workers that live on would not know.
+"""Whether a script has changed its data set or its collate_fn between two epochs: workers that live on would not know.
 
 Compared are attributes, those of wrapped data sets and of transforms included, and what stands in containers, tensors
 and arrays: a list that is shuffled in place, weights that are written over. So is what the code of its classes and
@@ -17,6 +17,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any
 
 from fulltilt.launch.watch.places import is_users
+from fulltilt.launch.watch.stages import Timed
 
 MOST_BYTES = 64 << 20
 """Arrays up to here are read through, at a gigabyte per second or more, once for each epoch."""
@@ -28,9 +29,11 @@ DEEPEST = 5
 """A transform in a list of a data set in a list of another."""
 
 
-def dataset_state(dataset: Any) -> tuple[Any, ...]:
-    """Equal to a former one of it (or of a function that collates) as long as nothing was changed."""
-    return _attributes(dataset, DEEPEST, {id(dataset)})
+def loader_state(loader: Any) -> tuple[Any, ...]:
+    """Of all that its workers have of the script's. Equal to a former one as long as nothing was changed."""
+    known = {id(loader.dataset)}
+    functions = (loader.collate_fn, loader.worker_init_fn)
+    return _attributes(loader.dataset, DEEPEST, known), *(_state(one, DEEPEST, known) for one in functions)
 
 
 def _attributes(value: Any, depth: int, known: set[int]) -> tuple[Any, ...]:
@@ -72,9 +75,7 @@ def _variables(function: FunctionType) -> Iterator[tuple[str, Any]]:
     found += [
         (name, function.__globals__[name]) for name in _looked_up(function.__code__) if name in function.__globals__
     ]
-    for name, value in found:
-        if not isinstance(value, type | ModuleType | BuiltinFunctionType):
-            yield name, value
+    yield from found
 
 
 @functools.cache
@@ -94,9 +95,10 @@ def _is_filled(cell: Any) -> bool:
 def _state(value: Any, depth: int, known: set[int]) -> Any:
     import torch
 
+    value = value.function if isinstance(value, Timed) else value  # ours, in place of the script's
     if isinstance(value, str | int | float | bool | type(None)):
         return value
-    if id(value) in known or depth <= 0:
+    if id(value) in known or depth <= 0 or isinstance(value, type | ModuleType | BuiltinFunctionType):
         return id(value)
     known.add(id(value))
     if isinstance(value, torch.Tensor):

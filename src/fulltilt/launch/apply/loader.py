@@ -19,9 +19,10 @@ from typing import Any
 
 from fulltilt.launch.apply import batches as apply_batches
 from fulltilt.launch.apply import living_on
-from fulltilt.launch.apply.changed import dataset_state
-from fulltilt.launch.apply.own import generator_in, open_file_in
+from fulltilt.launch.apply.changed import loader_state
+from fulltilt.launch.apply.own import generator_in
 from fulltilt.launch.watch.batches import length
+from fulltilt.launch.watch.opened import open_file
 
 Note = Callable[[str], None]
 
@@ -123,7 +124,7 @@ def _why_as_many(dataset: Any, now: int, chosen: int) -> str | None:
     draws = generator_in(dataset) if 0 in (now, chosen) else None
     if draws is not None:
         return f"for a data set with a generator of its own ({draws}), which would begin anew with each epoch"
-    kept = open_file_in(dataset) if chosen > now and now <= 1 else None
+    kept = open_file(dataset) if chosen > now and now <= 1 else None  # with more, the script has seen to it
     if kept is not None:
         return f"for a data set that keeps a file open ({kept}): workers would share its place"
     return None
@@ -212,10 +213,10 @@ def _iterating(original: Callable[..., Any], wanted: Mapping[str, Any], ours: An
         if self.persistent_workers:
             batches.leave(self)
         if made.keeps:
-            now = dataset_state(self.dataset), dataset_state(self.collate_fn)  # workers have both
+            now = loader_state(self)
             if self._iterator is not None and now != made.state:
                 self._iterator = None  # workers would go on with the data set as it was: new ones start
-                note("persistent_workers: the data set is changed between epochs, so workers start anew when it is")
+                note("persistent_workers: the data set or collate_fn changes between epochs: workers start anew")
             elif self._iterator is not None:
                 self._iterator._shared_seed = _drawn_seed(self)  # which is sent to the workers
             made.state = now

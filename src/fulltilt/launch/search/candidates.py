@@ -83,7 +83,7 @@ def candidates(
     """What to try for these findings; nothing where none of them can be mended from outside."""
     taken: dict[str, Any] = {}
     found: list[Candidate] = []
-    refused = _WORKERS if _is_iterable(observation) else ()
+    refused = _refused(observation)
     for finding in sorted(findings, key=_foretold, reverse=True):
         if not allowed(finding.level, level):
             continue
@@ -145,10 +145,19 @@ def neighbours(
     return graphed + tuple({**settings, "loader.num_workers": count} for count in order if count is not None)
 
 
-def _is_iterable(observation: Observation) -> bool:
-    """Samples of an IterableDataset depend on the number of its workers, and its place on their life: both stay."""
+def _has_its_own(observation: Observation) -> bool:
+    """Samples of an IterableDataset depend on the number of its workers, and its place on their life; those of a file
+    that is open already would be mixed up by several: both stay."""
     loader = training_loader(observation)
-    return loader is not None and loader.iterable
+    return loader is not None and (loader.iterable or loader.opened is not None)
+
+
+def _refused(observation: Observation) -> tuple[str, ...]:
+    """Settings that its loader can't have."""
+    if _has_its_own(observation):
+        return _WORKERS
+    loader = training_loader(observation)
+    return ("loader.persistent_workers",) if loader is not None and loader.changes else ()
 
 
 def _foretold(finding: Finding) -> float:
@@ -162,7 +171,7 @@ def _workers(observation: Observation, taken: Mapping[str, Any], cores: int, fas
     loader = training_loader(observation)
     waits, total = waited(observation)
     feeding = "loader.num_workers" in taken or "loader.resident" in taken
-    if loader is None or loader.in_memory or feeding or loader.num_workers >= cores or _is_iterable(observation):
+    if loader is None or loader.in_memory or feeding or loader.num_workers >= cores or _has_its_own(observation):
         return []
     wanted, gain = cores, _RIDER
     if waits > _WAITS * total:
@@ -175,7 +184,9 @@ def _workers(observation: Observation, taken: Mapping[str, Any], cores: int, fas
         enough = math.ceil(_RESERVE * loader.num_workers * share)  # as fast as it is now
         wanted = min(cores, max(loader.num_workers + 1, enough))
     settings = {"loader.num_workers": wanted, "loader.persistent_workers": True}
-    settings = {name: value for name, value in settings.items() if name not in taken}
+    settings = {
+        name: value for name, value in settings.items() if name not in taken and name not in _refused(observation)
+    }
     return [Candidate(title=describe(settings), settings=settings, gain=gain)]
 
 

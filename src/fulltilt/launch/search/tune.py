@@ -409,7 +409,7 @@ def _samples(seen: Observation) -> int | None:
 def _workers(seen: Observation) -> int | None:
     """More of them can be tried for samples that don't depend on their number."""
     loader = training_loader(seen)
-    return None if loader is None or loader.iterable else loader.num_workers
+    return None if loader is None or loader.iterable or loader.opened else loader.num_workers
 
 
 def _last_words(seen: Observation) -> str:

@@ -12,6 +12,7 @@ import functools
 import io
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
@@ -34,6 +35,7 @@ class Shield:
         self._here = threading.local()
 
     def install(self) -> None:
+        unlink = os.unlink
         for name in READERS:
             self._put(os, name, self._reader)
         for name in CHANGERS:
@@ -57,6 +59,10 @@ class Shield:
             self._put(owner, name, make)
         for module in ("bz2", "lzma"):  # which keep the `open` that they found
             after_import(module, lambda module: self._put(module, "_builtin_open", self._open))
+        for function in vars(tempfile._TemporaryFileCloser).values():  # type: ignore[attr-defined]
+            if unlink in (getattr(function, "__defaults__", None) or ()):  # as kept there for the interpreter's end
+                kept = (os.unlink if one is unlink else one for one in function.__defaults__)
+                put(function, "__defaults__", tuple(kept))
         natives.install(self._overlay)
 
     def _put(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -102,6 +108,8 @@ class Shield:
     def _open(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             overlay = self._overlay
+            if kwargs.get("opener") is not None:
+                kwargs["opener"] = self._outside(kwargs["opener"])
             if not isinstance(mode, str) or not set(mode) & set("wax+"):
                 return original(overlay.reading(file), mode, *args, **kwargs)
             whole = overlay.real(file)
@@ -112,6 +120,19 @@ class Shield:
             if mode.startswith("r") and not overlay.exists(whole):
                 raise FileNotFoundError(2, os.strerror(2), file)
             return original(overlay.writing(file, keep="w" not in mode), mode, *args, **kwargs)
+
+        return opened
+
+    def _outside(self, opener: Callable[..., Any]) -> Callable[..., Any]:
+        """The caller's own function, called from within ours: it may open something else than it was given, as
+        `tempfile` does, and that is covered too."""
+
+        def opened(*args: Any) -> Any:
+            self._here.busy = False
+            try:
+                return opener(*args)
+            finally:
+                self._here.busy = True
 
         return opened
 
@@ -206,7 +227,8 @@ class Shield:
             else:
                 beside = os.path.join(os.path.dirname(over), os.fsdecode(source))
                 whole = os.path.join(os.path.dirname(os.path.abspath(os.fsdecode(target))), os.fsdecode(source))
-                original(source if os.path.lexists(beside) else whole, over, *args, **kwargs)
+                there = overlay.reading(whole) if overlay.real(whole) and overlay.exists(whole) else whole
+                original(source if os.path.lexists(beside) else there, over, *args, **kwargs)
 
         return link
 

@@ -168,6 +168,7 @@ def _optimizers(watch: Watch, ended: Callable[[], None]) -> None:
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
         nonlocal entered
         if not compiling() and get_ident() == watch.thread:
+            watch.hooked = True  # already now: a closure clears gradients within the step, as LBFGS does many times
             entered = watch.timeline.begin_step()
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from threading import get_ident
 from typing import Any
 
+from fulltilt.launch.apply.changed import loader_state
 from fulltilt.launch.patching import put
 from fulltilt.launch.watch.batches import samples, size_bytes
 from fulltilt.launch.watch.places import spot
@@ -48,6 +49,7 @@ def install(watch: Watch, stages: Stages) -> None:
         start_ns = timeline.clock()
         if self.num_workers and not (self.persistent_workers and self._iterator is not None):
             seen.starts += 1
+            _look(watch, seen, self)
         try:
             iterator = began(self)
         finally:
@@ -105,6 +107,18 @@ def _facts(watch: Watch, loader: Any, made: Any) -> Loader | None:
     except Exception as error:  # a data set's own code is asked, and the script must not fail for us
         watch.notes.append(f"a loader could not be described in full: {type(error).__name__}: {error}")
         return facts
+
+
+def _look(watch: Watch, seen: LoaderSeen, loader: Any) -> None:
+    """Whether its workers, which are about to start, get something else than those before them."""
+    if seen.changes:
+        return
+    try:
+        state = loader_state(loader)
+    except Exception as error:  # a data set's own code is asked, and the script must not fail for us
+        watch.notes.append(f"whether a data set changes could not be seen: {type(error).__name__}: {error}")
+        return
+    seen.changes, seen.state = seen.state not in (None, state), state
 
 
 def timed_next(watch: Watch, mark: list[Any], following: Any) -> Any:

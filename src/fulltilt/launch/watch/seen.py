@@ -14,6 +14,7 @@ from fulltilt.launch.apply.as_bytes import tail_names
 from fulltilt.launch.apply.augment import moved_by
 from fulltilt.launch.watch import stages
 from fulltilt.launch.watch.batches import length
+from fulltilt.launch.watch.opened import open_file
 from fulltilt.launch.watch.places import Spot, place
 from fulltilt.launch.watch.transforms import datasets, names
 from fulltilt.launch.watch.waits import STEPS
@@ -162,6 +163,7 @@ def with_data(facts: Loader, loader: Any, *, tell: Callable[[str], None]) -> Loa
         facts,
         dataset=type(inner).__name__,
         samples=length(dataset, tell=tell),
+        opened=open_file(dataset) if loader.num_workers <= 1 else None,
         in_memory=isinstance(inner, TensorDataset),
         transforms=names(dataset),
         movable=() if chain is None else chain.names,
@@ -179,6 +181,7 @@ def _loader(seen: LoaderSeen, facts: Loader, out: Path) -> Loader:
         made=seen.times_made,
         batch_bytes=seen.batch_bytes,
         starts=seen.starts,
+        changes=seen.changes,
         start_seconds=start_seconds(seen.waits_ns, live_on=facts.persistent_workers, making=making),
         samples_per_second=seen.samples_per_second,
         stages=parts,

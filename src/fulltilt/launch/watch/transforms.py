@@ -47,12 +47,17 @@ def parts(dataset: Any) -> Iterator[Part]:
             yield from _parts(one, name, value, known, 0)
 
 
-def _own(value: Any, name: str) -> Any:
-    """An attribute of the object itself: no code of the user's runs for it, which might do anything."""
+def own(value: Any) -> dict[str, Any]:
+    """Attributes of the object itself: no code of the user's runs for them, which might do anything."""
     try:
-        return object.__getattribute__(value, "__dict__").get(name)
+        found = object.__getattribute__(value, "__dict__")
     except AttributeError:  # without a __dict__
-        return None
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _own(value: Any, name: str) -> Any:
+    return own(value).get(name)
 
 
 def names(dataset: Any) -> tuple[str, ...]:

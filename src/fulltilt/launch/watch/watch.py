@@ -61,6 +61,10 @@ class LoaderSeen:
         self.waits_ns: list[int] = []
         """For the first batch of each epoch."""
         self.samples_per_second: float | None = None
+        self.state: tuple[Any, ...] | None = None
+        """Of what its workers had, when they were started last."""
+        self.changes = False
+        """The script has changed that between two epochs."""
 
     @property
     def loader(self) -> Any:
@@ -75,6 +79,7 @@ class LoaderSeen:
     def made_anew(self, loader: Any) -> None:
         self._loader = _weak(loader)
         self.times_made += 1
+        self.state = None  # another one's
 
     def begun(self, iterator: Any) -> None:
         self._iterator = _weak(iterator)
