@@ -4,7 +4,8 @@
     resident   a TensorDataset's tensors, cut in batches directly, on the device where they fit
 
 Which tensors of a batch go to which device is learnt from the script: it moves those of the first batches itself. All
-others stay where they were, because the script may count on it (lengths, names, what it turns into numpy arrays).
+others stay where they were, because the script may count on it (lengths, names, what it turns into numpy arrays, labels
+that it collects for the end of an epoch).
 Iterators are torch's by kind, so that whoever watches `__next__` sees these, too.
 """
 
@@ -28,8 +29,9 @@ from fulltilt.launch.watch.batches import length
 
 Note = Callable[[str], None]
 
-_LEARNT_FROM = 2
-"""Batches that the script moves itself; a first one may be looked at only (its shape printed)."""
+_LEARNT_FROM = 3
+"""Batches that the script moves itself. A first one may be looked at only (its shape printed), and whether it keeps
+tensors of theirs is seen when its loop is done with them."""
 _DEPTH, _AHEAD = 2, 1
 _TOGETHER = 32
 """Batches whose indices go to the device in one copy."""
@@ -76,6 +78,8 @@ class Places:
         self._left = _LEARNT_FROM
         self._seen: dict[int, int] = {}
         self._tensors: list[Tensor] = []
+        self._given: list[list[weakref.ref[Tensor]]] = []
+        """Of the batches so far."""
         self._found: dict[int, Any] = {}
         self._stream: Any = None
         self._used: set[int] = set()
@@ -100,12 +104,16 @@ class Places:
         if not self._tensors or self.devices is not None:
             return
         self._left -= 1
-        if self._found or not self._left:
-            found = {} if self._elsewhere else self._found
-            places = range(len(self._tensors))
-            self.devices = tuple(None if place in self._used else found.get(place) for place in places)
-            self._tensors, self._seen, self._stream = [], {}, None
-            _unwatch(self)
+        self._given.append([weakref.ref(tensor) for tensor in self._tensors])
+        self._tensors, self._seen = [], {}
+        if self._left:
+            return
+        *done, last = self._given
+        found = {} if self._elsewhere else self._found
+        stays = {place for place in range(len(last)) if place in self._used or _are_kept(done, place)}
+        self.devices = tuple(None if place in stays else found.get(place) for place in range(len(last)))
+        self._given, self._stream = [], None
+        _unwatch(self)
 
     def moved(self, tensor: Tensor, device: Any) -> None:
         place = self._seen.get(id(tensor))
@@ -125,6 +133,12 @@ class Places:
         """The one that batches go to; None where they stay, or go to several."""
         devices = {device for device in self.devices or () if device is not None}
         return devices.pop() if len(devices) == 1 else None
+
+
+def _are_kept(batches: list[list[weakref.ref[Tensor]]], place: int) -> bool:
+    """The script still has that tensor of every batch that its loop is done with: it collects them, as they are."""
+    tensors = [batch[place] for batch in batches if place < len(batch)]
+    return bool(tensors) and all(tensor() is not None for tensor in tensors)
 
 
 class LentIterator(_BaseDataLoaderIter):
