@@ -287,6 +287,14 @@ def test_more_workers_for_a_file_that_is_open_want_one_each(planted):
     assert not found.settings
 
 
+def test_more_workers_for_a_generator_of_the_data_sets_own_want_one_each(planted):
+    plant = CASES["no workers"][0]
+    found = planted(**{**plant, "loader": {**plant["loader"], "generator": "Photos.rng"}}).diagnose().findings[0]
+    assert "with Photos.rng seeded anew in each worker" in found.fix
+    assert found.diff is None
+    assert not found.settings
+
+
 def test_workers_do_not_live_on_where_the_script_changes_its_data_set(planted):
     plant = CASES["too few workers"][0]
     found = planted(**{**plant, "loader": {**plant["loader"], "changes": True}}).diagnose().findings[0]

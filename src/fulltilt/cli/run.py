@@ -175,7 +175,7 @@ def _tuned(
 
 
 def _show_plan(command: Command, plan: Plan | None, found: Tuned | NotTuned | None) -> None:
-    from fulltilt.launch.search.edits import by_hand
+    from fulltilt.launch.search.edits import by_hand, only_by_hand
     from fulltilt.launch.search.plan import to_toml
     from fulltilt.launch.search.rate import training_loader
     from fulltilt.launch.search.tune import Tuned
@@ -194,7 +194,11 @@ def _show_plan(command: Command, plan: Plan | None, found: Tuned | NotTuned | No
         optimizer=None if training is None else training.optimizer,
         augmentation=None if loader is None else loader.augmentation,
     )
-    print("\n".join(["The same by hand:", *lines]) if lines else "Nothing to change: the script is best left as it is.")
+    more = () if diagnosis is None else only_by_hand(diagnosis.findings)
+    said = ["The same by hand:", *lines] if lines else []
+    said += ["By hand only, with the gain that is foretold:", *(f"  {line}" for line in more)] if more else []
+    nothing = "Nothing to set: the script is best left as it is. What an edit would give, fulltilt diagnose says."
+    print("\n".join(said) if said else nothing)
 
 
 def _remaining(plan: Plan | None, seen: Observation | None) -> str | None:

@@ -127,6 +127,8 @@ class Loader:
     """The script changes its data set or collate_fn between epochs: workers that live on would not know."""
     opened: str | None = None
     """A file that the data set holds open (`Records.file`) and one process reads: several would share its place."""
+    generator: str | None = None
+    """One of random numbers that the data set has (`Photos.rng`), where it has no workers: each would have a copy."""
     in_memory: bool = False
     """Its samples are tensors that lie in memory already (a TensorDataset)."""
     transforms: tuple[str, ...] = ()

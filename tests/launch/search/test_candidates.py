@@ -9,9 +9,9 @@ import pytest
 
 from fulltilt.diagnose.finding import Finding, Level
 from fulltilt.launch.search.candidates import candidates, describe, level_of, neighbours
-from fulltilt.launch.search.edits import by_hand
+from fulltilt.launch.search.edits import by_hand, only_by_hand
 from fulltilt.launch.settings import SETTINGS
-from fulltilt.measure.observation import Loader, Observation, Stage, Step, Training
+from fulltilt.measure.observation import Loader, Observation, Place, Stage, Step, Training
 
 
 def finding(settings: dict[str, Any], gain: float | None, level: Level = "exact", **more: Any) -> Finding:
@@ -54,7 +54,8 @@ def test_workers_are_not_tried_where_samples_depend_on_them() -> None:
     seen = observed()
     iterable = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], samples=None, iterable=True),))
     opened = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], opened="Records.file"),))
-    for one in (iterable, opened):
+    drawing = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], generator="Photos.rng"),))
+    for one in (iterable, opened, drawing):
         found = candidates(FINDINGS, one, cores=8, level="numeric")
         assert [list(candidate.settings) for candidate in found] == [["autocast"], ["tf32"]]
     changes = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], changes=True),))
@@ -185,6 +186,13 @@ def test_the_augmentation_to_write_by_hand_has_the_transforms_own_figures() -> N
     assert "augment = GPUAugmentation(size=(224, 224))" in [line.strip() for line in lines]
     assert any("batch_size=64), with a learning rate to match" in line for line in lines)
     assert not any("GPUAugmentation(size" in line for line in by_hand({"tf32": True}, augmentation="GPUAugmentation()"))
+
+
+def test_edits_that_only_the_user_can_make() -> None:
+    place = Place(file="/home/me/train.py", line=13)
+    found = (finding({}, 0.9, place=place), finding({"tf32": True}, 0.5), finding({}, 0.001), finding({}, None))
+    assert only_by_hand(found) == ["+90 %, train.py:13: x"]
+    assert only_by_hand((finding({}, 2.0),)) == ["3.0×: x"]
 
 
 def test_edits_are_written_as_the_script_needs_them() -> None:

@@ -20,6 +20,8 @@ KEY = Key(command=("train.py",), content="", hardware="none", versions={})
 class Script:
     """A loop whose loader takes 20 ms per batch and worker, and whose step takes 4 ms."""
 
+    generator: str | None = None
+
     def __init__(
         self,
         *,
@@ -60,7 +62,7 @@ class Script:
         loader = Loader(
             role="train", place=None, dataset="Files", samples=80_000, batch_size=8, num_workers=workers,
             prefetch_factor=2 if workers else None, persistent_workers=False, pin_memory=False, batch_bytes=100,
-            samples_per_second=8 / feeding if mode == "loader" and feeding else None,
+            samples_per_second=8 / feeding if mode == "loader" and feeding else None, generator=self.generator,
         )  # fmt: skip
         training = Training(
             model="Net", parameters=1000, dtype="float32", device="cpu", images=False, channels_last=False,
@@ -91,6 +93,16 @@ def tuned(
     ).tune()  # fmt: skip
     assert said or isinstance(found, NotTuned)
     return found
+
+
+def test_what_only_an_edit_can_mend_is_said() -> None:
+    script, said = Script(), list[str]()
+    script.generator = "Photos.rng"
+    found = tuned(script, "exact", said=said)
+    assert isinstance(found, Tuned)
+    assert not found.plan.settings
+    assert "an edit of the script is: " in said[-1]
+    assert "DataLoader(…, num_workers=4, persistent_workers=True), with Photos.rng seeded anew" in said[-1]
 
 
 def test_workers_are_found_verified_and_planned() -> None:

@@ -69,6 +69,8 @@ def condition(loader: Loader) -> str | None:
         return ", with each worker giving a share of the samples (torch.utils.data.get_worker_info), not all of them"
     if loader.opened is not None:
         return f", with {loader.opened} opened anew in each worker, or one reads at another's place in it"
+    if loader.generator is not None:
+        return f", with {loader.generator} seeded anew in each worker and epoch, or all of them draw the same numbers"
     return None
 
 

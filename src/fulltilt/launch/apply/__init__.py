@@ -8,6 +8,5 @@ pictures.py  … what workers hand over for them         looks.py      whether a
 chains.py    … which can be moved                      changed.py    a data set that changes between epochs
              (known_torchvision.py,                    as_bytes.py   images as bytes, made floats where they are used
               known_albumentations.py)                 ending_in_bytes.py  … a Compose that puts its end off
-own.py       a data set's own generator                unfinished.py       … what it makes, passing for floats
-living_on.py workers that draw as new ones would
+living_on.py workers that draw as new ones would       unfinished.py       … what it makes, passing for floats
 """

@@ -20,9 +20,8 @@ from typing import Any
 from fulltilt.launch.apply import batches as apply_batches
 from fulltilt.launch.apply import living_on
 from fulltilt.launch.apply.changed import loader_state
-from fulltilt.launch.apply.own import generator_in
 from fulltilt.launch.watch.batches import length
-from fulltilt.launch.watch.opened import open_file
+from fulltilt.launch.watch.held import generator, open_file
 
 Note = Callable[[str], None]
 
@@ -76,7 +75,7 @@ def changed_arguments(wanted: Mapping[str, Any], given: Mapping[str, Any], *, no
         changed.update({name: wanted[name] for name in names if given[name] != wanted[name]})
     if changed.get("persistent_workers") and isinstance(dataset, IterableDataset):
         del changed["persistent_workers"]  # its place would be carried from epoch to epoch
-    elif changed.get("persistent_workers") and generator_in(dataset) is not None:
+    elif changed.get("persistent_workers") and generator(dataset) is not None:
         del changed["persistent_workers"]
         note("persistent_workers: left alone for a data set with a generator of its own, which new workers begin anew")
     if "pin_memory" in wanted and bool(wanted["pin_memory"]) != given["pin_memory"]:
@@ -121,7 +120,7 @@ def _why_as_many(dataset: Any, now: int, chosen: int) -> str | None:
         return "for samples that lie in memory"
     if multiprocessing.current_process().daemon:
         return "in a process that may have no children"
-    draws = generator_in(dataset) if 0 in (now, chosen) else None
+    draws = generator(dataset) if 0 in (now, chosen) else None
     if draws is not None:
         return f"for a data set with a generator of its own ({draws}), which would begin anew with each epoch"
     kept = open_file(dataset) if chosen > now and now <= 1 else None  # with more, the script has seen to it

@@ -147,9 +147,9 @@ def neighbours(
 
 def _has_its_own(observation: Observation) -> bool:
     """Samples of an IterableDataset depend on the number of its workers, and its place on their life; those of a file
-    that is open already would be mixed up by several: both stay."""
+    that is open already would be mixed up by several, and copies of one generator draw the same: these stay."""
     loader = training_loader(observation)
-    return loader is not None and (loader.iterable or loader.opened is not None)
+    return loader is not None and (loader.iterable or loader.opened is not None or loader.generator is not None)
 
 
 def _refused(observation: Observation) -> tuple[str, ...]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fulltilt.diagnose import words
 from fulltilt.diagnose.finding import Finding
+from fulltilt.diagnose.thresholds import LIMITS
 from fulltilt.launch.settings import SETTINGS
 
 
@@ -30,6 +32,15 @@ def by_hand(
     concerned = (finding for finding in findings if finding.settings.keys() & settings.keys())
     diffs = dict.fromkeys(finding.diff.rstrip() for finding in concerned if finding.diff)
     return lines + [line for diff in diffs for line in ("", diff)]
+
+
+def only_by_hand(findings: Sequence[Finding]) -> list[str]:
+    """What nobody can set from outside, the greatest gain first: `+94 %, train.py:13: DataLoader(…)`."""
+    return [
+        ", ".join(filter(None, (words.gain(one.gain), words.place(one.place)))) + f": {one.fix}"
+        for one in findings
+        if not one.settings and one.gain is not None and one.gain >= LIMITS.least_gain
+    ]
 
 
 def _written(name: str, value: Any, *, command: str, optimizer: str | None) -> str:

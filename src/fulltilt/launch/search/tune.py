@@ -32,6 +32,7 @@ from fulltilt.launch.search.budget import (
     verify_steps,
 )
 from fulltilt.launch.search.candidates import candidates, neighbours
+from fulltilt.launch.search.edits import only_by_hand
 from fulltilt.launch.search.judge import Judge, has_room
 from fulltilt.launch.search.pairs import compare
 from fulltilt.launch.search.plan import Key, Plan
@@ -121,6 +122,8 @@ class Tuner:
         chosen = candidates(diagnosis.findings, seen[0], cores=self.cores, level=self.level)
         if not chosen:
             self.say("nothing that can be set from outside is foretold to pay")
+            for line in only_by_hand(diagnosis.findings)[:1]:
+                self.say(f"an edit of the script is: {line}")
             plan = self._plan({}, baseline, diagnosis, verified="nothing to verify: the script is left as it is")
             return Tuned(plan=plan, diagnosis=diagnosis, seconds=self.clock() - began)
         script = self._script()
@@ -409,7 +412,7 @@ def _samples(seen: Observation) -> int | None:
 def _workers(seen: Observation) -> int | None:
     """More of them can be tried for samples that don't depend on their number."""
     loader = training_loader(seen)
-    return None if loader is None or loader.iterable or loader.opened else loader.num_workers
+    return None if loader is None or loader.iterable or loader.opened or loader.generator else loader.num_workers
 
 
 def _last_words(seen: Observation) -> str:

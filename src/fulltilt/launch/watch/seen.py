@@ -14,7 +14,7 @@ from fulltilt.launch.apply.as_bytes import tail_names
 from fulltilt.launch.apply.augment import moved_by
 from fulltilt.launch.watch import stages
 from fulltilt.launch.watch.batches import length
-from fulltilt.launch.watch.opened import open_file
+from fulltilt.launch.watch.held import generator, open_file
 from fulltilt.launch.watch.places import Spot, place
 from fulltilt.launch.watch.transforms import datasets, names
 from fulltilt.launch.watch.waits import STEPS
@@ -164,6 +164,7 @@ def with_data(facts: Loader, loader: Any, *, tell: Callable[[str], None]) -> Loa
         dataset=type(inner).__name__,
         samples=length(dataset, tell=tell),
         opened=open_file(dataset) if loader.num_workers <= 1 else None,
+        generator=generator(dataset) if not loader.num_workers else None,
         in_memory=isinstance(inner, TensorDataset),
         transforms=names(dataset),
         movable=() if chain is None else chain.names,

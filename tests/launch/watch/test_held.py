@@ -1,9 +1,10 @@
-"""Files that a data set holds open, which workers would share."""
+"""Files that a data set holds open, which workers would share, and generators, of which they would have copies."""
 
 from __future__ import annotations
 
 import io
 import mmap
+import random
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -12,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from fulltilt.launch.watch.opened import open_file
+from fulltilt.launch.watch.held import generator, open_file
 
 
 class Records(Dataset[Any]):
@@ -65,3 +67,39 @@ def test_what_no_worker_shares_is_none(path: Path) -> None:
         assert open_file(Records(file=file, whole=whole)) is None
     assert open_file(Records(closed=file)) is None
     assert open_file(range(3)) is None
+
+
+class Turn:
+    def __init__(self, rng: Any) -> None:
+        self.rng = rng
+
+
+class Chain:
+    def __init__(self, *transforms: Any) -> None:
+        self.transforms = list(transforms)
+
+
+OWN = {
+    "random": random.Random(0),
+    "numpy": np.random.default_rng(0),
+    "numpy, as it was": np.random.RandomState(0),
+    "torch": torch.Generator(),
+}
+
+
+@pytest.mark.parametrize("rng", OWN.values(), ids=OWN.keys())
+def test_generators_are_found(rng: Any) -> None:
+    assert generator(Records(rng=rng)) == "Records.rng"
+    assert generator(Subset(Records(transform=Chain(Turn(None), Chain(Turn(rng)))), [0])) == "Records.transform"
+
+
+def test_what_each_worker_may_have_is_no_generator() -> None:
+    assert generator(Records(rng=random.SystemRandom(), kind=random.Random, seed=0)) is None
+    itself = Records()
+    itself.rows = itself  # type: ignore[assignment]
+    assert generator(itself) is None
+
+
+def test_generators_of_packages_that_know_of_workers_are_theirs() -> None:
+    kind = type("Rotate", (Turn,), {"__module__": "albumentations.core"})
+    assert generator(Records(transform=kind(random.Random(0)))) is None
