@@ -51,7 +51,7 @@ def test_several_readings_of_an_hour_are_averaged(tmp_path):
     ("text", "says"),
     [
         ("time,sensor,x\n", "no rows"),
-        ("time,x\n2024-01-01,1\n", "no column sensor or station"),
+        ("time,x\n2024-01-01,1\n2024-01-01,2\n", "no column sensor or station.*are these several sensors?"),
         ("when,sensor,x\n2024-01-01,a,1\n", r"all\.csv has no column time, timestamp.*; found when, sensor, x$"),
         ("time,sensor,x\nyesterday,a,1\n", r"line 2: no time can be read"),
         ("time,sensor,x\n2024-01-01,a,high\n", "no column of numbers"),
@@ -59,7 +59,10 @@ def test_several_readings_of_an_hour_are_averaged(tmp_path):
         ("time,sensor,x\n2024-01-01,a,1\n2024-01-03,a,1\n2024-01-02,b,1\n2024-01-03,b,1\n2024-01-04,b,", None),
         ("time|sensor|x\n2024-01-01|a|1\n", r"found time\|sensor\|x; the first line names the columns, with commas"),
         ("time,sensor,x\n2024-01-01,a,1\n2024-01-02,,1\n", r"all\.csv, line 3: an empty sensor"),
-        ("time,x\n2024-01-01,1\n", "the file of a single sensor goes into a folder"),
+        (
+            "time,device,x\n" + "2024-01-01,a,1\n2024-01-01,b,1\n" * 2,
+            "line 3: a time .* as have 3 of 4",
+        ),
         ("time,sensor,x\n2024-01-02,a,\n2024-01-01,a,1\n2024-01-02,b,1\n", "a has no x in the hours"),
     ],
 )
@@ -71,6 +74,17 @@ def test_what_is_wrong_is_named(tmp_path, text, says):
         return
     with pytest.raises(InputError, match=says):
         read_readings(path)
+
+
+def test_a_table_of_one_sensor(tmp_path):
+    """As air quality is published: a row for each hour, in columns of its parts; one of them twice."""
+    path = tmp_path / "beijing.csv"
+    hours = [(day, hour) for day in range(1, 9) for hour in range(24)]
+    rows = [f"{at},2010,1,{day},{hour},{at},{-at}" for at, (day, hour) in enumerate(hours)]
+    path.write_text("\n".join(["No,year,month,day,hour,pm2.5,TEMP", *rows, "192,2010,1,8,2,170,-170"]))
+    found = read_readings(path)
+    assert (found.sensors, found.quantities, found.left_out) == (("beijing",), ("pm25", "temp"), ())
+    assert found.values[:, 0, 0].tolist() == [*map(float, range(192))]
 
 
 def test_what_is_missing_is_counted_and_said_where_it_is_most(tmp_path, caplog):

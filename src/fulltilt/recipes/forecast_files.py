@@ -1,4 +1,5 @@
-"""Readings of real sensors: a folder with a CSV for each of them, or one CSV with a column that names them.
+"""Readings of real sensors: a folder with a CSV for each of them, or one CSV, of one sensor or with a column that names
+them.
 
     readings/north.csv     time,pm25,wind              readings.csv     time,sensor,pm25,wind
                            2024-01-01 00:00,35,1.2                      2024-01-01 00:00,north,35,1.2
@@ -34,6 +35,8 @@ _COUNTERS = ("no", "index", "")
 """Columns that only count rows."""
 _MISSING = ("", "na", "nan", "null", "none")
 _HOUR = 3600
+_FEW_AGAIN = 0.01
+"""Of a sensor's rows that may have a time that another has: clocks are set back once a year."""
 _MANY_MISSING = 0.5
 """Of all readings: what is then learnt is mostly how to draw a straight line."""
 
@@ -91,27 +94,26 @@ def _by_sensor(path: Path, columns: Columns) -> dict[str, list[Row]]:
             for _, row in _rows(file, columns):
                 found.setdefault(file.stem, []).append(row)
     elif path.is_file():
-        for name, row in _rows(path, columns):
-            if name is None:
-                raise InputError(
-                    f"{path} has no column {' or '.join(_SENSORS)} that says which sensor a row is of; "
-                    "the file of a single sensor goes into a folder, which is given in its place"
-                )
-            found.setdefault(name, []).append(row)
+        for name, row in _rows(path, columns, alone=True):
+            found.setdefault(path.stem if name is None else name, []).append(row)
     else:
         raise InputError(f"{path} does not exist; expected a folder of .csv files, or one")
     return found
 
 
-def _rows(file: Path, columns: Columns) -> Iterable[tuple[str | None, Row]]:
-    """Sensor, where there is a column for it, and row."""
+def _rows(file: Path, columns: Columns, *, alone: bool = False) -> Iterable[tuple[str | None, Row]]:
+    """Sensor, where there is a column for it, and row.
+
+    Args:
+        alone: no other file says that each is of one sensor.
+    """
     try:
-        yield from _parsed(file, columns)
+        yield from _parsed(file, columns, alone=alone)
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{file} can't be read as a table ({error}); save it as a .csv in UTF-8") from error
 
 
-def _parsed(file: Path, seen: Columns) -> Iterator[tuple[str | None, Row]]:
+def _parsed(file: Path, seen: Columns, *, alone: bool) -> Iterator[tuple[str | None, Row]]:
     with file.open(newline="", encoding="utf-8-sig") as opened:
         separator = separator_of(opened.readline())
         opened.seek(0)
@@ -127,6 +129,9 @@ def _parsed(file: Path, seen: Columns) -> Iterator[tuple[str | None, Row]]:
         taken = {*_TIMES, *_PARTS, *_SENSORS, *_COUNTERS}
         quantities = {low.replace(".", ""): name for low, name in columns.items() if low not in taken}
         counts = {low: seen.setdefault(low, _Column()) for low in quantities}
+        times: set[float] = set()
+        rows = 0
+        again = ""
         for line in reader:
             where = f"{file}, line {reader.line_num}"
             if sensor is not None and not (line[sensor] or "").strip():
@@ -140,7 +145,17 @@ def _parsed(file: Path, seen: Columns) -> Iterator[tuple[str | None, Row]]:
                 else:
                     counts[low].numbers += not math.isnan(value)
                     read[low] = value
-            yield None if sensor is None else line[sensor].strip(), (_hour(where, line, columns), read)
+            time = _time(where, line, columns)
+            again = again or (where if time in times else "")
+            times.add(time)
+            rows += 1
+            yield None if sensor is None else line[sensor].strip(), (math.floor(time / _HOUR), read)
+    if alone and sensor is None and rows - len(times) > _FEW_AGAIN * rows:
+        raise InputError(
+            f"{again}: a time that another row has, as have {rows - len(times)} of {rows}, and there is no column "
+            f"{' or '.join(_SENSORS)}: are these several sensors? Name the column so that tells them apart, or give "
+            "each a file of its own in a folder"
+        )
 
 
 def _refuse_stray_words(columns: Columns) -> None:
@@ -151,7 +166,8 @@ def _refuse_stray_words(columns: Columns) -> None:
             raise InputError(f"{column.first_word}, which is no number{others}; leave a cell empty where none was read")
 
 
-def _hour(where: str, line: Mapping[str, str], columns: Mapping[str, str]) -> int:
+def _time(where: str, line: Mapping[str, str], columns: Mapping[str, str]) -> float:
+    """Seconds since 1970."""
     name = next((columns[name] for name in _TIMES if name in columns), None)
     try:
         if name is not None:
@@ -161,7 +177,7 @@ def _hour(where: str, line: Mapping[str, str], columns: Mapping[str, str]) -> in
     except (ValueError, TypeError) as error:
         raise InputError(f"{where}: no time can be read ({error}); expected such as 2024-01-31 13:00") from error
     aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-    return math.floor(aware.timestamp() / _HOUR)
+    return aware.timestamp()
 
 
 def _number(text: str | None, *, comma: bool = False) -> float | None:

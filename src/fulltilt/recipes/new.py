@@ -118,8 +118,8 @@ _OWN: Final = {
     ),
     "forecast": (
         "--data /path/to/readings",
-        "A folder with a .csv for each sensor, or one .csv with a column `sensor`: `time`, and a column for each\n"
-        "quantity.",
+        "A folder with a .csv for each sensor, or one .csv, of one sensor or with a column `sensor`: `time`, and a\n"
+        "column for each quantity.",
     ),
     "video": (
         "--data /path/to/segments.csv",
