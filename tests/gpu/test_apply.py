@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fulltilt.launch.apply.batches import Places
 from fulltilt.launch.apply.graphed import Graphed
+from fulltilt.launch.apply.places import Places
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda", 0)

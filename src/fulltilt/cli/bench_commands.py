@@ -20,11 +20,11 @@ def commands(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """Any training commands under diagnose and run: the share of their time that is known, and what they gain."""
-    from rich.console import Console
     from rich.table import Table
 
     from fulltilt.bench.commands import ATTRIBUTED_AT_LEAST, TIMES_AT_LEAST, measure, parse, to_json
     from fulltilt.bench.ground import joined
+    from fulltilt.bench.tables import console_or
 
     named = parse(words)
     outputs = Outputs(json_file)
@@ -41,4 +41,4 @@ def commands(
         before, after = ("–" if rate is None else f"{rate:,.0f}" for rate in (one.before, one.after))
         times = "–" if one.times is None else f"{one.times:.2f}"
         table.add_row(one.name, known, before, after, times, one.problem or one.verdict)
-    Console().print(table)
+    console_or(None).print(table)

@@ -140,6 +140,11 @@ class Loader:
     tail: tuple[str, ...] = ()
     """Of the transforms, those at the end that make floats of bytes and nothing else: ToTensor, Normalize."""
 
+    @property
+    def keeps_workers(self) -> bool:
+        """Another number of them, or longer lives, would give other samples, unless the script sees to it."""
+        return self.iterable or self.opened is not None or self.generator is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:

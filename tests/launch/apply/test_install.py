@@ -26,9 +26,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from fulltilt.launch.apply.batches import AheadIterator, Places
+from fulltilt.launch.apply.batches import AheadIterator
 from fulltilt.launch.apply.install import _without_waiting, install
 from fulltilt.launch.apply.loader import changed_arguments
+from fulltilt.launch.apply.places import Places
 from fulltilt.launch.watch.draws import tied
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

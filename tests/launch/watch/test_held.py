@@ -93,6 +93,11 @@ def test_generators_are_found(rng: Any) -> None:
     assert generator(Subset(Records(transform=Chain(Turn(None), Chain(Turn(rng)))), [0])) == "Records.transform"
 
 
+def test_what_is_met_far_below_first_is_looked_into_where_it_is_near() -> None:
+    turn = Turn(random.Random(0))
+    assert generator(Records(transforms=[Chain(Chain(turn)), turn])) == "Records.transforms"
+
+
 def test_what_each_worker_may_have_is_no_generator() -> None:
     assert generator(Records(rng=random.SystemRandom(), kind=random.Random, seed=0)) is None
     itself = Records()

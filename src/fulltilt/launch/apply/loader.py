@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from fulltilt.launch.apply import batches as apply_batches
 from fulltilt.launch.apply import living_on
-from fulltilt.launch.apply.changed import loader_state
+from fulltilt.launch.apply.batches import Batches, LentIterator
+from fulltilt.launch.apply.resident import tensors_of
 from fulltilt.launch.watch.batches import length
+from fulltilt.launch.watch.changed import loader_state
 from fulltilt.launch.watch.held import generator, open_file
 
 Note = Callable[[str], None]
@@ -116,7 +117,7 @@ def _why_as_many(dataset: Any, now: int, chosen: int) -> str | None:
 
     if isinstance(dataset, IterableDataset):
         return "for an IterableDataset, whose samples and order depend on it"
-    if apply_batches.tensors_of(dataset) is not None:
+    if tensors_of(dataset) is not None:
         return "for samples that lie in memory"
     if multiprocessing.current_process().daemon:
         return "in a process that may have no children"
@@ -189,7 +190,7 @@ def _many_workers_are_meant(ours: bool) -> Iterator[None]:
 
 
 def _iterating(original: Callable[..., Any], wanted: Mapping[str, Any], ours: Any, note: Note) -> Callable[..., Any]:
-    batches = apply_batches.Batches(ahead=bool(wanted.get("ahead")), resident=bool(wanted.get("resident")), note=note)
+    batches = Batches(ahead=bool(wanted.get("ahead")), resident=bool(wanted.get("resident")), note=note)
     living: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def end_at_exit(loader: Any) -> None:
@@ -225,14 +226,14 @@ def _iterating(original: Callable[..., Any], wanted: Mapping[str, Any], ours: An
             iterator = batches.iterator(self, original)
         if made.keeps and self._iterator is not None:
             end_at_exit(self)
-            iterator = iterator if iterator is not self._iterator else apply_batches.LentIterator(iterator)
+            iterator = iterator if iterator is not self._iterator else LentIterator(iterator)
             made.lent = weakref.ref(iterator)
         return iterator
 
     return iterate
 
 
-def _end_workers(iterator_of: Callable[[], Any], loader_of: Callable[[], Any], batches: apply_batches.Batches) -> None:
+def _end_workers(iterator_of: Callable[[], Any], loader_of: Callable[[], Any], batches: Batches) -> None:
     iterator, loader = iterator_of(), loader_of()
     if loader is not None:
         batches.leave(loader)

@@ -145,19 +145,12 @@ def neighbours(
     return graphed + tuple({**settings, "loader.num_workers": count} for count in order if count is not None)
 
 
-def _has_its_own(observation: Observation) -> bool:
-    """Samples of an IterableDataset depend on the number of its workers, and its place on their life; those of a file
-    that is open already would be mixed up by several, and copies of one generator draw the same: these stay."""
-    loader = training_loader(observation)
-    return loader is not None and (loader.iterable or loader.opened is not None or loader.generator is not None)
-
-
 def _refused(observation: Observation) -> tuple[str, ...]:
     """Settings that its loader can't have."""
-    if _has_its_own(observation):
-        return _WORKERS
     loader = training_loader(observation)
-    return ("loader.persistent_workers",) if loader is not None and loader.changes else ()
+    if loader is None:
+        return ()
+    return _WORKERS if loader.keeps_workers else ("loader.persistent_workers",) if loader.changes else ()
 
 
 def _foretold(finding: Finding) -> float:
@@ -171,7 +164,7 @@ def _workers(observation: Observation, taken: Mapping[str, Any], cores: int, fas
     loader = training_loader(observation)
     waits, total = waited(observation)
     feeding = "loader.num_workers" in taken or "loader.resident" in taken
-    if loader is None or loader.in_memory or feeding or loader.num_workers >= cores or _has_its_own(observation):
+    if loader is None or loader.in_memory or feeding or loader.num_workers >= cores or loader.keeps_workers:
         return []
     wanted, gain = cores, _RIDER
     if waits > _WAITS * total:

@@ -190,16 +190,19 @@ class _Search:
         return missed
 
     def note(self, title: str, settings: Settings, rate: Rate | None, *, kept: bool, reason: str) -> None:
-        trial = Trial(
-            title=title,
-            settings=settings,
-            samples_per_second=None if rate is None else rate.value,
-            kept=kept,
-            reason=reason,
-            noise=None if rate is None else rate.noise,
-        )
-        self.trials.append(trial)
-        self.say(trial)
+        self.trials.append(as_trial(title, settings, rate, kept=kept, reason=reason))
+        self.say(self.trials[-1])
+
+
+def as_trial(title: str, settings: Mapping[str, Any], rate: Rate | None, *, kept: bool, reason: str) -> Trial:
+    return Trial(
+        title=title,
+        settings=settings,
+        samples_per_second=None if rate is None else rate.value,
+        kept=kept,
+        reason=reason,
+        noise=None if rate is None else rate.noise,
+    )
 
 
 def search(

@@ -18,8 +18,8 @@ from typing import Any
 
 from fulltilt.diagnose import diagnose
 from fulltilt.diagnose.finding import Diagnosis, Level, LossCurves, Outcome, Trial
-from fulltilt.diagnose.words import amount
 from fulltilt.launch.command import Command
+from fulltilt.launch.search import lines
 from fulltilt.launch.search.budget import (
     COMPILE_SECONDS,
     FIRST_COMPILE_SECONDS,
@@ -31,13 +31,13 @@ from fulltilt.launch.search.budget import (
     too_short,
     verify_steps,
 )
-from fulltilt.launch.search.candidates import candidates, neighbours
+from fulltilt.launch.search.candidates import candidates, describe, neighbours
 from fulltilt.launch.search.edits import only_by_hand
 from fulltilt.launch.search.judge import Judge, has_room
 from fulltilt.launch.search.pairs import compare
 from fulltilt.launch.search.plan import Key, Plan
 from fulltilt.launch.search.rate import Rate, rate_of, training_loader
-from fulltilt.launch.search.search import LEAST_GAIN, Found, search
+from fulltilt.launch.search.search import LEAST_GAIN, Found, as_trial, search
 from fulltilt.launch.search.verify import LEAST_STEPS, fallbacks
 from fulltilt.launch.settings import SETTINGS, Settings
 from fulltilt.measure.observation import Observation
@@ -52,8 +52,6 @@ _AS_IS_MOST = 0.2
 _LIMIT_SECONDS = 8.0
 _LIMIT_NOISE = 0.05
 _TRIAL_STEPS = (45, 1500)
-_DRIFT = 0.15
-"""Two measurements of the script as it is that are further apart are both told."""
 _AS_LONG = 1.5
 """How many times as long as it was thought to take, the script may take to its end."""
 
@@ -118,7 +116,8 @@ class Tuner:
         baseline = rate_of(seen[0])
         if baseline is None:
             return NotTuned(reason="too few steps could be watched")
-        self._say_limits(diagnosis, baseline)
+        self.say(lines.limits(diagnosis, baseline))
+        self.say(diagnosis.verdict)
         chosen = candidates(diagnosis.findings, seen[0], cores=self.cores, level=self.level)
         if not chosen:
             self.say("nothing that can be set from outside is foretold to pay")
@@ -130,7 +129,7 @@ class Tuner:
         left = self.until - self.clock()
         budget = shared_out(chosen, script, left=left, seconds=self.seconds)
         if isinstance(budget, TooShort):
-            return NotTuned(reason=self._too_short(budget, self.seconds - left), diagnosis=diagnosis)
+            return self._no_time(budget, left, diagnosis)
         if len(budget.candidates) < len(chosen):
             self.say(f"{left:.0f} s are left for trials: those that are foretold to give most are tried")
         self.trial_seconds, self.verify_seconds = budget.trial_seconds, budget.verify_seconds
@@ -151,12 +150,13 @@ class Tuner:
                 samples=_samples(seen[0]),
                 world=seen[0].world,
             ),
-            say=self._say_trial,
+            say=self._tried,
         )
         if not found.trials:
             short = too_short(chosen, script, left=left, seconds=self.seconds)
-            return NotTuned(reason=self._too_short(short, self.seconds - left), diagnosis=diagnosis)
-        self._say_drift(baseline, found.baseline)
+            return self._no_time(short, left, diagnosis)
+        if (drifted := lines.drift(baseline, found.baseline)) is not None:
+            self.say(drifted)
         return self._verified(found, diagnosis, began)
 
     # the script as it is
@@ -316,7 +316,7 @@ class Tuner:
                 return settings, held
             rate, why = (None, held) if isinstance(held, str) else (held, f"{gain * 100:+.0f} %: not beyond noise")
             trials.append(_turned_down(settings, rate, why))
-            self._say_trial(trials[-1])
+            self._tried(trials[-1])
             if rate is not None:
                 break
         return {}, None
@@ -337,7 +337,14 @@ class Tuner:
         rate = rate_of(self._limit(settings))
         return None if rate is None or rate.value < reached * (1 - _LIMIT_NOISE) else rate.value
 
-    # words
+    # what comes of it
+
+    def _tried(self, trial: Trial) -> None:
+        self.say(lines.tried(trial))
+
+    def _no_time(self, short: TooShort, left: float, diagnosis: Diagnosis) -> NotTuned:
+        reason = lines.too_short(short, seconds=self.seconds, watched=self.seconds - left)
+        return NotTuned(reason=reason, diagnosis=diagnosis)
 
     def _plan(
         self,
@@ -359,49 +366,14 @@ class Tuner:
             verified=verified,
         )
 
-    def _too_short(self, short: TooShort, watched: float) -> str:
-        return (
-            f"{self.seconds:g} s are too short for one trial: watching took {watched:.0f} s, a trial takes "
-            f"{short.trial_seconds:.0f} s here, comparing losses {short.verify_seconds:.0f} s "
-            f"(--max-seconds {short.would_do:g} would do)"
-        )
-
-    def _say_limits(self, diagnosis: Diagnosis, baseline: Rate) -> None:
-        limits = [f"as it is {amount(baseline.value)} samples/s"]
-        limits += [] if diagnosis.limits.step is None else [f"its step's limit {amount(diagnosis.limits.step)}"]
-        limits += [] if diagnosis.limits.loader is None else [f"its loader alone {amount(diagnosis.limits.loader)}"]
-        self.say(", ".join(limits))
-        self.say(diagnosis.verdict)
-
-    def _say_drift(self, first: Rate, again: Rate) -> None:
-        """Figures that don't agree are explained, or the summary's would seem wrong."""
-        if abs(math.log(again.value / first.value)) > math.log(1.0 + _DRIFT):
-            self.say(
-                f"as it is, beside the trials: {amount(again.value)} samples/s, where it was {amount(first.value)} at "
-                "first: others use this machine, too, or the script's own pace changes"
-            )
-
-    def _say_trial(self, trial: Trial) -> None:
-        rate = "" if trial.samples_per_second is None else f" {amount(trial.samples_per_second)} samples/s,"
-        self.say(f"tried {trial.title}:{rate} {trial.reason}")
-
 
 def _told(figure: float | None) -> float | None:
     """As a plan keeps it: no two measurements agree in more digits."""
     return None if figure is None else float(f"{figure:.5g}")
 
 
-def _turned_down(settings: Mapping[str, Any], rate: Rate | None, reason: str) -> Trial:
-    from fulltilt.launch.search.candidates import describe
-
-    return Trial(
-        title=describe(settings),
-        settings=dict(settings),
-        samples_per_second=None if rate is None else rate.value,
-        kept=False,
-        reason=reason,
-        noise=None if rate is None else rate.noise,
-    )
+def _turned_down(settings: Settings, rate: Rate | None, reason: str) -> Trial:
+    return as_trial(describe(settings), settings, rate, kept=False, reason=reason)
 
 
 def _samples(seen: Observation) -> int | None:
@@ -412,7 +384,7 @@ def _samples(seen: Observation) -> int | None:
 def _workers(seen: Observation) -> int | None:
     """More of them can be tried for samples that don't depend on their number."""
     loader = training_loader(seen)
-    return None if loader is None or loader.iterable or loader.opened or loader.generator else loader.num_workers
+    return None if loader is None or loader.keeps_workers else loader.num_workers
 
 
 def _last_words(seen: Observation) -> str:

@@ -10,5 +10,6 @@ replay.py     the step's limit                         alone.py      the loader'
 launches.py   kernels of one step                      batches.py    batches of any structure
 dozing.py     between bursts, where steps are short    traced.py     whether the compiler was at work
 agreement.py  ranks stop together                      draws.py      draws that depend on the sample alone
-traces.py     the user's tracebacks, without us        held.py       what workers can't share
+held.py       what workers can't share                 changed.py    what they would not see changed
+traces.py     the user's tracebacks, without us
 """

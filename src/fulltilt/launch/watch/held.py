@@ -42,23 +42,27 @@ def _first(
     dataset: Any, is_it: Callable[[Any], bool], *, unless: Callable[[Any], bool] = lambda _: False
 ) -> str | None:
     """`unless`: a data set that has such an attribute is passed by."""
-    known: set[int] = set()
     for one in reversed(list(datasets(dataset))):
         attributes = _attributes(one)
         if any(map(unless, attributes.values())):
             continue
         for name, value in attributes.items():
-            if _holds(value, is_it, _DEEPEST, known):
+            if _holds(value, is_it):
                 return f"{type(one).__name__}.{name}"
     return None
 
 
-def _holds(value: Any, is_it: Callable[[Any], bool], depth: int, known: set[int]) -> bool:
-    value = value.function if type(value) is Timed else value  # ours, in place of the script's
-    if id(value) in known:
-        return False
-    known.add(id(value))
-    return is_it(value) or (depth > 0 and any(_holds(one, is_it, depth - 1, known) for one in _members(value)))
+def _holds(value: Any, is_it: Callable[[Any], bool]) -> bool:
+    """It, or something within it: the nearest first, so that each is looked into from where it is least deep."""
+    level, known = [value], set[int]()
+    for _ in range(_DEEPEST + 1):
+        level = [one.function if type(one) is Timed else one for one in level]  # ours, in place of the script's
+        if any(map(is_it, level)):
+            return True
+        inner = {id(one): one for outer in level for one in _members(outer)}
+        level = [one for number, one in inner.items() if number not in known]
+        known |= inner.keys()
+    return False
 
 
 def _members(value: Any) -> Iterator[Any]:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from threading import get_ident
 from typing import Any
 
-from fulltilt.launch.apply.changed import loader_state
 from fulltilt.launch.patching import put
 from fulltilt.launch.watch.batches import samples, size_bytes
+from fulltilt.launch.watch.changed import loader_state
 from fulltilt.launch.watch.places import spot
 from fulltilt.launch.watch.stages import Stages
 from fulltilt.launch.watch.watch import LoaderSeen, Watch

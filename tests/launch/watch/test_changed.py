@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
-from fulltilt.launch.apply.changed import loader_state
+from fulltilt.launch.watch.changed import loader_state
 
 
 class Jitter:

@@ -1,0 +1,44 @@
+"""What a search says as it goes: figures into lines."""
+
+from __future__ import annotations
+
+import math
+
+from fulltilt.diagnose.finding import Diagnosis, Trial
+from fulltilt.diagnose.words import amount
+from fulltilt.launch.search.budget import TooShort
+from fulltilt.launch.search.rate import Rate
+
+_DRIFT = 0.15
+"""Two measurements of the script as it is that are further apart are both told."""
+
+
+def limits(diagnosis: Diagnosis, baseline: Rate) -> str:
+    found = [f"as it is {amount(baseline.value)} samples/s"]
+    found += [] if diagnosis.limits.step is None else [f"its step's limit {amount(diagnosis.limits.step)}"]
+    found += [] if diagnosis.limits.loader is None else [f"its loader alone {amount(diagnosis.limits.loader)}"]
+    return ", ".join(found)
+
+
+def tried(trial: Trial) -> str:
+    rate = "" if trial.samples_per_second is None else f" {amount(trial.samples_per_second)} samples/s,"
+    return f"tried {trial.title}:{rate} {trial.reason}"
+
+
+def drift(first: Rate, again: Rate) -> str | None:
+    """Figures that don't agree are explained, or the summary's would seem wrong."""
+    if abs(math.log(again.value / first.value)) <= math.log(1.0 + _DRIFT):
+        return None
+    return (
+        f"as it is, beside the trials: {amount(again.value)} samples/s, where it was {amount(first.value)} at "
+        "first: others use this machine, too, or the script's own pace changes"
+    )
+
+
+def too_short(short: TooShort, *, seconds: float, watched: float) -> str:
+    """Why none of `seconds` were left for a trial."""
+    return (
+        f"{seconds:g} s are too short for one trial: watching took {watched:.0f} s, a trial takes "
+        f"{short.trial_seconds:.0f} s here, comparing losses {short.verify_seconds:.0f} s "
+        f"(--max-seconds {short.would_do:g} would do)"
+    )
