@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import resource
 import shutil
 import signal
@@ -13,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.cache.support import SMALL_SHARDS, assert_serves, make_images, make_masks, start
 
@@ -96,15 +96,14 @@ def test_cleared_while_a_builder_waits(images, tmp_path):
     os.kill(first.pid, signal.SIGSTOP)
     second = start(tmp_path / "c", images[:20])
     second.stdout.readline()  # it waits
+    for worker in psutil.Process(first.pid).children(recursive=True):
+        worker.kill()  # one that outlived its builder would finish its sample, into the folder that is there again
     shutil.rmtree(tmp_path / "c")
     os.kill(first.pid, signal.SIGKILL)
     first.communicate()
     out, err = second.communicate(timeout=60)
     assert second.returncode == 0, err
-    made, present, known, failed = map(int, re.findall(r"(?:made|present|known|failed) (\d+)", out))
-    # A worker of the one that was killed finishes its sample, perhaps into the folder that is there again.
-    assert (made + present + known, failed) == (20, 0), out
-    assert present + known <= 2, "of everything else nothing was left"
+    assert "made 20" in out
     assert_serves(tmp_path / "c", images[:20])
 
 
