@@ -41,14 +41,45 @@ def test_the_loader_alone(workers: int, least: float, most: float) -> None:
 
 def test_the_loader_alone_behind_the_steps_of_the_same_run() -> None:
     seen = observe(
-        parse([PLAIN, "--seconds", "0.02", "--workers", "2", "--epochs", "9"]), loader_too=True, max_steps=12
+        parse([PLAIN, "--seconds", "0.02", "--workers", "2", "--epochs", "9"]), then=("loader",), max_steps=12
     )
     (train,) = (loader for loader in seen.loaders if loader.role == "train")
     assert 8 <= len(seen.steps) <= 12
-    assert seen.alone_seconds > 2
+    assert seen.behind_seconds > 2
     assert train.samples_per_second is not None
     assert 40 < train.samples_per_second < 110, "two workers, 20 ms for each sample"
-    assert seen.seconds > seen.alone_seconds
+    assert seen.seconds > seen.behind_seconds
+    assert seen.replayed is None
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_both_limits_behind_the_steps_of_the_same_run(workers: int) -> None:
+    """Samples of 20 ms, which cost nothing any more; what was noted of the script as it is stays as it was."""
+    words = [PLAIN, "--seconds", "0.02", "--workers", str(workers), "--epochs", "60"]
+    seen, plain = (observe(parse(words), then=then, max_steps=16) for then in (("replay", "loader"), ()))
+    again = seen.replayed
+    assert again is not None
+    assert again.mode == "replay"
+    assert 30 <= len(again.steps) <= 101
+    assert len(seen.steps) <= 16
+    assert again.steps[0].number > seen.steps[-1].number + 3
+    assert again.samples_per_second is not None
+    assert seen.samples_per_second is not None
+    assert again.samples_per_second > 1.5 * seen.samples_per_second
+    assert not any(step.phases.get("data wait", 0.0) > 0.02 for step in again.steps)
+    (train,), (as_is,) = ([one for one in some.loaders if one.role == "train"] for some in (seen, plain))
+    assert train.samples_per_second is not None
+    assert train.start_seconds is not None
+    assert as_is.start_seconds is not None
+    assert train.start_seconds > 0.2 * as_is.start_seconds, "epochs that cost nothing are not counted"
+    assert len(seen.syncs) == len(plain.syncs)
+    assert plain.replayed is None
+
+
+def test_a_script_that_ends_too_soon_has_no_limit_behind_its_steps() -> None:
+    seen = observe(parse([PLAIN, "--workers", "0", "--epochs", "2"]), then=("replay", "loader"))
+    assert seen.ended == "script"
+    assert seen.replayed is None
 
 
 def test_a_script_without_a_loader_has_none_to_measure() -> None:

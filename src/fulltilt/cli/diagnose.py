@@ -52,9 +52,9 @@ def diagnose(
 ) -> None:
     """Run a training script as it is, and say what keeps it from its limit, what that costs, and how to mend it.
 
-    It runs three times for a short while: as it is; with its first batches again and again; and its loader alone.
+    It runs for a short while: as it is, then with batches that it had already, then its loader alone.
 
-    The second run gives the step's limit. What the script would write is kept away from its files.
+    The second gives the step's limit. What the script would write is kept away from its files.
     """
     from fulltilt.machine.files import check_writable
 
@@ -114,10 +114,15 @@ def examine(
 
     name = Path(command.target).name
     span = "to its end" if full else f"for at most {max_steps} steps or {max_seconds:g} s"
-    say(f"watching {name} as it is, {span}")
+    say(f"watching {name} as it is, {span}{'' if full else ', then its limits'}")
     with recording or nullcontext():
-        ranks = observe_all(command, max_steps=max_steps, max_seconds=max_seconds, full=full, echo=True)
+        ranks = observe_all(
+            command, max_steps=max_steps, max_seconds=max_seconds, full=full, echo=True,
+            then=() if full else ("replay", "loader"),
+        )  # fmt: skip
     seen = ranks[0]
+    if recording is not None and not full:
+        recording.cut(seen.seconds - seen.behind_seconds)
     if seen.ended in ("failed", "killed"):
         if len(seen.steps) >= LEAST_STEPS:
             say(f"{name} failed; what fails is not diagnosed (--max-steps stops it sooner)")
@@ -134,8 +139,9 @@ def examine(
             "max_steps": min(max_steps, _REPLAY_STEPS), "max_seconds": min(max_seconds, _LIMIT_SECONDS),
             "deadline_seconds": _START_SECONDS + 2 * seen.seconds,
         }  # fmt: skip
-        replay = _quietly(command, "its step's limit", mode="replay", **limits)
-        loader = _quietly(command, "its loader alone", mode="loader", **limits)
+        alone = any(item.samples_per_second is not None for item in seen.loaders)
+        replay = seen.replayed or _quietly(command, "its step's limit", mode="replay", **limits)
+        loader = seen if alone else _quietly(command, "its loader alone", mode="loader", **limits)
     several = ranks if len(ranks) > 1 else ()
     return made_of(seen, replay=replay, loader=loader, ranks=several)
 

@@ -27,6 +27,10 @@ class Recording:
         self._over.set()
         self._thread.join()
 
+    def cut(self, seconds: float) -> None:
+        """Nobody wants to see what lies behind them."""
+        self.samples = [sample for sample in self.samples if sample.t <= seconds]
+
     def _record(self) -> None:
         from fulltilt.machine.sampler import Sampler
         from fulltilt.monitor.watch import Kept

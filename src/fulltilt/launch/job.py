@@ -26,8 +26,8 @@ class Job:
     max_seconds: float = 120.0
     full: bool = False
     """Watch until the script ends."""
-    loader_too: bool = False
-    """Behind the last step, measure the loader alone, which mode "loader" starts the script once more for."""
+    then: tuple[str, ...] = ()
+    """Modes whose limits are measured behind the last step, which those modes start the script once more for."""
     seed: int | None = None
     tie_draws: bool = False
     """Random draws of a sample depend on the sample alone, not on the worker that loads it."""
@@ -49,7 +49,9 @@ class Job:
 
 def read(path: Path) -> Job:
     data = json.loads(path.read_text())
-    return Job(**{**data, "command": tuple(data["command"]), "guarded": tuple(data["guarded"])})
+    return Job(
+        **{**data, "command": tuple(data["command"]), "guarded": tuple(data["guarded"]), "then": tuple(data["then"])}
+    )
 
 
 def given() -> Job | None:

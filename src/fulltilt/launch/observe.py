@@ -58,7 +58,7 @@ def observe_all(
     max_steps: int = 200,
     max_seconds: float = 120.0,
     full: bool = False,
-    loader_too: bool = False,
+    then: tuple[Mode, ...] = (),
     seed: int | None = None,
     tie_draws: bool = False,
     shield: bool = True,
@@ -71,10 +71,11 @@ def observe_all(
     """Run the command until enough was seen of it; an observation for each rank, rank 0's first.
 
     `max_seconds` counts from the first step; the others, where given, from the command's start: `first_step_seconds`
-    ends one that has not trained until then, `deadline_seconds` any that has not come to what is wanted of it. With
-    `loader_too` the training loader is measured alone, behind the last step. With `echo` the script's output is the
-    terminal's; else its last lines are in the notes where it failed. `own_status` is what it leaves with by itself, as
-    was seen before: to end so is no failure.
+    ends one that has not trained until then, `deadline_seconds` any that has not come to what is wanted of it. Limits
+    that are named in `then` are measured behind the last step, the step's where one rank trains alone and goes on so
+    long: see `Observation.replayed` and `Loader.samples_per_second`. With `echo` the script's output is the terminal's;
+    else its last lines are in the notes where it failed. `own_status` is what it leaves with by itself, as was seen
+    before: to end so is no failure.
     """
     if mode not in get_args(Mode):
         raise InputError(f"a script is observed in one of the modes {', '.join(get_args(Mode))}, found {mode!r}")
@@ -89,7 +90,7 @@ def observe_all(
             max_steps=max_steps,
             max_seconds=max_seconds,
             full=full,
-            loader_too=loader_too,
+            then=then,
             seed=seed,
             tie_draws=tie_draws,
             shield=str(Path(scratch) / "shield") if shield else None,

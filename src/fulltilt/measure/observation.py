@@ -216,8 +216,8 @@ class Observation:
     steps: tuple[Step, ...] = ()
     """After those that warm up."""
     warm_up_seconds: float | None = None
-    alone_seconds: float = 0.0
-    """How long the loader was measured alone, behind the last step."""
+    again: tuple[Step, ...] = ()
+    """Behind those, with batches that were on the device already."""
     first_losses: tuple[float, ...] = ()
     """Of all steps from the very first on, those that warm up too: what is compared between two runs."""
     first_inputs: tuple[tuple[float, float], ...] = ()
@@ -248,6 +248,17 @@ class Observation:
             return host
         behind = fsum(device) - fsum(step.seconds for step in clocked)
         return host + max(behind, 0.0) * len(self.steps) / len(clocked)
+
+    @property
+    def replayed(self) -> Observation | None:
+        """As a run of its own, in which batches were given again; None where they were not, in this one."""
+        return dataclasses.replace(self, mode="replay", steps=self.again, again=()) if self.again else None
+
+    @property
+    def behind_seconds(self) -> float:
+        """From the last step that counts to the end of watching: kernels are counted there, and limits measured."""
+        last = self.steps[-1] if self.steps else None
+        return 0.0 if last is None else max(0.0, self.seconds - last.started - last.seconds)
 
     @property
     def samples_per_second(self) -> float | None:

@@ -127,7 +127,7 @@ def test_a_loader_that_was_measured_with_the_script_as_it_is_is_not_measured_aga
     class Both(Script):
         def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
             (seen,) = super().observe(command, **options)
-            rate = 400.0 if options.get("loader_too") else None
+            rate = 400.0 if "loader" in options.get("then", ()) else None
             return (replace(seen, loaders=tuple(replace(one, samples_per_second=rate) for one in seen.loaders)),)
 
     script = Both()

@@ -105,6 +105,8 @@ class Tuner:
     """Of steps; starting the script comes on top."""
     verify_seconds: float = 0.0
     """Kept back for it."""
+    limits: dict[str, float] = field(default_factory=dict)
+    """The step's, by the settings that were tried."""
 
     def tune(self) -> Tuned | NotTuned:
         began = self.clock()
@@ -167,7 +169,7 @@ class Tuner:
         span = min(max(self.seconds * _AS_IS_SHARE, least), most, self.seconds * _AS_IS_MOST)
         ranks = self.observe(
             self.command, max_seconds=span, first_step_seconds=self.seconds / 2, deadline_seconds=self.seconds,
-            loader_too=True,
+            then=("replay", "loader"),
         )  # fmt: skip
         seen = ranks[0]
         if seen.ended in ("failed", "killed"):
@@ -187,7 +189,7 @@ class Tuner:
         self.step_seconds = median(step.seconds for step in seen.steps)
         first, last = seen.steps[0], seen.steps[-1]
         trained = last.started + last.seconds - first.started  # with steps that were passed by, and what lies between
-        self.start_seconds = max(0.5, self.clock() - began - trained - seen.alone_seconds)
+        self.start_seconds = max(0.5, self.clock() - began - trained - seen.behind_seconds)
         self.room = len(ranks) == 1 and has_room(seen, self.cores)
         self.judge = self._judge(verify_steps(self.step_seconds))
         return ranks
@@ -207,7 +209,7 @@ class Tuner:
         seen = ranks[0]
         replay = loader = None
         if any(one.role != "eval" for one in seen.loaders):
-            replay = self._limit({})
+            replay = seen.replayed or self._limit({})
             alone = any(one.samples_per_second is not None for one in seen.loaders)
             loader = seen if alone else self._run(mode="loader", max_seconds=self._limit_seconds)
         return diagnose(seen, replay=replay, loader=loader, ranks=ranks if len(ranks) > 1 else ())
@@ -238,7 +240,10 @@ class Tuner:
         seen = self._run(
             settings=settings, max_steps=steps + 2 * workers, max_seconds=self.trial_seconds,
             at_most=max(left, self.start_seconds + self.trial_seconds),
+            then=() if _feeds_only(settings) else ("replay",),
         )  # fmt: skip
+        if seen.replayed is not None and (limit := _without_starts(seen.replayed)) is not None:
+            self.limits[repr(settings)] = limit
         if seen.ended in ("failed", "killed") and not self._ends_so_by_itself(seen):
             return f"failed ({_last_words(seen)})"
         return rate_of(seen) or ("not ready in time" if seen.ended == "time" and not seen.steps else "too few steps")
@@ -327,15 +332,15 @@ class Tuner:
         A limit below what was reached since is of a machine that was busier then.
         """
         known = diagnosis.limits.step
-        feeding = all(name.startswith(("loader.", "copy.", "decode")) for name in settings)
-        feeding = feeding and "loader.batch_size" not in settings
-        if known is None or (feeding and known >= reached):
+        if known is None or (_feeds_only(settings) and known >= reached):
             return known
+        if self.limits.get(repr(settings), 0.0) >= reached * (1 - _LIMIT_NOISE):
+            return self.limits[repr(settings)]
         needed = self.start_seconds + (COMPILE_SECONDS if "compile" in settings else 2.0)
         if self.until - self.clock() < needed:
             return None
-        rate = rate_of(self._limit(settings))
-        return None if rate is None or rate.value < reached * (1 - _LIMIT_NOISE) else rate.value
+        limit = _without_starts(self._limit(settings))
+        return None if limit is None or limit < reached * (1 - _LIMIT_NOISE) else limit
 
     # what comes of it
 
@@ -365,6 +370,18 @@ class Tuner:
             limit=_told(limit if settings else diagnosis.limits.step),
             verified=verified,
         )
+
+
+def _feeds_only(settings: Mapping[str, Any]) -> bool:
+    """The step's limit stays what it was."""
+    return "loader.batch_size" not in settings and all(
+        name.startswith(("loader.", "copy.", "decode")) for name in settings
+    )
+
+
+def _without_starts(replay: Observation) -> float | None:
+    """A step's rate, in what `rate_of` counts."""
+    return replay.samples_per_second or replay.steps_per_second
 
 
 def _told(figure: float | None) -> float | None:

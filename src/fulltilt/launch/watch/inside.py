@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -44,6 +43,7 @@ class Process:
         self.told = 0
         self.counter: Any = None
         self.waits: Any = None
+        self.again: Any = None
         self.listened = 0
         self.inherited: list[Any] = []
         self.begun = False
@@ -88,9 +88,12 @@ class Process:
         if self.waits is not None:
             self.waits_heard()
             return
+        if self.again is not None:
+            self.given_again()
+            return
         why = watch.wants_to_stop()
         if why is not None and not self.counts_kernels(why):
-            self.enough(why)
+            self.steps_over(why)
 
     def counts_kernels(self, why: str) -> bool:
         """One more step, with its kernels counted: of the script as it is, alone on its GPU."""
@@ -123,7 +126,8 @@ class Process:
         from fulltilt.launch.watch.waits import Waits, listening
 
         if watch.compiled or compiles():
-            self.enough(watch.ended or "steps")
+            self.steps_over(watch.ended or "steps")
+            return
         self.waits = Waits(listen=listening)
         self.listened = watch.steps
         self.waits.begin()
@@ -137,12 +141,29 @@ class Process:
         waits, self.waits = self.waits, None
         waits.end()
         watch.heard = waits.found
-        self.enough(watch.ended or "steps")
+        self.steps_over(watch.ended or "steps")
+
+    def steps_over(self, why: str) -> None:
+        """The script as it is. Limits are measured behind it, where they are asked for."""
+        watch = self.watch
+        watch.ended = why
+        fed = any(one.role == "train" for one in watch.loaders)
+        if "replay" not in self.job.then or not fed or watch.written or watch.left_out or watch.place != (0, 1):
+            self.enough(why)
+        from fulltilt.launch.watch.again import Again
+
+        self.again = Again(watch)
+
+    def given_again(self) -> None:
+        if self.again.step_ended():
+            self.again.end()
+            self.again = None
+            self.enough(self.watch.ended or "steps")
 
     def enough(self, why: str) -> NoReturn:
         """Write, and leave the script."""
         self.watch.ended = why
-        if self.job.loader_too and not self.watch.written:
+        if "loader" in self.job.then and not self.watch.written:
             self.measure_loader()
         self.write()
         self.told += 1
@@ -153,7 +174,7 @@ class Process:
     def loader_alone(self) -> NoReturn:
         """The first step has shown which loader trains; what follows is that loader's alone."""
         self.measure_loader()
-        if self.watch.alone_seconds is None:
+        if not self.watch.measured_alone:
             self.watch.notes.append("the script trains without a DataLoader: there is no loader to measure alone")
         self.enough("steps")
 
@@ -164,10 +185,9 @@ class Process:
         seen = next((seen for seen in watch.loaders if seen.role == "train"), None)
         if seen is None or seen.loader is None:
             return
-        began = time.monotonic()
         with watch.unseen():
             seen.samples_per_second = samples_per_second(seen.loader, seen.iterator)
-        watch.alone_seconds = time.monotonic() - began
+        watch.measured_alone = True
 
     def write(self) -> None:
         """Once, and only where there is something to say."""

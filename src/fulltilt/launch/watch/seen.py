@@ -66,7 +66,11 @@ def observation(watch: Watch) -> Observation:
         ended=watch.ended or "script",  # type: ignore[arg-type]
         seconds=(now_ns - began_ns) / 1e9,
         steps=steps,
-        alone_seconds=watch.alone_seconds or 0.0,
+        again=()
+        if watch.again is None
+        else tuple(
+            _step(watch.again + number, record, began_ns) for number, record in enumerate(watch.records[watch.again :])
+        ),
         first_losses=_first_losses(records[: watch.dozing.first_burst]),
         first_inputs=tuple((float(mean), float(spread)) for mean, spread in watch.inputs or ()),
         warm_up_seconds=(kept[0].began_ns - began_ns) / 1e9 if kept else None,

@@ -172,7 +172,7 @@ class Watch:
 
     def _clear_end(self) -> None:
         self.closed: int | None = None
-        """Steps from this one on don't count: kernels are counted in them."""
+        """Steps from this one on don't count: kernels are counted in them, or batches given again."""
         self.launched: Any = None
         self.heard: dict[tuple[Spot | None, str], list[int]] = {}
         """Waits for the GPU that no hook counts, heard in two steps after those that count."""
@@ -180,8 +180,10 @@ class Watch:
         """Whether the model is on a GPU is not known yet."""
         self.look_at = 0
         """The step whose end is the next to be asked whether watching is over."""
-        self.alone_seconds: float | None = None
-        """How long the loader was measured alone."""
+        self.again: int | None = None
+        """Steps from this one on had batches that were given before."""
+        self.measured_alone = False
+        """The loader was."""
         self.stop_at: int | None = None
         self.ended: str | None = None
         self.written = False

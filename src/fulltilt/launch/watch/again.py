@@ -1,0 +1,53 @@
+"""The step's limit, behind the steps that count: the same process goes on with batches that it had, as in replay.py.
+
+A run of its own would start the script once more for it, which may take longer than all its steps.
+"""
+
+from __future__ import annotations
+
+from fulltilt.launch.watch.replay import BATCHES, Replay
+from fulltilt.launch.watch.watch import Watch
+
+LEAST_STEPS = 30
+MOST_STEPS = 100
+LEAST_SECONDS = 2.0
+MOST_SECONDS = 8.0
+_PATIENCE = 20
+"""Steps in which a batch has to be given again; else the loop is fed by something that is not a loader."""
+
+
+class Again:
+    """From the end of the last step that counts on. What else is noted of the script meanwhile is put back."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._began_ns = watch.timeline.clock()
+        self._begun_at = watch.steps
+        self._noted = watch.floor, watch.syncs, watch.copies
+        self._waits_ns = [(seen, list(seen.waits_ns)) for seen in watch.loaders]
+        self._first: int | None = None
+        watch.closed = watch.steps if watch.closed is None else watch.closed
+        watch.syncs, watch.copies = {}, {}
+        watch.replay = Replay()
+
+    def step_ended(self) -> bool:
+        """Whether that is enough."""
+        watch = self._watch
+        spent = (watch.timeline.clock() - self._began_ns) / 1e9
+        if self._first is None:
+            if watch.replay.begun:
+                if watch.gpu is not None:
+                    with watch.unseen():
+                        watch.gpu.finish()  # what was launched before is not of these steps
+                self._first = watch.steps + BATCHES  # those are moved to the device still
+            return watch.steps - self._begun_at > _PATIENCE or spent > MOST_SECONDS
+        steps = watch.steps - self._first
+        return steps >= MOST_STEPS or spent > MOST_SECONDS or (steps >= LEAST_STEPS and spent > LEAST_SECONDS)
+
+    def end(self) -> None:
+        watch = self._watch
+        watch.replay = None
+        watch.again = self._first
+        watch.floor, watch.syncs, watch.copies = self._noted
+        for seen, waited_ns in self._waits_ns:
+            seen.waits_ns = waited_ns
