@@ -376,3 +376,54 @@ def test_a_host_that_runs_ahead_of_its_gpu_makes_no_step_shorter(planted):
     assert Figures(observation=seen, limits=Limits(step=None, loader=None)).step == pytest.approx(0.05)
     unsure = replace(seen, steps=(replace(ahead[0], gpu_seconds=None), *ahead[1:]))
     assert unsure.steps_per_second == pytest.approx(1 / ahead[0].seconds)
+
+
+# Phases in milliseconds, and what was counted, as on an H200 in tests/diagnose/scripts/gpu. Its host takes up to 30 µs
+# for a kernel.
+EAGER = {"images": False, "autocast": None, "dtype": "torch.bfloat16", "compiled": False, "tf32": False}
+MASK = Sync(place=None, kind="a mask as index", count=60, seconds=60 * 2.2e-3, implicit=True)
+ON_AN_H200 = {
+    "small_batch": (
+        {"forward": 12.2275, "backward": 24.5277, "optimizer": 4.6028, "other": 0.1552},
+        {"launches": 1380, "kernel_seconds": 3.1479e-3, "fusable_seconds": 1e-3, "weights": 600},
+        ("small-batch", 2.32),
+    ),
+    "unfused_optimizer": (
+        {"forward": 4.8356, "backward": 11.0126, "optimizer": 18.0516, "other": 0.1396},
+        {"launches": 2207, "kernel_seconds": 4.1642e-3, "fusable_seconds": 1e-3, "weights": 200, "fused": False},
+        ("unfused-optimizer", None),
+    ),
+    "compile": (
+        {"forward": 8.3234, "backward": 14.9292, "optimizer": 0.4391, "other": 0.1184},
+        {"launches": 263, "kernel_seconds": 23.8844e-3, "fusable_seconds": 23.5e-3, "weights": 12},
+        ("compile", 2.575),
+    ),
+    "mask_sync": (
+        {"forward": 8.4561, "backward": 1.7406, "optimizer": 0.4663, "other": 0.103},
+        {"launches": 60, "kernel_seconds": 3.4122e-3, "fusable_seconds": 0.5e-3, "weights": 12},
+        ("hidden-sync", None),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ON_AN_H200)
+def test_what_an_h200_has_shown(planted, name):
+    phases, training, (cause, measured) = ON_AN_H200[name]
+    found = planted(
+        phases={"data wait": 0, "copy": 0, **phases},
+        training={**EAGER, **training},
+        has_loader=False,
+        limit=None,
+        loader_rate=None,
+        syncs=(MASK,) if cause == "hidden-sync" else (),
+    ).diagnose()
+    first = found.findings[0]
+    assert first.cause == cause, [(finding.cause, finding.gain) for finding in found.findings]
+    if measured is not None:
+        assert abs(1 / (1 + first.gain) - 1 / (1 + measured)) < 0.1
+
+
+def test_a_compiler_gains_nothing_from_matrix_products(planted):
+    training = {**EAGER, "launches": 60, "kernel_seconds": 30e-3, "fusable_seconds": 1e-3}
+    found = planted(training=training, has_loader=False, limit=None, loader_rate=None).diagnose()
+    assert "compile" not in {finding.cause for finding in found.findings}

@@ -4,8 +4,9 @@
     folder/fixed/name.py   the same script, mended; where there is none, the finding's settings are put upon it
 
 Both are run by turns, several times, because a machine that others use is not the same a minute later; once each in a
-single round, for one that is ours alone. Compared is the time of a step with all that lies between the steps. Points are of that time: a forecast that 60 % of it are saved,
-where 70 % were, is 10 points off; gains themselves have no upper end (from 16 to 18 times is 200 points).
+single round, for one that is ours alone. Compared is the time of a step with all that lies between the steps. Points
+are of that time: a forecast that 60 % of it are saved, where 70 % were, is 10 points off; gains themselves have no
+upper end (from 16 to 18 times is 200 points).
 """
 
 from __future__ import annotations

@@ -74,6 +74,8 @@ class Thresholds:
     # The step itself.
     launch_seconds: float = 8e-6
     """The host's time for one kernel of an eager step: Python, dispatch, autograd and launch."""
+    slow_launch_seconds: float = 50e-6
+    """The same on the slowest of hosts (30 were seen): what takes longer is something else than launching."""
     launch_bound: float = 0.7
     """Share of the step that launching takes."""
     idle_gpu: float = 0.75
@@ -96,14 +98,17 @@ class Thresholds:
     channels_last_fp32_factor: float = 1.08
     """The same in TF32."""
     compile_factor: float = 1.35
-    """Element-wise work fused: bf16 ResNet-50 on an H200 gained 1.43."""
-
+    """Element-wise work fused: bf16 ResNet-50 on an H200 gained 1.43. Where kernels were not counted."""
+    fused_kernels_factor: float = 3.0
+    """Of the kernels that the compiler puts together; a chain of nothing else gained 3.6 on an H200."""
     compiled_launch_factor: float = 2.5
     """A step that is bound by its launches, compiled: a fraction of the launches, and hardly any Python."""
     graphed_factor: float = 2.5
     """The same as CUDA graphs, where kernels were not counted."""
     graphed_gap_seconds: float = 1.5e-6
     """In a graph, from a kernel's end to the next one's begin."""
+    graphed_weight_seconds: float = 12e-6
+    """The host's time to hand one weight's gradient over, where a graph has made them all: 10 to 13 on an H200's."""
 
     # The machine.
     busy_cpu: float = 0.9

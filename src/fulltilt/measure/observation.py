@@ -171,6 +171,10 @@ class Training:
     """Kernels launched by a step, where they could be counted."""
     kernel_seconds: float | None = None
     """Of the GPU, in a step's kernels alone, where they could be counted."""
+    fusable_seconds: float | None = None
+    """Of these, in kernels that a compiler would put together: element by element, sums, norms."""
+    weights: int = 0
+    """Tensors that are trained."""
     threads: int = 1
     """torch.get_num_threads() in the training process."""
 

@@ -49,7 +49,7 @@ def test_tf32_is_seen_by_whichever_name_it_was_set(matmul: object, name: str, va
 
 @pytest.mark.parametrize(("graphs", "seconds"), [(0, 0.004), (1, None)])
 def test_kernels_that_a_graph_may_hide_are_not_added_up(watch: Watch, graphs: int, seconds: float | None) -> None:
-    watch.launched = Launched(count=20, graphs=graphs, kernel_seconds=0.004)
+    watch.launched = Launched(count=20, graphs=graphs, kernel_seconds=0.004, fusable_seconds=0.001)
     found = training(watch)
     assert found is not None
     assert (found.launches, found.kernel_seconds) == (20, seconds)

@@ -49,7 +49,9 @@ def launch_bound(figures: Figures) -> bool:
         if training.launches * LIMITS.launch_seconds >= LIMITS.launch_bound * figures.own:
             return True
         # That is the price on a fast host; how slow this one is was seen if its GPU had nothing to do.
-        return launching is not None and launching >= max(LIMITS.launch_bound * figures.own, busy or 0.0)
+        if launching is None or launching > training.launches * LIMITS.slow_launch_seconds:
+            return False
+        return launching >= max(LIMITS.launch_bound * figures.own, busy or 0.0)
     if not figures.on_gpu or busy is None:
         return False
     return busy < LIMITS.idle_gpu * figures.own and figures.host >= LIMITS.launch_bound * figures.own
@@ -59,7 +61,8 @@ def _launching(figures: Figures) -> float:
     """Seconds below which the host can't launch a step."""
     training = figures.observation.training
     if training is not None and training.launches is not None:
-        return min(max(training.launches * LIMITS.launch_seconds, figures.launching or 0.0), figures.own)
+        seen = min(figures.launching or 0.0, training.launches * LIMITS.slow_launch_seconds)
+        return min(max(training.launches * LIMITS.launch_seconds, seen), figures.own)
     busy = figures.gpu_busy
     # A host that runs ahead is held up by the full queue: its time then says nothing about launching.
     return figures.own if busy is not None and busy < LIMITS.idle_gpu * figures.own else 0.3 * figures.own
@@ -159,11 +162,12 @@ def _then_launches(figures: Figures, training: Training, faster: list[Finding]) 
 
 def _graphed(figures: Figures, training: Training, launching: float, busy: float | None) -> float:
     """Seconds of a step whose launching takes that long and whose kernels `busy`, where the model's part is launched at
-    once: its kernels, one close behind the other, while the host launches the optimizer's as before."""
+    once: its kernels, one close behind the other, while the host hands over gradients and launches the optimizer's."""
     optimizer = min(figures.phases.get("optimizer", 0.0), launching)
     if busy is None or training.launches is None:
         return optimizer + (launching - optimizer) / LIMITS.graphed_factor
-    return max(optimizer, busy + training.launches * LIMITS.graphed_gap_seconds)
+    host = optimizer + training.weights * LIMITS.graphed_weight_seconds
+    return max(host, busy + training.launches * LIMITS.graphed_gap_seconds)
 
 
 def _launches(figures: Figures, training: Training) -> list[str]:
@@ -231,13 +235,18 @@ def _layout(figures: Figures, training: Training) -> list[Finding]:
 def _compile(figures: Figures, training: Training) -> list[Finding]:
     if training.compiled:
         return []
+    factor, evidence = LIMITS.compile_factor, [f"{training.model} runs eagerly"]
+    busy, fusable = training.kernel_seconds, training.fusable_seconds
+    if busy and fusable is not None:
+        factor = busy / (busy - fusable * (1 - 1 / LIMITS.fused_kernels_factor))
+        evidence.append(f"{words.percent(fusable / busy)} of the GPU's work is element by element, sums and norms")
     return _finding(
         figures,
         "compile",
         "The model is not compiled: each operation reads and writes the GPU's memory by itself",
-        (f"{training.model} runs eagerly",),
+        tuple(evidence),
         "model.compile()  (the first steps take a minute longer)",
-        LIMITS.compile_factor,
+        factor,
         LIMITS.compiled_launch_factor,
         settings={"compile": True},
     )

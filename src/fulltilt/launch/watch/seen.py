@@ -227,6 +227,7 @@ def training(watch: Watch) -> Training | None:
     return Training(
         model=type(inner).__name__,
         parameters=sum(parameter.numel() for parameter in parameters),
+        weights=sum(parameter.requires_grad for parameter in parameters),
         dtype=str(widest.dtype).removeprefix("torch.") if widest is not None else "none",
         device=str(widest.device) if widest is not None else "cpu",
         images=bool(convolutions) and len(shape) == IMAGE_DIMENSIONS,
@@ -242,6 +243,7 @@ def training(watch: Watch) -> Training | None:
         accumulation=max(1, round(watch.backwards / watch.steps)) if watch.steps else 1,
         launches=None if launched is None else launched.count,
         kernel_seconds=None if launched is None or launched.graphs else launched.kernel_seconds,
+        fusable_seconds=None if launched is None or launched.graphs else launched.fusable_seconds,
         threads=torch.get_num_threads(),
     )
 
