@@ -122,7 +122,7 @@ def test_numeric_settings_stay_within_the_band(tmp_path: Path, settings: dict[st
     before, _ = losses(tmp_path, "images", {})
     nudged, _ = losses(tmp_path, "images", {"verify.nudge": roundings(settings)})
     after, notes = losses(tmp_path, "images", settings)
-    found = verdict("numeric", before, after, nudged=nudged)
+    found = verdict("numeric", before, after, nudged=[nudged])
     assert found.holds, (found.reason, notes)
     assert not notes
 

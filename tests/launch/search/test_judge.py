@@ -50,6 +50,23 @@ def test_side_by_side_the_same_is_found_as_one_after_the_other() -> None:
     assert one.runs(exact=False) > one.runs(exact=True) > all_.runs(exact=False)
 
 
+@pytest.mark.parametrize(("strays", "holds"), [(0.03, True), (0.001, False)])
+def test_weights_are_off_the_other_way_before_settings_are_turned_down(strays: float, holds: bool) -> None:
+    """How far one run strays is chance; two must have stayed closer than the settings have."""
+    asked: list[float] = []
+
+    def run(*, settings: dict[str, Any], **_: Any) -> Observation:
+        nudge = settings.get("verify.nudge", 0.0)
+        asked.append(nudge)
+        off = 0.1 if "tf32" in settings else 0.001 if nudge > 0 else strays if nudge < 0 else 0.0
+        losses = tuple(2.0 * 0.98**at + off * (at > 2) for at in range(20))
+        return Observation(command=("train.py",), ended="steps", seconds=1.0, first_losses=losses)
+
+    found = Judge(run, steps=20, side_by_side=False)(NUMERIC)
+    assert found.holds == holds
+    assert sorted(asked) == [-(2.0**-12), 0.0, 0.0, 2.0**-12]
+
+
 @pytest.mark.parametrize("settings", [NUMERIC, {"loader.num_workers": 2}])
 def test_losses_that_are_the_same_until_it_fails_prove_nothing(settings: dict[str, Any]) -> None:
     def run(*, settings: dict[str, Any], **_: Any) -> Observation:

@@ -36,7 +36,7 @@ def test_rounding_is_within_the_band(size: float) -> None:
     after = [
         loss + size * drawn.uniform(-1, 1) * abs(nudged - loss) for loss, nudged in zip(LOSSES, NUDGED, strict=True)
     ]
-    found = verdict("numeric", LOSSES, after, nudged=NUDGED)
+    found = verdict("numeric", LOSSES, after, nudged=[NUDGED])
     assert found.holds, found.reason
 
 
@@ -51,10 +51,20 @@ def test_rounding_is_within_the_band(size: float) -> None:
     ids=["another model", "does not learn", "breaks down", "learns otherwise"],
 )
 def test_another_training_is_caught(after: list[float]) -> None:
-    found = verdict("numeric", LOSSES, after, nudged=NUDGED)
+    found = verdict("numeric", LOSSES, after, nudged=[NUDGED])
     assert not found.holds
     assert found.step is not None
     assert found.curves.before == tuple(LOSSES)
+
+
+def test_of_two_nudged_runs_the_one_that_strayed_further_counts() -> None:
+    after = [loss + 0.08 * math.sin(step) for step, loss in enumerate(LOSSES)]
+    little, much = ([loss + by for loss in LOSSES] for by in (0.01, -0.03))
+    assert not verdict("numeric", LOSSES, after, nudged=[little]).holds
+    for both in ([little, much], [much, little], [much[:20], little]):
+        assert verdict("numeric", LOSSES, after, nudged=both).holds
+    broken = [math.nan] * 30
+    assert not verdict("numeric", LOSSES, after, nudged=[little, broken]).holds, "what is no figure allows nothing"
 
 
 def test_too_few_losses_prove_nothing() -> None:

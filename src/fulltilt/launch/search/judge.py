@@ -58,13 +58,17 @@ class Judge:
             self._make(({}, _SEED), (settings, _SEED), ({}, _SEED + 1))
             compared = self._of({}), self._of(settings), self._of({}, seed=_SEED + 1)
             return verify_semantic.verdict(*compared, larger_batch="loader.batch_size" in settings)
-        nudge = {"verify.nudge": roundings(settings)}
-        self._make(({}, _SEED), (settings, _SEED), *([(nudge, _SEED)] if level == "numeric" else []))
+        nudge = roundings(settings)
+        nudges = [{"verify.nudge": by} for by in (nudge, -nudge)]
+        self._make(({}, _SEED), (settings, _SEED), *([(nudges[0], _SEED)] if level == "numeric" else []))
         before, after = self._of({}).losses, self._of(settings).losses
         if level == "exact":
             again = () if is_same(before, after) else self._of({}, again=True).losses
             return verdict(level, before, after, again=again)
-        return verdict(level, before, after, nudged=self._of(nudge).losses)
+        found = verdict(level, before, after, nudged=[self._of(nudges[0]).losses])
+        if found.holds or found.step is None:
+            return found
+        return verdict(level, before, after, nudged=[self._of(one).losses for one in nudges])
 
     def _of(self, settings: Mapping[str, Any], *, again: bool = False, seed: int = _SEED, **options: Any) -> Run:
         key = repr((sorted(settings.items()), again, seed))

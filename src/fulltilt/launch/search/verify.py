@@ -8,7 +8,8 @@ exact     Every loss is the same, to the last bit. A script whose losses differ 
 numeric   Rounding differs, and training makes a small difference grow. How fast it grows is the script's own, so it is
           measured: a third run, as it is, begins with its weights off by the rounding that the settings bring
           (bfloat16: 2^-9, otherwise 2^-12). At each step the loss may be off by `_TIMES` as much as that run was until
-          then (and two steps on), plus `_FLOOR` of the loss.
+          then (and two steps on), plus `_FLOOR` of the loss. How far one such run strays is chance, too: where the loss
+          is off by more, a fourth run has its weights off the other way, and the one that strayed further counts.
 
 NaN and infinity count as equal to themselves only.
 """
@@ -56,13 +57,13 @@ def verdict(
     after: Sequence[float],
     *,
     again: Sequence[float] = (),
-    nudged: Sequence[float] = (),
+    nudged: Sequence[Sequence[float]] = (),
 ) -> Verdict:
     """Judge losses.
 
     Args:
         again: of a second run as it is; asked for where exact settings differ.
-        nudged: of the run whose weights were off; asked for where settings are numeric.
+        nudged: of the runs whose weights were off; asked for where settings are numeric.
     """
     count = min(len(before), len(after))
     curves = LossCurves(before=tuple(before[:count]), after=tuple(after[:count]))
@@ -76,8 +77,8 @@ def verdict(
         told = f"{before[off]:.6g} became {after[off]:.6g}"
         reason = f"losses differ from step {off + 1} on ({told}), and two runs as they are don't"
         return Verdict(holds=False, reason=reason, curves=curves, step=off)
-    reference, floor = (again, 0.0) if level == "exact" else (nudged, _FLOOR)
-    band = _band(before[:count], reference, floor)
+    references, floor = ([again], 0.0) if level == "exact" else (nudged, _FLOOR)
+    band = _band(before[:count], references, floor)
     curves = LossCurves(before=curves.before, after=curves.after, band=tuple(band))
     for at in range(count):
         if not _equal(before[at], after[at]) and not abs(before[at] - after[at]) <= band[at]:
@@ -112,8 +113,11 @@ def fallbacks(settings: Mapping[str, Any], level_of: Mapping[str, Level]) -> lis
     return found
 
 
-def _band(before: Sequence[float], reference: Sequence[float], floor: float) -> list[float]:
-    apart = [abs(one - other) for one, other in zip(before, reference, strict=False)]
+def _band(before: Sequence[float], references: Sequence[Sequence[float]], floor: float) -> list[float]:
+    apart = [
+        _furthest(loss, [other[at] for other in references if at < len(other)])
+        for at, loss in enumerate(before[: max(map(len, references), default=0)])
+    ]
     known = [one for one in apart if math.isfinite(one)]
     running, band = 0.0, []
     for at, loss in enumerate(before):
@@ -121,6 +125,11 @@ def _band(before: Sequence[float], reference: Sequence[float], floor: float) -> 
         running = max(running, *near, 0.0) if near else max([running, *known[-1:]])
         band.append(_TIMES * running + floor * abs(loss))
     return band
+
+
+def _furthest(loss: float, others: Sequence[float]) -> float:
+    """Of those that are a figure; infinitely far where none is."""
+    return max((one for other in others if math.isfinite(one := abs(loss - other))), default=math.inf)
 
 
 def _apart(one: float, other: float) -> float:
