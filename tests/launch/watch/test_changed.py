@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
-from fulltilt.launch.watch.changed import loader_state
+from fulltilt.launch.watch.changed import loader_state, shares
 
 
 class Jitter:
@@ -168,3 +170,33 @@ def test_nothing_of_it_is_touched() -> None:
     loader: DataLoader[Any] = DataLoader(files)
     assert loader_state(loader) == loader_state(loader)
     assert files.level == 3
+
+
+def test_what_a_script_shares_with_its_workers_is_told() -> None:
+    def shared(**attributes: Any) -> bool:
+        return shares(loader_state(DataLoader(Holding(**attributes), batch_size=2)))
+
+    context = multiprocessing.get_context("fork")
+    for value in (context.Value("i", 1), context.Array("d", 3), context.RawValue("i", 1), context.Queue()):
+        assert shared(value=value)
+        assert shared(value=[value])
+    for value in (1, "shared", ("shared",), np.zeros(3), torch.zeros(3), [1.0, 2.0]):
+        assert not shared(value=value), value
+
+
+def test_files_that_are_mapped_are_shared_where_they_can_be_written(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros(8))
+    for mode, expected in (("r", False), ("r+", True)):
+        mapped = np.load(tmp_path / "a.npy", mmap_mode=mode)  # type: ignore[arg-type]
+        assert shares(loader_state(DataLoader(Holding(value=mapped), batch_size=2))) is expected
+
+
+class Holding(Dataset[Any]):
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return index

@@ -3,6 +3,7 @@
 install.py   all of them                               loader.py     DataLoaders
 batches.py   their batches, ahead of the loop          places.py     … where the script moves them
 living_on.py workers that draw as new ones would       resident.py   … of tensors that stay on the device
+next_epoch.py … and begin an epoch ahead of time
 model.py     layout, precision, compile                graphed.py    forward and backward as CUDA graphs
 decode.py    simplejpeg in Pillow's place              tried.py      … first tried without a trace
 augment.py   transforms on the GPU                     behind.py     … which weights stand behind an output

@@ -66,6 +66,8 @@ class LentIterator(_BaseDataLoaderIter):
         # Not torch's own beginning, which would draw a seed: the inner iterator has drawn it.
         self.__dict__.update(inner.__dict__)
         self._inner = inner
+        self.epochs: Any = None
+        """Knows where the next epoch begins, whose batches the workers make already."""
         self.ended = False
         """Its workers may be at another epoch by now."""
 
@@ -85,7 +87,7 @@ class LentIterator(_BaseDataLoaderIter):
             raise
 
     def _following(self) -> Any:
-        return _following(self._inner)
+        return _following(self._inner, self.epochs)
 
 
 class AheadIterator(LentIterator):
@@ -102,9 +104,9 @@ class AheadIterator(LentIterator):
         if self._mover is None:
             places.conclude()
             if places.device is None:
-                return places.hand_out(_following(self._inner))
+                return places.hand_out(_following(self._inner, self.epochs))
             self._mover = Mover(places.device, depth=_DEPTH, ahead=_AHEAD)
-            self._mover.start(_marked(self._inner, places.devices or ()))
+            self._mover.start(_marked(self._inner, self.epochs, places.devices or ()))
             self._end = weakref.finalize(self, self._mover.stop)
         return map_parts(_Stays, lambda part: part.tensor, self._mover.next())
 
@@ -122,11 +124,11 @@ class _Stays:
         self.tensor = tensor
 
 
-def _marked(inner: Any, devices: tuple[Any, ...]) -> Iterator[Any]:
+def _marked(inner: Any, epochs: Any, devices: tuple[Any, ...]) -> Iterator[Any]:
     """The inner iterator's batches, their tensors that stay hidden; batches of another make stay as a whole."""
     while True:
         try:
-            batch = _following(inner)
+            batch = _following(inner, epochs)
         except StopIteration:
             return
         tensors: list[Tensor] = []
@@ -138,10 +140,12 @@ def _marked(inner: Any, devices: tuple[Any, ...]) -> Iterator[Any]:
         yield map_tensors(lambda tensor: _Stays(tensor) if next(order) is None else tensor, batch)  # noqa: B023
 
 
-def _following(inner: Any) -> Any:
+def _following(inner: Any, epochs: Any) -> Any:
     """An iterator's next batch, past those who watch `__next__`: the loop's wait is the outer iterator's."""
     if inner._sampler_iter is None:
         inner._reset()
+    if epochs is not None and epochs.is_over(inner):
+        raise StopIteration
     batch = inner._next_data()
     inner._num_yielded += 1
     return batch

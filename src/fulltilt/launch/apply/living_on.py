@@ -1,8 +1,8 @@
 """Workers that live on draw as new ones would: for each epoch they are seeded as torch seeds those.
 
 The training process draws the seed that new workers would have been started with, and sends it with the word that
-another epoch begins. A `worker_init_fn` that seeds, too, is called again; one that does not (it opens files, say) is
-what workers live on for.
+another epoch begins, or with the indices of its batches where those come before the last epoch is over. A
+`worker_init_fn` that seeds, too, is called again; one that does not (it opens files, say) is what workers live on for.
 """
 
 from __future__ import annotations
@@ -29,6 +29,21 @@ class Resume(worker._ResumeIteration):
         return _arrived, (self.seed,)
 
 
+class Indices(list[Any]):
+    """A batch's, of an epoch with a seed of its own. Where they arrive in a worker, that is seeded, once an epoch."""
+
+    seed: int
+
+    def __reduce__(self) -> Any:
+        return _arrived_with, (list(self), self.seed)
+
+
+def for_epoch(indices: list[Any], seed: int) -> Indices:
+    found = Indices(indices)
+    found.seed = seed
+    return found
+
+
 class Init:
     """A `worker_init_fn`, of which is seen whether it seeds."""
 
@@ -43,6 +58,8 @@ class Init:
 
 
 _seeding: Callable[[int], Any] | None = None
+_seeded: int | None = None
+"""What this worker was seeded with last; None as torch has started it."""
 
 
 def _arrived(seed: int | None) -> Any:
@@ -52,8 +69,17 @@ def _arrived(seed: int | None) -> Any:
     return Resume(seed)
 
 
+def _arrived_with(indices: list[Any], seed: int) -> list[Any]:
+    info = get_worker_info()
+    if info is not None and seed != _seeded:
+        _seed(seed, info)
+    return indices
+
+
 def _seed(base: int, info: Any) -> None:
     """As `torch.utils.data._utils.worker._worker_loop` does."""
+    global _seeded  # noqa: PLW0603  # of this worker
+    _seeded = base
     seed = base + info.id
     random.seed(seed)
     torch.manual_seed(seed)

@@ -19,6 +19,7 @@ from typing import Any
 
 from fulltilt.launch.apply import living_on
 from fulltilt.launch.apply.batches import Batches, LentIterator
+from fulltilt.launch.apply.next_epoch import NextEpoch
 from fulltilt.launch.apply.resident import tensors_of
 from fulltilt.launch.watch.batches import length
 from fulltilt.launch.watch.changed import loader_state
@@ -153,6 +154,8 @@ class _Made:
         """What the workers have, when they started."""
         self.lent: Callable[[], Any] = lambda: None
         """What the script has of its workers that live on."""
+        self.epochs: NextEpoch | None = None
+        """Its next one, which they begin before this one is over."""
 
     def is_in_use(self) -> bool:
         """A loop over it goes on: `next(iter(loader))` within one must not begin its epoch anew. Else the workers are
@@ -212,25 +215,35 @@ def _iterating(original: Callable[..., Any], wanted: Mapping[str, Any], ours: An
                 return batches.iterator(self, type(self)._get_iterator, beside=True)
         if self.persistent_workers:
             batches.leave(self)
+        begin = original
         if made.keeps:
             now = loader_state(self)
             if self._iterator is not None and now != made.state:
                 self._iterator = None  # workers would go on with the data set as it was: new ones start
                 note("persistent_workers: the data set or collate_fn changes between epochs: workers start anew")
+            elif self._iterator is not None and made.epochs is not None and made.epochs.goes_on(self._iterator):
+                begin = _begun_already
             elif self._iterator is not None:
                 self._iterator._shared_seed = _drawn_seed(self)  # which is sent to the workers
             made.state = now
         undrawn, init = _seed_undrawn(self, made.kept and made.began), _init_seen(self, made.keeps)
         with _many_workers_are_meant(made.more), undrawn, init:
             made.began = True
-            iterator = batches.iterator(self, original)
+            iterator = batches.iterator(self, begin)
         if made.keeps and self._iterator is not None:
             end_at_exit(self)
             iterator = iterator if iterator is not self._iterator else LentIterator(iterator)
             made.lent = weakref.ref(iterator)
+            iterator.epochs = made.epochs = made.epochs or NextEpoch(self)
+            if begin is original:
+                made.epochs.begun(self._iterator, made.state)
         return iterator
 
     return iterate
+
+
+def _begun_already(loader: Any) -> Any:
+    return loader._iterator
 
 
 def _end_workers(iterator_of: Callable[[], Any], loader_of: Callable[[], Any], batches: Batches) -> None:

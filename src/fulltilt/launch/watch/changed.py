@@ -27,6 +27,9 @@ MOST_MEMBERS = 32
 
 DEEPEST = 5
 """A transform in a list of a data set in a list of another."""
+_SHARED = object()
+_PACKAGES = ("multiprocessing", "ctypes", "_ctypes")
+"""Of values that processes share, of queues and managers."""
 
 
 def loader_state(loader: Any) -> tuple[Any, ...]:
@@ -34,6 +37,11 @@ def loader_state(loader: Any) -> tuple[Any, ...]:
     known = {id(loader.dataset)}
     functions = (loader.collate_fn, loader.worker_init_fn)
     return _attributes(loader.dataset, DEEPEST, known), *(_state(one, DEEPEST, known) for one in functions)
+
+
+def shares(state: Any) -> bool:
+    """Whether a loader's state has something in it by which a script may tell its workers news while they work."""
+    return isinstance(state, tuple) and (state[:1] == (_SHARED,) or any(map(shares, state)))
 
 
 def _attributes(value: Any, depth: int, known: set[int]) -> tuple[Any, ...]:
@@ -93,24 +101,38 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _state(value: Any, depth: int, known: set[int]) -> Any:
-    import torch
-
     value = value.function if isinstance(value, Timed) else value  # ours, in place of the script's
     if isinstance(value, str | int | float | bool | type(None)):
         return value
     if id(value) in known or depth <= 0 or isinstance(value, type | ModuleType | BuiltinFunctionType):
         return id(value)
     known.add(id(value))
-    if isinstance(value, torch.Tensor):
-        return id(value), None if value.is_inference() else value._version
     numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, numpy.ndarray):
-        return id(value), _array(value, numpy)
+    if _is_shared(value, numpy):
+        return _SHARED, id(value)
+    numbers = _numbers(value, numpy)
+    if numbers is not None:
+        return id(value), numbers
     if isinstance(value, dict | list | tuple | set):
         members = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
         inner = tuple(_state(member, depth - 1, known) for member in members) if len(members) <= MOST_MEMBERS else ()
         return id(value), hash(tuple(map(id, members))), inner
     return id(value), _length(value), _attributes(value, depth - 1, known)
+
+
+def _is_shared(value: Any, numpy: Any) -> bool:
+    if numpy is not None and isinstance(value, numpy.memmap):
+        return bool(value.mode != "r")
+    return type(value).__module__.partition(".")[0] in _PACKAGES
+
+
+def _numbers(value: Any, numpy: Any) -> Any:
+    """What stands in a tensor or an array; None of anything else."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return -1 if value.is_inference() else value._version
+    return _array(value, numpy) if numpy is not None and isinstance(value, numpy.ndarray) else None
 
 
 def _array(array: Any, numpy: Any) -> Any:

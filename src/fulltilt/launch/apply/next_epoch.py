@@ -1,0 +1,155 @@
+"""Workers that live on begin with the next epoch while the last batches of this one are waited for.
+
+    indices of this epoch ─► workers ─► batches …  the last ones
+    indices of the next ───► workers ────────────────────────────► its first batches, ready when it begins
+
+Else they would have less and less to do towards an epoch's end, and all begin at once with the next, whose first batch
+the loop then waits for. The order of the next epoch is drawn when it begins, so it has to be foretold: it follows from
+the state of torch's generator at that moment, and that from its state now and from how often others drew in between the
+last time (an evaluation's loader draws once). Where the state is another one after all, what was loaded is thrown away,
+and the epoch begins as it would have. So order and draws are the script's own. A data set with which the script shares
+values is left alone: they may be others when the epoch begins.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, RandomSampler
+
+from fulltilt.launch.apply.living_on import for_epoch
+from fulltilt.launch.watch.changed import shares
+
+_MOST_DRAWS = 8
+"""Of others between two epochs; where there are more, nothing is foretold."""
+_MOST_MISSES = 2
+"""In a row; then it is left to be."""
+
+
+class NextEpoch:
+    """Of one loader."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader: Callable[[], Any] = weakref.ref(loader)
+        self._others: int | None = None
+        """How often others drew before the last epoch began."""
+        self._misses = 0
+        self._end: int | None = None
+        """The number of the first batch behind this epoch, once all of it are in the workers' hands."""
+        self._left: Any = None
+        """The generator's state then."""
+        self._foretold: _Foretold | None = None
+
+    def begun(self, inner: Any, state: Any) -> None:
+        """An epoch has begun as always; `state` is what its workers have of the script's."""
+        self._end = self._left = self._foretold = None
+        if fits(self._loader()) and not shares(state):
+            inner._sampler_iter = _Indices(self, inner, inner._sampler_iter)
+
+    def is_over(self, inner: Any) -> bool:
+        """What follows is the next epoch's."""
+        return self._end is not None and inner._rcvd_idx >= self._end
+
+    def goes_on(self, inner: Any) -> bool:
+        """The next epoch begins, and its batches are on their way. Else it has to begin as always."""
+        state = torch.default_generator.get_state()
+        if self._left is not None:
+            self._others = draws_between(self._left, state)
+        foretold = self._foretold
+        if foretold is None:
+            return False
+        same = foretold.shape == _shape(self._loader()) and torch.equal(state, foretold.expected)
+        if not same or not self.is_over(inner):
+            self._misses += 1
+            return False
+        self._misses = 0
+        torch.default_generator.set_state(foretold.after)
+        inner._num_yielded = 0
+        self._end = self._left = self._foretold = None
+        inner._sampler_iter = _Indices(self, inner, foretold.indices)
+        return True
+
+    def ended(self, inner: Any) -> Iterator[Any]:
+        """All of this epoch is in the workers' hands: what to give them next."""
+        if self._end is None:
+            loader = self._loader()
+            self._end, self._left = inner._send_idx, torch.default_generator.get_state()
+            if self._others is not None and self._misses < _MOST_MISSES and loader is not None:
+                self._foretold = _Foretold(loader, self._left, self._others)
+                inner._worker_queue_idx_cycle = itertools.cycle(range(inner._num_workers))  # as an epoch begins
+        return iter(()) if self._foretold is None else self._foretold.indices
+
+
+class _Indices:
+    """What an iterator gets the next batch's indices from."""
+
+    def __init__(self, epochs: NextEpoch, inner: Any, indices: Iterator[Any]) -> None:
+        self._epochs, self._indices = epochs, indices
+        self._inner: Callable[[], Any] = weakref.ref(inner)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._indices)
+        except StopIteration:
+            return next(self._epochs.ended(self._inner()))
+
+
+class _Foretold:
+    """An epoch that begins after so many draws of others."""
+
+    def __init__(self, loader: Any, state: Any, others: int) -> None:
+        draws = torch.Generator()
+        draws.set_state(state)
+        for _ in range(others):
+            _draw(draws)
+        self.expected = draws.get_state()
+        seed, order = _draw(draws), torch.Generator().manual_seed(_draw(draws))
+        self.after = draws.get_state()
+        """Of the generator, once the epoch has begun."""
+        self.shape = _shape(loader)
+        sampler, batches = loader.sampler, loader.batch_sampler
+        again = RandomSampler(sampler.data_source, num_samples=sampler._num_samples, generator=order)
+        self.indices = (
+            for_epoch(indices, seed) for indices in BatchSampler(again, batches.batch_size, batches.drop_last)
+        )
+
+
+def fits(loader: Any) -> bool:
+    """In an order that torch draws by itself; whoever has a sampler of his own may count how often it is asked."""
+    sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
+    return (
+        type(sampler) is RandomSampler
+        and type(batches) is BatchSampler
+        and batches.sampler is sampler
+        and not sampler.replacement
+        and sampler.generator is None
+        and loader.generator is None
+        and getattr(loader, "in_order", True)
+    )
+
+
+def _shape(loader: Any) -> tuple[Any, ...]:
+    return len(loader.sampler), loader.batch_sampler.batch_size, loader.batch_sampler.drop_last
+
+
+def draws_between(before: Any, after: Any) -> int | None:
+    """How many seeds were drawn from one state of a generator to another; None where it was something else."""
+    draws = torch.Generator()
+    draws.set_state(before)
+    for count in range(_MOST_DRAWS + 1):
+        if torch.equal(draws.get_state(), after):
+            return count
+        _draw(draws)
+    return None
+
+
+def _draw(generator: Any) -> int:
+    """A seed, as loaders and samplers draw theirs."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())

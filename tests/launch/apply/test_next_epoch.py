@@ -1,0 +1,236 @@
+"""Epochs that workers begin ahead of time: the same batches, to the last bit, as new workers would have made."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.launch.apply.test_install import Noisy, elsewhere
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler, WeightedRandomSampler
+
+from fulltilt.launch.apply.install import install
+from fulltilt.launch.apply.next_epoch import NextEpoch, draws_between, fits
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+]
+
+LIVING = {"loader.persistent_workers": True}
+
+
+def counted() -> list[bool]:
+    """Which epochs were begun ahead, from here on."""
+    asked: list[bool] = []
+    original = NextEpoch.goes_on
+
+    def goes_on(self: NextEpoch, inner: Any) -> bool:
+        asked.append(original(self, inner))
+        return asked[-1]
+
+    NextEpoch.goes_on = goes_on  # type: ignore[method-assign]
+    return asked
+
+
+def epochs(
+    settings: dict[str, Any],
+    made: Callable[[], DataLoader[Any]],
+    between: Callable[[int, Any], None] = lambda _epoch, _loader: None,
+    *,
+    stop: tuple[int, ...] = (),
+    count: int = 5,
+) -> tuple[list[Any], list[bool]]:
+    """All that a loop is given, and which of its epochs were begun ahead."""
+
+    def work() -> tuple[list[Any], list[bool]]:
+        install(settings, [])
+        asked = counted()
+        torch.manual_seed(3), random.seed(3), np.random.seed(3)
+        loader = made()
+        seen: list[Any] = []
+        for epoch in range(count):
+            for place, (inputs, targets) in enumerate(loader):
+                if settings.get("loader.ahead"):
+                    inputs.to("meta")
+                seen.append("meta" if inputs.device.type == "meta" else inputs.tolist())
+                seen.append(targets.tolist())
+                if stop and place + 1 == stop[epoch]:
+                    break
+            between(epoch, loader)
+            seen.append(torch.rand(1).item() if epoch == count - 1 else None)
+        return seen, asked
+
+    found: tuple[list[Any], list[bool]] = elsewhere(work)
+    return found
+
+
+def noisy(length: int = 96, **arguments: Any) -> Callable[[], DataLoader[Any]]:
+    return lambda: DataLoader(Noisy(length), **{"batch_size": 8, "shuffle": True, "num_workers": 2, **arguments})
+
+
+def seeding(number: int) -> None:
+    np.random.seed(number)
+    random.seed(torch.initial_seed())
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        noisy(),
+        noisy(100, num_workers=3, prefetch_factor=4),
+        noisy(100, drop_last=True),
+        noisy(20, num_workers=4),
+        noisy(8),
+        noisy(num_workers=1, prefetch_factor=1),
+        noisy(worker_init_fn=seeding),
+        lambda: DataLoader(Noisy(), 8, num_workers=2, sampler=RandomSampler(Noisy(), num_samples=60)),
+    ],
+    ids=["plain", "many", "dropped", "short", "one batch", "one worker", "seeding", "a part of them"],
+)
+def test_batches_are_those_of_new_workers(made: Callable[[], DataLoader[Any]]) -> None:
+    before, _ = epochs({}, made)
+    after, asked = epochs(LIVING, made)
+    assert before == after
+    assert asked == [False, True, True, True], "what others draw in between is learnt from the first"
+
+
+def evaluated(_: int, loader: Any) -> None:
+    others = DataLoader(loader.dataset, batch_size=16, num_workers=1)
+    for _batch in others:
+        pass
+
+
+def sometimes_draws(epoch: int, _: Any) -> None:
+    torch.rand(epoch % 2)  # an image is shown after every other epoch
+
+
+def changes(epoch: int, loader: Any) -> None:
+    loader.dataset.strength = 1.0 + (epoch == 2)
+
+
+def grows(epoch: int, loader: Any) -> None:
+    loader.dataset.length += 8 * (epoch == 2)
+
+
+@pytest.mark.parametrize(
+    ("between", "ahead"),
+    [
+        (evaluated, [False, True, True, True]),
+        (sometimes_draws, [False] * 4),
+        (lambda *_: torch.rand(3, 5), [False] * 4),
+        (changes, [False, True]),
+        (grows, [False, True, True]),
+    ],
+    ids=["evaluates", "draws now and then", "draws otherwise", "changes its data", "has more of them"],
+)
+def test_what_lies_between_epochs_is_foretold_or_makes_no_difference(between: Any, ahead: list[bool]) -> None:
+    before, _ = epochs({}, noisy(), between)
+    after, asked = epochs(LIVING, noisy(), between)
+    assert before == after
+    assert asked == ahead, "new workers, which are started for other data, are not asked"
+
+
+def test_loops_that_are_broken_off() -> None:
+    """Before and after the workers have begun with the next epoch."""
+    for stop in ((0, 3, 0, 11, 0), (0, 0, 11, 10, 0), (0, 0, 12, 0, 2)):
+        before, _ = epochs({}, noisy(), stop=stop)
+        after, _ = epochs(LIVING, noisy(), stop=stop)
+        assert before == after
+
+
+def test_batches_that_are_brought_ahead_are_the_same() -> None:
+    before, _ = epochs({}, noisy())
+    after, asked = epochs({**LIVING, "loader.ahead": True}, noisy())
+    assert asked == [False, True, True, True]
+    assert len(after) == len(before)
+    assert [one for one in after if one == "meta"]
+    assert all(one in (other, "meta") for one, other in zip(after, before, strict=True))
+
+
+STAGE = multiprocessing.get_context("fork").Value("i", 0)
+
+
+class Staged(Noisy):
+    """Its samples are others once the script says so, without a word to the workers."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        inputs, target = super().__getitem__(index)
+        return inputs + STAGE.value, target
+
+
+def test_values_that_the_script_shares_with_its_workers_are_new_in_each_epoch() -> None:
+    def made() -> DataLoader[Any]:
+        STAGE.value = 0
+        return DataLoader(Staged(), batch_size=8, shuffle=True, num_workers=2)
+
+    def told(epoch: int, _: Any) -> None:
+        STAGE.value = epoch
+
+    before, _ = epochs({}, made, told)
+    after, asked = epochs(LIVING, made, told)
+    assert before == after
+    assert not any(asked)
+
+
+class Slow(Dataset[Any]):
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        time.sleep(0.02)
+        return torch.zeros(1), index
+
+
+def test_an_epochs_first_batch_is_not_waited_for() -> None:
+    def waits(settings: dict[str, Any]) -> Any:
+        def work() -> list[float]:
+            install(settings, [])
+            loader = DataLoader(Slow(), batch_size=8, shuffle=True, num_workers=4)
+            found = []
+            for _ in range(5):
+                began = time.monotonic()
+                for place, _batch in enumerate(loader):
+                    if not place:
+                        found.append(time.monotonic() - began)
+                    time.sleep(0.06)
+            return found[2:]
+
+        return elsewhere(work)
+
+    assert statistics.median(waits({})) > 0.15, "eight samples of 20 ms, and new workers"
+    assert statistics.median(waits(LIVING)) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("loader", "expected"),
+    [
+        (DataLoader(Noisy(), shuffle=True), True),
+        (DataLoader(Noisy()), False),
+        (DataLoader(Noisy(), shuffle=True, generator=torch.Generator()), False),
+        (DataLoader(Noisy(), sampler=RandomSampler(Noisy(), replacement=True)), False),
+        (DataLoader(Noisy(), sampler=RandomSampler(Noisy(), generator=torch.Generator())), False),
+        (DataLoader(Noisy(), sampler=WeightedRandomSampler([1.0] * 96, 96)), False),
+        (DataLoader(Noisy(), batch_sampler=BatchSampler(SequentialSampler(Noisy()), 4, drop_last=False)), False),
+        (DataLoader(Noisy(), batch_size=None, shuffle=True), False),
+        (DataLoader(Noisy(), shuffle=True, in_order=False), False),
+    ],
+)
+def test_orders_that_can_be_foretold(loader: Any, expected: bool) -> None:
+    assert fits(loader) is expected
+
+
+def test_draws_of_seeds_are_counted() -> None:
+    draws = torch.Generator().manual_seed(0)
+    before = draws.get_state()
+    for count in range(3):
+        assert draws_between(before, draws.get_state()) == count
+        torch.empty((), dtype=torch.int64).random_(generator=draws)
+    torch.rand(1, generator=draws)
+    assert draws_between(before, draws.get_state()) is None
