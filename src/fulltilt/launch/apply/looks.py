@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
+from operator import is_
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -31,9 +33,9 @@ class Looks:
 
     def hold(self, module: Any) -> bool:
         if (
-            list(map(len, self._containers)) == self._lengths
-            and [[*map(id, hung.values())] for hung in self._hung] == self._ids
-            and [[*map(id, _members(one))] for one in self._options] == self._option_ids
+            [*map(len, self._hung), *map(len, self._options), *map(len, self._containers)] == self._lengths
+            and all(map(is_, chain.from_iterable(map(_members, self._hung)), self._held))
+            and all(map(is_, chain.from_iterable(map(_members, self._options)), self._kept))
             and [tensor.data_ptr() for tensor in self._tensors] == self._places
             and [tensor.requires_grad for tensor in self._tensors] == self._wanted
         ):
@@ -46,13 +48,11 @@ class Looks:
     def _note(self, module: Any) -> None:
         owned = [vars(child) for child in module.modules()]
         self._hung = [hung for own in owned for hung in (own, *(own[name] for name in _HUNG))]
-        self._held = [list(hung.values()) for hung in self._hung]  # so that no others get their ids
-        self._ids = [[*map(id, values)] for values in self._held]
-        self._containers = [one for own in owned for one in own.values() if isinstance(one, dict | list | set)]
-        self._lengths = list(map(len, self._containers))
+        self._held = list(chain.from_iterable(map(_members, self._hung)))
         self._options = [one for one, _ in _options(module)]
-        self._kept = [list(_members(one)) for one in self._options]
-        self._option_ids = [[*map(id, members)] for members in self._kept]
+        self._kept = list(chain.from_iterable(map(_members, self._options)))
+        self._containers = [one for own in owned for one in own.values() if isinstance(one, dict | list | set)]
+        self._lengths = [*map(len, self._hung), *map(len, self._options), *map(len, self._containers)]
         tensors = [*module.parameters(), *module.buffers()]
         self._tensors = tensors
         self._places = [tensor.data_ptr() for tensor in tensors]
