@@ -13,8 +13,8 @@ class Once:
 
     num_workers, prefetch_factor = 0, None
 
-    def __init__(self, batches: int, batch: Any = torch.zeros(4, 2), batch_size: int | None = None) -> None:
-        self._left = (batch for _ in range(batches))
+    def __init__(self, batches: int, batch: Any = None, batch_size: int | None = None) -> None:
+        self._left = (torch.zeros(4, 2) if batch is None else batch for _ in range(batches))
         self.batch_size = batch_size
 
     def __iter__(self) -> Iterator[Any]:
