@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from fulltilt.launch import observe as observing
 from fulltilt.launch.command import parse
 from fulltilt.launch.observe import observe
 
 PLAIN = str(Path(__file__).parent / "scripts" / "plain.py")
+LEAVES = str(Path(__file__).parent / "scripts" / "leaves.py")
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -73,7 +76,58 @@ def test_both_limits_behind_the_steps_of_the_same_run(workers: int) -> None:
     assert as_is.start_seconds is not None
     assert train.start_seconds > 0.2 * as_is.start_seconds, "epochs that cost nothing are not counted"
     assert len(seen.syncs) == len(plain.syncs)
+    assert train.starts <= (3 if workers else 0), "two epochs, and the next at the most"
     assert plain.replayed is None
+
+
+@pytest.mark.parametrize(("how", "status"), [("returns", 0), ("exits", 3), ("raises", 1), ("killed", -9)])
+def test_what_was_seen_stays_if_the_script_ends_while_its_limits_are_measured(how: str, status: int) -> None:
+    seen = observe(parse([LEAVES, "--steps", "30", "--how", how]), then=("replay", "loader"), max_steps=24)
+    assert seen.ended == "steps"
+    assert seen.exit_status == status
+    assert 16 <= len(seen.steps) <= 24
+    assert seen.replayed is None
+    assert seen.samples_per_second is not None
+    assert not seen.notes, "how it ends behind its steps is nothing that was watched"
+    (train,) = seen.loaders
+    assert train.made == 6, "of four batches each"
+    assert train.samples_per_second is None
+
+
+def test_limits_that_never_end_are_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long evaluation, or a script that can't go on with batches it had before."""
+    monkeypatch.setattr(observing, "LIMITS_SECONDS", 1.0)
+    began = time.monotonic()
+    seen = observe(parse([LEAVES, "--steps", "30", "--how", "sleeps"]), then=("replay", "loader"), max_steps=24)
+    assert time.monotonic() - began < 50, "it sleeps for a minute"
+    assert seen.ended == "steps"
+    assert 16 <= len(seen.steps) <= 24
+
+
+def test_a_trial_that_is_late_with_its_limits_was_seen() -> None:
+    words = [LEAVES, "--steps", "30", "--how", "sleeps"]
+    seen = observe(parse(words), then=("replay",), max_steps=24, deadline_seconds=12.0)
+    assert seen.ended == "steps"
+    assert 16 <= len(seen.steps) <= 24
+
+
+def test_what_a_script_prints_while_its_limits_are_measured_is_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    """Of losses over batches that it has had before, nobody wants to know."""
+    told: list[bool] = []
+    words = [PLAIN, "--workers", "0", "--epochs", "900"]
+    seen = observe(
+        parse(words), then=("replay",), max_steps=16, echo=True, on_progress=lambda _, limits: told.append(limits)
+    )
+    assert seen.replayed is not None
+    assert capfd.readouterr().out == "epoch 0\n"
+    assert any(told)
+    assert not told[0]
+
+
+def test_a_limit_has_several_steps() -> None:
+    """Steps of 700 ms: where the time suffices for one or two, a run of its own has more."""
+    seen = observe(parse([LEAVES, "--steps", "99", "--seconds", "0.7"]), then=("replay",), max_steps=5)
+    assert seen.replayed is None
 
 
 def test_a_script_that_ends_too_soon_has_no_limit_behind_its_steps() -> None:

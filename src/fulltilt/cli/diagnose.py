@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -14,7 +14,7 @@ from fulltilt.cli.saying import say
 from fulltilt.errors import FulltiltError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from fulltilt.cli.diagnose_recording import Recording
     from fulltilt.diagnose import Diagnosis
@@ -115,10 +115,15 @@ def examine(
     name = Path(command.target).name
     span = "to its end" if full else f"for at most {max_steps} steps or {max_seconds:g} s"
     say(f"watching {name} as it is, {span}{'' if full else ', then its limits'}")
-    with recording or nullcontext():
+    with recording or nullcontext(), _shown("its limits") as tell:
+
+        def limits_told(seconds: float, measured: bool) -> None:
+            if measured:
+                tell(seconds)
+
         ranks = observe_all(
             command, max_steps=max_steps, max_seconds=max_seconds, full=full, echo=True,
-            then=() if full else ("replay", "loader"),
+            then=() if full else ("replay", "loader"), on_progress=limits_told,
         )  # fmt: skip
     seen = ranks[0]
     if recording is not None and not full:
@@ -156,18 +161,33 @@ def _quietly(command: Command, what: str, **options: Any) -> Observation:
     """A run whose output nobody wants, behind a line that says how long it takes."""
     from fulltilt.launch.observe import observe
 
-    if not sys.stderr.isatty():
-        say(f"measuring {what}")
-        return observe(command, **options)
+    with _shown(what) as tell:
+        tell(0.0)
+        return observe(command, on_progress=lambda seconds, _: tell(seconds), **options)
+
+
+@contextmanager
+def _shown(what: str) -> Iterator[Callable[[float], None]]:
+    """What to call with the seconds of a run, from where `what` is measured in it: then a line says how long it takes,
+    or once, where there is no terminal, that it is measured."""
     from rich.console import Console
     from rich.status import Status
 
-    with Status(f"measuring {what}", console=Console(stderr=True)) as status:
+    began: float | None = None
+    with ExitStack() as shown:
+        status = Status(f"measuring {what}", console=Console(stderr=True))
 
-        def tell(seconds: float, _: int) -> None:
-            status.update(f"measuring {what}: {seconds:.0f} s")
+        def tell(seconds: float) -> None:
+            nonlocal began
+            if began is None:
+                began = seconds
+                if sys.stderr.isatty():
+                    shown.enter_context(status)
+                else:
+                    say(f"measuring {what}")
+            status.update(f"measuring {what}: {seconds - began:.0f} s")
 
-        return observe(command, on_progress=tell, **options)
+        yield tell
 
 
 def _show(found: Diagnosis) -> None:

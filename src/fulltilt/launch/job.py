@@ -14,6 +14,10 @@ LAUNCHER = "FULLTILT_LAUNCHER"
 """Process id of who started the command: its child is the command itself."""
 BEGUN = "begun"
 """A file that is there, beside what is seen, from the first step on."""
+REPORT = "rank-{rank}-{pid}.json"
+"""What was seen, of one process."""
+AS_IS = "as-is-{rank}-{pid}.json"
+"""The same, while limits are measured behind it: it is there whatever becomes of those."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

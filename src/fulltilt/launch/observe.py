@@ -26,6 +26,10 @@ from fulltilt.measure.observation import Ended, Mode, Observation, read
 
 GRACE_SECONDS = 10.0
 """How long processes may take to leave once rank 0 has said what it saw."""
+LIMITS_SECONDS = 30.0
+"""How long limits may take behind the steps, and `LIMITS_STEPS` of the longest on top: they are looked after at the end
+of a step, and a script may evaluate for an hour before its next, or hang with batches that it did not expect."""
+LIMITS_STEPS = 4
 POLL_SECONDS = 0.05
 LEAST_STEPS = 10
 """A script that leaves with an exit status sooner has failed: it can hardly have trained."""
@@ -41,8 +45,8 @@ QUIET = {
 """A trial leaves no trace, with services that keep figures neither."""
 _meetings = itertools.count(1)
 
-Progress = Callable[[float, int], None]
-"""Called a few times per second with the seconds so far, and how many ranks have reported."""
+Progress = Callable[[float, bool], None]
+"""Called a few times per second with the seconds so far, and whether limits are measured now, behind the steps."""
 
 
 def observe(command: Command, **options: Any) -> Observation:
@@ -109,7 +113,7 @@ def observe_all(
         )  # fmt: skip
         seconds = time.monotonic() - began
         changed = changes(before, state(guarded)) if shield else ()
-        reports = [read(path) for path in sorted(out.glob("rank-*.json"))]
+        reports = [read(path) for path in _files(out, jobs.REPORT) or _files(out, jobs.AS_IS)]
         raised = any(one.ended == "failed" for one in reports)
         found = _best(reports)
         if not found:
@@ -186,20 +190,24 @@ def _run(
         )
         around = Around(process.pid)
         reported: float | None = None
+        seen_until: float | None = None
         try:
             with around if looks else nullcontext():
                 while process.poll() is None:
                     time.sleep(POLL_SECONDS)
                     now = time.monotonic()
-                    count = len(list(out.glob("rank-*.json")))
-                    if progress is not None:
-                        progress(now - began, count)
-                    if count and reported is None:
+                    if reported is None and _files(out, jobs.REPORT):
                         reported = now
+                    if seen_until is None and (as_is := _files(out, jobs.AS_IS)):
+                        seen_until = now + LIMITS_SECONDS + LIMITS_STEPS * _longest_step(as_is[0])
+                    if progress is not None:
+                        progress(now - began, seen_until is not None and reported is None)
                     if reported is not None and now - reported > GRACE_SECONDS:
                         return None, False, around
                     if reported is not None:
                         continue
+                    if seen_until is not None and now > seen_until:
+                        return None, False, around
                     if deadline is not None and now - began > deadline:
                         return None, True, around
                     if first_step is not None and now - began > first_step and not (out / jobs.BEGUN).exists():
@@ -210,6 +218,14 @@ def _run(
     finally:
         if sink is not None:
             sink.close()
+
+
+def _files(out: Path, name: str) -> list[Path]:
+    return sorted(out.glob(name.format(rank="*", pid="*")))
+
+
+def _longest_step(file: Path) -> float:
+    return max((step.seconds for step in read(file).steps), default=0.0)
 
 
 def _best(reports: Sequence[Observation]) -> list[Observation]:

@@ -101,5 +101,5 @@ def _kill_tree(process: subprocess.Popen[bytes]) -> None:
 
 def _seen(out: Path) -> Observation | None:
     """Of the process that trained most."""
-    found = [read(path) for path in out.glob("rank-0-*.json")]
+    found = [read(path) for path in out.glob(jobs.REPORT.format(rank=0, pid="*"))]
     return max(found, key=lambda one: len(one.steps), default=None)

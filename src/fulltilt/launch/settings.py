@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,3 +102,10 @@ SETTINGS: dict[str, Kind] = {
 
 Settings = dict[str, Any]
 """Names of the table above and their values: `{"loader.num_workers": 8, "tf32": True}`."""
+
+
+def feeds_only(settings: Mapping[str, Any]) -> bool:
+    """The step's limit stays what it was."""
+    return "loader.batch_size" not in settings and all(
+        name.startswith(("loader.", "copy.", "decode")) for name in settings
+    )

@@ -8,6 +8,7 @@ from fulltilt.diagnose.finding import Diagnosis, Trial
 from fulltilt.diagnose.words import amount
 from fulltilt.launch.search.budget import TooShort
 from fulltilt.launch.search.rate import Rate
+from fulltilt.measure.observation import Observation
 
 _DRIFT = 0.15
 """Two measurements of the script as it is that are further apart are both told."""
@@ -42,3 +43,9 @@ def too_short(short: TooShort, *, seconds: float, watched: float) -> str:
         f"{short.trial_seconds:.0f} s here, comparing losses {short.verify_seconds:.0f} s "
         f"(--max-seconds {short.would_do:g} would do)"
     )
+
+
+def last_words(seen: Observation) -> str:
+    """The script's own last line."""
+    told = [note.removeprefix("its output ended with: ") for note in seen.notes if note.startswith("its output ended")]
+    return told[-1].strip()[:120] if told else f"exit status {seen.exit_status}"

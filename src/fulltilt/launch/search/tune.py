@@ -39,7 +39,7 @@ from fulltilt.launch.search.plan import Key, Plan
 from fulltilt.launch.search.rate import Rate, rate_of, training_loader
 from fulltilt.launch.search.search import LEAST_GAIN, Found, as_trial, search
 from fulltilt.launch.search.verify import LEAST_STEPS, fallbacks
-from fulltilt.launch.settings import SETTINGS, Settings
+from fulltilt.launch.settings import SETTINGS, Settings, feeds_only
 from fulltilt.measure.observation import Observation
 
 Observe = Callable[..., tuple[Observation, ...]]
@@ -240,12 +240,12 @@ class Tuner:
         seen = self._run(
             settings=settings, max_steps=steps + 2 * workers, max_seconds=self.trial_seconds,
             at_most=max(left, self.start_seconds + self.trial_seconds),
-            then=() if _feeds_only(settings) else ("replay",),
+            then=() if feeds_only(settings) else ("replay",),
         )  # fmt: skip
         if seen.replayed is not None and (limit := _without_starts(seen.replayed)) is not None:
             self.limits[repr(settings)] = limit
         if seen.ended in ("failed", "killed") and not self._ends_so_by_itself(seen):
-            return f"failed ({_last_words(seen)})"
+            return f"failed ({lines.last_words(seen)})"
         return rate_of(seen) or ("not ready in time" if seen.ended == "time" and not seen.steps else "too few steps")
 
     def _ends_so_by_itself(self, seen: Observation) -> bool:
@@ -332,7 +332,7 @@ class Tuner:
         A limit below what was reached since is of a machine that was busier then.
         """
         known = diagnosis.limits.step
-        if known is None or (_feeds_only(settings) and known >= reached):
+        if known is None or (feeds_only(settings) and known >= reached):
             return known
         if self.limits.get(repr(settings), 0.0) >= reached * (1 - _LIMIT_NOISE):
             return self.limits[repr(settings)]
@@ -372,13 +372,6 @@ class Tuner:
         )
 
 
-def _feeds_only(settings: Mapping[str, Any]) -> bool:
-    """The step's limit stays what it was."""
-    return "loader.batch_size" not in settings and all(
-        name.startswith(("loader.", "copy.", "decode")) for name in settings
-    )
-
-
 def _without_starts(replay: Observation) -> float | None:
     """A step's rate, in what `rate_of` counts."""
     return replay.samples_per_second or replay.steps_per_second
@@ -402,9 +395,3 @@ def _workers(seen: Observation) -> int | None:
     """More of them can be tried for samples that don't depend on their number."""
     loader = training_loader(seen)
     return None if loader is None or loader.keeps_workers else loader.num_workers
-
-
-def _last_words(seen: Observation) -> str:
-    """The script's own last line."""
-    told = [note.removeprefix("its output ended with: ") for note in seen.notes if note.startswith("its output ended")]
-    return told[-1].strip()[:120] if told else f"exit status {seen.exit_status}"

@@ -12,22 +12,21 @@ LEAST_STEPS = 30
 MOST_STEPS = 100
 LEAST_SECONDS = 2.0
 MOST_SECONDS = 8.0
+FEWEST_STEPS = 5
+"""Of long ones. Where it does not come to them, a run of its own has more time for it."""
 _PATIENCE = 20
 """Steps in which a batch has to be given again; else the loop is fed by something that is not a loader."""
 
 
 class Again:
-    """From the end of the last step that counts on. What else is noted of the script meanwhile is put back."""
+    """From the end of the last step that counts on."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._began_ns = watch.timeline.clock()
         self._begun_at = watch.steps
-        self._noted = watch.floor, watch.syncs, watch.copies
-        self._waits_ns = [(seen, list(seen.waits_ns)) for seen in watch.loaders]
         self._first: int | None = None
         watch.closed = watch.steps if watch.closed is None else watch.closed
-        watch.syncs, watch.copies = {}, {}
         watch.replay = Replay()
 
     def step_ended(self) -> bool:
@@ -47,7 +46,5 @@ class Again:
     def end(self) -> None:
         watch = self._watch
         watch.replay = None
-        watch.again = self._first
-        watch.floor, watch.syncs, watch.copies = self._noted
-        for seen, waited_ns in self._waits_ns:
-            seen.waits_ns = waited_ns
+        if self._first is not None and watch.steps - self._first >= FEWEST_STEPS:
+            watch.again = self._first

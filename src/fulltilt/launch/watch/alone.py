@@ -23,6 +23,7 @@ def samples_per_second(loader: Any, iterator: Iterator[Any] | None) -> float | N
     """
     workers = int(loader.num_workers)
     ready = workers * int(loader.prefetch_factor or 0)
+    unseen = int(getattr(loader, "batch_size", None) or 0)  # of a batch whose tensors can't be found
     short = epoch_length(loader) <= 2 * workers
     iterator = _drained(loader, iter(loader) if iterator is None else iterator, 0 if short else ready)
     count, spent, batches = 0, 0.0, 0
@@ -35,7 +36,7 @@ def samples_per_second(loader: Any, iterator: Iterator[Any] | None) -> float | N
             batch = next(iterator)
         except StopIteration:
             if fresh:  # an epoch without a batch: a generator that can be gone through once, say
-                return count / spent if spent > 0 else None
+                return count / spent if count and spent > 0 else None
             iterator = iter(loader)
             fresh = True
             skip = 0 if short else workers
@@ -47,12 +48,12 @@ def samples_per_second(loader: Any, iterator: Iterator[Any] | None) -> float | N
         if skip:
             skip -= 1
         else:
-            count += samples(batch)
+            count += samples(batch) or unseen
             spent += now - at
             batches += 1
         enough = spent >= SECONDS and batches % max(1, workers) == 0
         if (enough or now - began >= MOST_SECONDS) and spent > 0:
-            return count / spent
+            return count / spent if count else None
 
 
 def _drained(loader: Any, iterator: Iterator[Any], ready: int) -> Iterator[Any]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fulltilt.launch import job as jobs
 from fulltilt.launch.imports import after_import
@@ -20,6 +20,9 @@ from fulltilt.launch.patching import put
 from fulltilt.launch.watch.stages import Stages
 from fulltilt.launch.watch.traces import without_us
 from fulltilt.launch.watch.watch import Enough, Watch
+
+if TYPE_CHECKING:
+    from fulltilt.measure.observation import Observation
 
 INSISTENCE = 3
 """How often the script may go on after it was told that watching is over; then the process ends."""
@@ -44,6 +47,9 @@ class Process:
         self.counter: Any = None
         self.waits: Any = None
         self.again: Any = None
+        self.as_is: Observation | None = None
+        """What was seen of the script, once its limits are measured behind that."""
+        self.hush: Any = None
         self.listened = 0
         self.inherited: list[Any] = []
         self.begun = False
@@ -144,14 +150,20 @@ class Process:
         self.steps_over(watch.ended or "steps")
 
     def steps_over(self, why: str) -> None:
-        """The script as it is. Limits are measured behind it, where they are asked for."""
+        """The script as it is was seen. Limits are measured behind it, where they are asked for: what is printed
+        meanwhile is nothing that anybody wants to read, and what else is noted of the script does not count."""
         watch = self.watch
         watch.ended = why
-        fed = any(one.role == "train" for one in watch.loaders)
-        if "replay" not in self.job.then or not fed or watch.written or watch.left_out or watch.place != (0, 1):
+        if not self.job.then or watch.written or not any(one.role == "train" for one in watch.loaders):
             self.enough(why)
         from fulltilt.launch.watch.again import Again
+        from fulltilt.launch.watch.hush import Hush
 
+        self.as_is = self.seen()
+        self.report(self.as_is, jobs.AS_IS)
+        self.hush = Hush()
+        if "replay" not in self.job.then or watch.left_out or watch.place != (0, 1):
+            self.enough(why)
         self.again = Again(watch)
 
     def given_again(self) -> None:
@@ -166,6 +178,9 @@ class Process:
         if "loader" in self.job.then and not self.watch.written:
             self.measure_loader()
         self.write()
+        if self.hush is not None:
+            self.hush.end()
+            self.hush = None
         self.told += 1
         if self.told > INSISTENCE:
             self.leave(0)
@@ -199,17 +214,34 @@ class Process:
             watch.ended = watch.ended or "failed"
         if "torch" not in sys.modules:
             return
-        from fulltilt.launch.watch.seen import nothing_seen, observation
-        from fulltilt.measure.observation import write
+        found = self.seen() if self.as_is is None else self.with_limits(self.as_is)
+        self.report(found, jobs.REPORT)
 
+    def seen(self) -> Observation:
+        from fulltilt.launch.watch.seen import nothing_seen, observation
+
+        watch = self.watch
         self.stages.write()
         with watch.unseen():  # losses are read, which waits for the GPU
             try:
-                found = observation(watch)
+                return observation(watch)
             except Exception as error:
                 # A GPU that has failed, a dataset that can't tell its length: the script must not fail for us.
-                found = nothing_seen(watch, f"what was seen could not be put together: {type(error).__name__}: {error}")
-        write(found, Path(self.job.out) / f"rank-{found.rank}-{os.getpid()}.json")
+                return nothing_seen(watch, f"what was seen could not be put together: {type(error).__name__}: {error}")
+
+    def with_limits(self, as_is: Observation) -> Observation:
+        from fulltilt.launch.watch.seen import with_limits
+
+        with self.watch.unseen():
+            try:
+                return with_limits(as_is, self.watch)
+            except Exception:  # they are measured in runs of their own, then
+                return as_is
+
+    def report(self, found: Observation, name: str) -> None:
+        from fulltilt.measure.observation import write
+
+        write(found, Path(self.job.out) / name.format(rank=found.rank, pid=os.getpid()))
 
     def leave(self, status: int) -> NoReturn:
         sys.stdout.flush()
@@ -220,6 +252,7 @@ class Process:
         self.inherited.append(dict(vars(self.watch)))  # events and tensors of a GPU can't be let go of in a fork
         self.is_command = False
         self.told = 0
+        self.again = self.as_is = self.hush = None
         self.watch.clear()
         self.stages.clear()
 

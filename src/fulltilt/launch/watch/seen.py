@@ -66,11 +66,6 @@ def observation(watch: Watch) -> Observation:
         ended=watch.ended or "script",  # type: ignore[arg-type]
         seconds=(now_ns - began_ns) / 1e9,
         steps=steps,
-        again=()
-        if watch.again is None
-        else tuple(
-            _step(watch.again + number, record, began_ns) for number, record in enumerate(watch.records[watch.again :])
-        ),
         first_losses=_first_losses(records[: watch.dozing.first_burst]),
         first_inputs=tuple((float(mean), float(spread)) for mean, spread in watch.inputs or ()),
         warm_up_seconds=(kept[0].began_ns - began_ns) / 1e9 if kept else None,
@@ -99,6 +94,25 @@ def observation(watch: Watch) -> Observation:
         rank=rank,
         world=world,
         notes=tuple(notes),
+    )
+
+
+def with_limits(as_is: Observation, watch: Watch) -> Observation:
+    """And what was measured behind it since."""
+    timeline, first = watch.timeline, watch.again
+    if watch.gpu is not None:
+        watch.gpu.finish()
+    records = () if first is None else watch.records[first:]
+    # Loaders that the script has made since stand behind those that were seen.
+    described = (seen for seen in watch.loaders if seen.facts is not None)
+    return replace(
+        as_is,
+        seconds=(timeline.clock() - timeline.began_ns) / 1e9,
+        again=tuple(_step(number, record, timeline.began_ns) for number, record in enumerate(records, first or 0)),
+        loaders=tuple(
+            replace(loader, samples_per_second=seen.samples_per_second)
+            for loader, seen in zip(as_is.loaders, described, strict=False)
+        ),
     )
 
 
