@@ -81,7 +81,10 @@ def test_both_limits_behind_the_steps_of_the_same_run(workers: int) -> None:
 
 
 @pytest.mark.parametrize(("how", "status"), [("returns", 0), ("exits", 3), ("raises", 1), ("killed", -9)])
-def test_what_was_seen_stays_if_the_script_ends_while_its_limits_are_measured(how: str, status: int) -> None:
+def test_what_was_seen_stays_if_the_script_ends_while_its_limits_are_measured(
+    how: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # what others write beside us would be noted
     seen = observe(parse([LEAVES, "--steps", "30", "--how", how]), then=("replay", "loader"), max_steps=24)
     assert seen.ended == "steps"
     assert seen.exit_status == status
