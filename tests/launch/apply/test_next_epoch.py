@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import random
@@ -15,10 +16,13 @@ import numpy as np
 import pytest
 import torch
 from tests.launch.apply.test_install import Noisy, elsewhere
+from tests.launch.apply.test_install import _tie_draws as tie_draws
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler, WeightedRandomSampler
 
+from fulltilt.launch.apply import next_epoch
 from fulltilt.launch.apply.install import install
 from fulltilt.launch.apply.next_epoch import NextEpoch, draws_between, fits
+from fulltilt.machine.memory import SharedMemory
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
@@ -48,11 +52,14 @@ def epochs(
     *,
     stop: tuple[int, ...] = (),
     count: int = 5,
+    tie: bool = False,
 ) -> tuple[list[Any], list[bool]]:
     """All that a loop is given, and which of its epochs were begun ahead."""
 
     def work() -> tuple[list[Any], list[bool]]:
         install(settings, [])
+        if tie:
+            tie_draws()
         asked = counted()
         torch.manual_seed(3), random.seed(3), np.random.seed(3)
         loader = made()
@@ -124,6 +131,21 @@ def changes(epoch: int, loader: Any) -> None:
 
 def grows(epoch: int, loader: Any) -> None:
     loader.dataset.length += 8 * (epoch == 2)
+
+
+def test_as_verified_with_draws_tied_to_samples() -> None:
+    """More workers, and the same batches: of those that are begun ahead, too."""
+    before, _ = epochs({}, noisy(num_workers=1), tie=True)
+    after, asked = epochs({**LIVING, "loader.num_workers": 3}, noisy(num_workers=1), tie=True)
+    assert before == after
+    assert asked == [False, True, True, True]
+
+
+def test_workers_that_are_not_forked() -> None:
+    before, _ = epochs({}, noisy(multiprocessing_context="forkserver", num_workers=1), count=3)
+    after, asked = epochs(LIVING, noisy(multiprocessing_context="forkserver", num_workers=1), count=3)
+    assert before == after
+    assert asked == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -373,6 +395,24 @@ def test_values_that_the_script_shares_with_its_workers_are_new_in_each_epoch() 
     after, asked = epochs(LIVING, made, told)
     assert before == after
     assert not any(asked)
+
+
+@pytest.mark.parametrize(("free", "fits_in"), [(70, False), (80, True), (None, True)])
+def test_batches_wait_only_where_shared_memory_has_room_for_an_evaluations(free: int | None, fits_in: bool) -> None:
+    def work() -> list[bool]:
+        install(LIVING, [])
+        asked = counted()
+        found = itertools.chain([100], itertools.repeat(free))
+        next_epoch.read_shared_memory = lambda: (  # type: ignore[assignment]
+            None if free is None else SharedMemory(path="/dev/shm", total_bytes=200, free_bytes=next(found) or 0)
+        )
+        loader = noisy()()
+        for _ in range(4):
+            for _batch in loader:
+                pass
+        return asked
+
+    assert elsewhere(work) == [False, fits_in, fits_in]
 
 
 class Slow(Dataset[Any]):

@@ -24,11 +24,14 @@ from torch.utils.data import BatchSampler, RandomSampler
 
 from fulltilt.launch.apply.living_on import for_epoch
 from fulltilt.launch.watch.changed import shares
+from fulltilt.machine.memory import read_shared_memory
 
 _MOST_DRAWS = 8
 """Of others between two epochs; where there are more, nothing is foretold."""
 _MOST_MISSES = 2
 """In a row; then it is left to be."""
+_ROOM = 3
+"""How many times the shared memory that an epoch's batches take has to be free."""
 
 
 class NextEpoch:
@@ -39,6 +42,8 @@ class NextEpoch:
         self._others: Counter[int | None] = Counter()
         """How often others drew before an epoch began, and how many epochs that was so; None: something else."""
         self._misses = 0
+        self._free = _free_bytes()
+        """Of shared memory, when the first batches were yet to come."""
         self._end: int | None = None
         """The number of the first batch behind this epoch, once all of it are in the workers' hands."""
         self._left: Any = None
@@ -81,11 +86,21 @@ class NextEpoch:
         if self._end is None:
             loader = self._loader()
             self._end, self._left = inner._send_idx, torch.default_generator.get_state()
-            others = self._others.most_common(1)[0][0] if self._others else None
-            if others is not None and self._misses < _MOST_MISSES and fits(loader) and len(loader.sampler.data_source):
+            others = self._mostly()
+            if others is not None and fits(loader) and self._has_room():
                 self._foretold = _Foretold(loader, self._left, others, self._end)
                 inner._worker_queue_idx_cycle = itertools.cycle(range(inner._num_workers))  # as an epoch begins
         return iter(()) if self._foretold is None else self._foretold.indices
+
+    def _mostly(self) -> int | None:
+        """How often others will draw before the next epoch; None where that can't be told, or did not hold."""
+        tellable = bool(self._others) and self._misses < _MOST_MISSES
+        return self._others.most_common(1)[0][0] if tellable else None
+
+    def _has_room(self) -> bool:
+        """Batches wait for their epoch in shared memory, beside an evaluation's; workers that fill it are killed."""
+        free = _free_bytes()
+        return free >= _ROOM * (self._free - free)
 
 
 class _Indices:
@@ -147,12 +162,18 @@ def fits(loader: Any) -> bool:
         and sampler.generator is None
         and loader.generator is None
         and getattr(loader, "in_order", True)
+        and len(sampler.data_source) > 0
     )
 
 
 def _shape(loader: Any) -> tuple[Any, ...]:
     sampler, batches = loader.sampler, loader.batch_sampler
     return len(sampler.data_source), sampler._num_samples, batches.batch_size, batches.drop_last
+
+
+def _free_bytes() -> int:
+    shared = read_shared_memory()
+    return 0 if shared is None else shared.free_bytes
 
 
 def draws_between(before: Any, after: Any) -> int | None:
