@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
+import os
 import random
+import signal
 import statistics
 import time
 from collections.abc import Callable
@@ -13,10 +16,13 @@ import numpy as np
 import pytest
 import torch
 from tests.launch.apply.test_install import Noisy, elsewhere
+from tests.launch.apply.test_install import _tie_draws as tie_draws
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler, WeightedRandomSampler
 
+from fulltilt.launch.apply import next_epoch
 from fulltilt.launch.apply.install import install
 from fulltilt.launch.apply.next_epoch import NextEpoch, draws_between, fits
+from fulltilt.machine.memory import SharedMemory
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
@@ -46,11 +52,14 @@ def epochs(
     *,
     stop: tuple[int, ...] = (),
     count: int = 5,
+    tie: bool = False,
 ) -> tuple[list[Any], list[bool]]:
     """All that a loop is given, and which of its epochs were begun ahead."""
 
     def work() -> tuple[list[Any], list[bool]]:
         install(settings, [])
+        if tie:
+            tie_draws()
         asked = counted()
         torch.manual_seed(3), random.seed(3), np.random.seed(3)
         loader = made()
@@ -111,6 +120,11 @@ def sometimes_draws(epoch: int, _: Any) -> None:
     torch.rand(epoch % 2)  # an image is shown after every other epoch
 
 
+def sometimes_evaluated(epoch: int, loader: Any) -> None:
+    if epoch % 4 == 2:
+        evaluated(epoch, loader)
+
+
 def changes(epoch: int, loader: Any) -> None:
     loader.dataset.strength = 1.0 + (epoch == 2)
 
@@ -119,11 +133,26 @@ def grows(epoch: int, loader: Any) -> None:
     loader.dataset.length += 8 * (epoch == 2)
 
 
+def test_as_verified_with_draws_tied_to_samples() -> None:
+    """More workers, and the same batches: of those that are begun ahead, too."""
+    before, _ = epochs({}, noisy(num_workers=1), tie=True)
+    after, asked = epochs({**LIVING, "loader.num_workers": 3}, noisy(num_workers=1), tie=True)
+    assert before == after
+    assert asked == [False, True, True, True]
+
+
+def test_workers_that_are_not_forked() -> None:
+    before, _ = epochs({}, noisy(multiprocessing_context="forkserver", num_workers=1), count=3)
+    after, asked = epochs(LIVING, noisy(multiprocessing_context="forkserver", num_workers=1), count=3)
+    assert before == after
+    assert asked == [False, True]
+
+
 @pytest.mark.parametrize(
     ("between", "ahead"),
     [
         (evaluated, [False, True, True, True]),
-        (sometimes_draws, [False] * 4),
+        (sometimes_draws, [False, False, True, False]),
         (lambda *_: torch.rand(3, 5), [False] * 4),
         (changes, [False, True]),
         (grows, [False, True, True]),
@@ -135,6 +164,195 @@ def test_what_lies_between_epochs_is_foretold_or_makes_no_difference(between: An
     after, asked = epochs(LIVING, noisy(), between)
     assert before == after
     assert asked == ahead, "new workers, which are started for other data, are not asked"
+
+
+def test_an_evaluation_now_and_then_spoils_one_epoch_each() -> None:
+    before, _ = epochs({}, noisy(), sometimes_evaluated, count=10)
+    after, asked = epochs(LIVING, noisy(), sometimes_evaluated, count=10)
+    assert before == after
+    assert asked == [False, True, False, True, True, True, False, True, True]
+
+
+def set_anew(epoch: int, loader: Any) -> None:
+    if epoch == 2:
+        loader.generator = torch.Generator().manual_seed(5)
+
+
+def sampled_anew(epoch: int, loader: Any) -> None:
+    if epoch == 2:
+        loader.sampler.generator = torch.Generator().manual_seed(5)
+
+
+def replaced(epoch: int, loader: Any) -> None:
+    loader.sampler.replacement = epoch >= 2
+
+
+def ordered(epoch: int, loader: Any) -> None:
+    if epoch == 2:
+        loader.batch_sampler.sampler = SequentialSampler(loader.dataset)
+
+
+def larger(epoch: int, loader: Any) -> None:
+    loader.batch_sampler.batch_size = 8 + (epoch >= 2)
+
+
+@pytest.mark.parametrize("between", [set_anew, sampled_anew, replaced, ordered, larger])
+def test_what_is_set_at_samplers_between_epochs_is_heeded(between: Any) -> None:
+    before, _ = epochs({}, noisy(), between)
+    after, asked = epochs(LIVING, noisy(), between)
+    assert before == after
+    assert asked == [False, True, False, between is larger], "which can be foretold again"
+
+
+def test_an_order_over_something_else_than_the_data_that_grows() -> None:
+    def grown(epoch: int, loader: Any) -> None:
+        loader.sampler.data_source.extend(range(60, 60 + 8 * (epoch == 2)))
+
+    def made() -> DataLoader[Any]:
+        return DataLoader(Noisy(), 8, num_workers=2, sampler=RandomSampler(list(range(60)), num_samples=40))
+
+    before, _ = epochs({}, made, grown)
+    after, asked = epochs(LIVING, made, grown)
+    assert before == after
+    assert asked == [False, True, False, True]
+
+
+def passes(settings: dict[str, Any], loop: Callable[[Any, int], list[Any]], **arguments: Any) -> tuple[Any, list[bool]]:
+    """What `loop` finds in each of five epochs, and which of them were begun ahead."""
+
+    def work() -> tuple[Any, list[bool]]:
+        install(settings, [])
+        asked = counted()
+        torch.manual_seed(3), random.seed(3), np.random.seed(3)
+        loader = noisy(**arguments)()
+        return [(loop(loader, epoch), torch.get_rng_state().sum().item()) for epoch in range(5)], asked
+
+    found: tuple[Any, list[bool]] = elsewhere(work)
+    return found
+
+
+def with_one_seed(loader: Any, _: int) -> list[Any]:
+    torch.manual_seed(0)
+    batches = iter(loader)
+    torch.manual_seed(0)
+    return [inputs.tolist() for inputs, _ in batches]
+
+
+def in_smaller_ones(loader: Any, epoch: int) -> list[Any]:
+    found = []
+    for place, (inputs, _) in enumerate(loader):
+        found.append(inputs.tolist())
+        if epoch == 3 and place == 2:
+            loader.batch_sampler.batch_size = 5
+    return found
+
+
+def emptied(loader: Any, _: int) -> list[Any]:
+    found = []
+    for inputs, _targets in loader:
+        found.append(inputs.tolist())
+        loader.dataset.length = 0
+    loader.dataset.length = 96
+    return found
+
+
+def in_two_loops(loader: Any, _: int) -> list[Any]:
+    return [(inputs.tolist(), others.tolist()) for (inputs, _), (others, _) in zip(loader, loader, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("loop", "ahead"),
+    [
+        (with_one_seed, [False, True, True, True]),
+        (in_smaller_ones, [False, True, True, True]),
+        (emptied, [False] * 4),
+        (in_two_loops, [False, True, True, True]),
+    ],
+    ids=["the same seed in each", "smaller batches within one", "data emptied within one", "two loops at once"],
+)
+def test_loops_that_do_something_odd(loop: Any, ahead: list[bool]) -> None:
+    before, _ = passes({}, loop)
+    after, asked = passes(LIVING, loop)
+    assert before == after
+    assert asked == ahead
+
+
+def caught(loader: Any, epoch: int) -> list[Any]:
+    found = []
+    try:
+        for place, (inputs, _) in enumerate(loader):
+            found.append(inputs.tolist())
+            if epoch == 2 and place == 9:  # as Ctrl-C does, which all processes in the foreground are told of
+                for process in multiprocessing.active_children():
+                    os.kill(process.pid or 0, signal.SIGINT)
+                    process.join(10)
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        pass
+    return found
+
+
+def test_workers_that_were_ended_by_an_interrupt_are_started_anew() -> None:
+    before, _ = passes({}, caught)
+    after, asked = passes(LIVING, caught)
+    assert before == after
+    assert asked == [False, True, True], "new workers are not asked"
+
+
+def interrupted(loader: Any, epoch: int) -> list[Any]:
+    """In the moment when the next epoch's indices are taken and not yet given to a worker."""
+    batches = iter(loader)
+    found = [next(batches)[0].tolist() for _ in range(11)]
+    queues = [] if loader._iterator is None else loader._iterator._index_queues
+    if epoch != 2:
+        found += [inputs.tolist() for inputs, _ in batches]
+    elif not queues:
+        next(batches)
+    else:
+        loader._iterator._index_queues = Interrupting()
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+        loader._iterator._index_queues = queues
+    return found
+
+
+class Interrupting:
+    def __getitem__(self, _: int) -> None:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_loses_no_batch_of_the_next_epoch() -> None:
+    before, _ = passes({}, interrupted)
+    after, asked = passes(LIVING, interrupted)
+    assert before == after
+    assert asked == [False, True, False, True]
+
+
+def test_what_was_loaded_in_vain_counts_where_new_workers_start() -> None:
+    """Else data that change with each epoch would have first batches of each loaded twice, for good."""
+
+    def work() -> list[bool]:
+        install(LIVING, [])
+        foretold: list[bool] = []
+        original = NextEpoch.ended
+
+        def ended(self: NextEpoch, inner: Any) -> Any:
+            found = original(self, inner)
+            if self._end == inner._send_idx:  # asked for the first time
+                foretold.append(self._foretold is not None)
+            return found
+
+        NextEpoch.ended = ended  # type: ignore[method-assign]
+        loader = noisy()()
+        for epoch in range(8):
+            loader.dataset.strength = float(max(epoch, 2))
+            for _batch in loader:
+                pass
+        return foretold
+
+    found = elsewhere(work)
+    assert any(found)
+    assert not any(found[-3:])
 
 
 def test_loops_that_are_broken_off() -> None:
@@ -177,6 +395,24 @@ def test_values_that_the_script_shares_with_its_workers_are_new_in_each_epoch() 
     after, asked = epochs(LIVING, made, told)
     assert before == after
     assert not any(asked)
+
+
+@pytest.mark.parametrize(("free", "fits_in"), [(70, False), (80, True), (None, True)])
+def test_batches_wait_only_where_shared_memory_has_room_for_an_evaluations(free: int | None, fits_in: bool) -> None:
+    def work() -> list[bool]:
+        install(LIVING, [])
+        asked = counted()
+        found = itertools.chain([100], itertools.repeat(free))
+        next_epoch.read_shared_memory = lambda: (  # type: ignore[assignment]
+            None if free is None else SharedMemory(path="/dev/shm", total_bytes=200, free_bytes=next(found) or 0)
+        )
+        loader = noisy()()
+        for _ in range(4):
+            for _batch in loader:
+                pass
+        return asked
+
+    assert elsewhere(work) == [False, fits_in, fits_in]
 
 
 class Slow(Dataset[Any]):

@@ -146,7 +146,12 @@ def _following(inner: Any, epochs: Any) -> Any:
         inner._reset()
     if epochs is not None and epochs.is_over(inner):
         raise StopIteration
-    batch = inner._next_data()
+    try:
+        batch = inner._next_data()
+    except BaseException:  # Ctrl-C may come when indices are taken and not yet given to a worker
+        if epochs is not None:
+            epochs.forget()
+        raise
     inner._num_yielded += 1
     return batch
 

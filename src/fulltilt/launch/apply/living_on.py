@@ -22,6 +22,11 @@ def install() -> None:
         worker._ResumeIteration = Resume  # type: ignore[misc]
 
 
+def are_alive(iterator: Any) -> bool:
+    """Its workers, all of them."""
+    return all(process.is_alive() for process in getattr(iterator, "_workers", ()))
+
+
 class Resume(worker._ResumeIteration):
     """The word. Where it arrives in a worker, that is seeded."""
 
@@ -33,14 +38,16 @@ class Indices(list[Any]):
     """A batch's, of an epoch with a seed of its own. Where they arrive in a worker, that is seeded, once an epoch."""
 
     seed: int
+    epoch: int
 
     def __reduce__(self) -> Any:
-        return _arrived_with, (list(self), self.seed)
+        return _arrived_with, (list(self), self.seed, self.epoch)
 
 
-def for_epoch(indices: list[Any], seed: int) -> Indices:
+def for_epoch(indices: list[Any], seed: int, epoch: int) -> Indices:
+    """`epoch` is another number for each, until the word comes."""
     found = Indices(indices)
-    found.seed = seed
+    found.seed, found.epoch = seed, epoch
     return found
 
 
@@ -58,28 +65,28 @@ class Init:
 
 
 _seeding: Callable[[int], Any] | None = None
-_seeded: int | None = None
-"""What this worker was seeded with last; None as torch has started it."""
+_epoch: int | None = None
+"""Whose indices this worker was seeded with last; None where that was torch's start, or the word."""
 
 
 def _arrived(seed: int | None) -> Any:
     info = get_worker_info()
     if info is not None and seed is not None:  # it comes back to the training process as an answer
-        _seed(seed, info)
+        _seed(seed, info, None)
     return Resume(seed)
 
 
-def _arrived_with(indices: list[Any], seed: int) -> list[Any]:
+def _arrived_with(indices: list[Any], seed: int, epoch: int) -> list[Any]:
     info = get_worker_info()
-    if info is not None and seed != _seeded:
-        _seed(seed, info)
+    if info is not None and epoch != _epoch:
+        _seed(seed, info, epoch)
     return indices
 
 
-def _seed(base: int, info: Any) -> None:
+def _seed(base: int, info: Any, epoch: int | None) -> None:
     """As `torch.utils.data._utils.worker._worker_loop` does."""
-    global _seeded  # noqa: PLW0603  # of this worker
-    _seeded = base
+    global _epoch  # noqa: PLW0603  # of this worker
+    _epoch = epoch
     seed = base + info.id
     random.seed(seed)
     torch.manual_seed(seed)

@@ -218,6 +218,8 @@ def _iterating(original: Callable[..., Any], wanted: Mapping[str, Any], ours: An
         begin = original
         if made.keeps:
             now = loader_state(self)
+            if self._iterator is not None and not living_on.are_alive(self._iterator):
+                self._iterator = None  # ended by Ctrl-C, say, after which the script goes on: new ones start
             if self._iterator is not None and now != made.state:
                 self._iterator = None  # workers would go on with the data set as it was: new ones start
                 note("persistent_workers: the data set or collate_fn changes between epochs: workers start anew")

@@ -5,8 +5,8 @@
 
 Else they would have less and less to do towards an epoch's end, and all begin at once with the next, whose first batch
 the loop then waits for. The order of the next epoch is drawn when it begins, so it has to be foretold: it follows from
-the state of torch's generator at that moment, and that from its state now and from how often others drew in between the
-last time (an evaluation's loader draws once). Where the state is another one after all, what was loaded is thrown away,
+the state of torch's generator at that moment, and that from its state now and from how often others mostly draw in
+between (an evaluation's loader draws once). Where the state is another one after all, what was loaded is thrown away,
 and the epoch begins as it would have. So order and draws are the script's own. A data set with which the script shares
 values is left alone: they may be others when the epoch begins.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,11 +24,14 @@ from torch.utils.data import BatchSampler, RandomSampler
 
 from fulltilt.launch.apply.living_on import for_epoch
 from fulltilt.launch.watch.changed import shares
+from fulltilt.machine.memory import read_shared_memory
 
 _MOST_DRAWS = 8
 """Of others between two epochs; where there are more, nothing is foretold."""
 _MOST_MISSES = 2
 """In a row; then it is left to be."""
+_ROOM = 3
+"""How many times the shared memory that an epoch's batches take has to be free."""
 
 
 class NextEpoch:
@@ -35,9 +39,11 @@ class NextEpoch:
 
     def __init__(self, loader: Any) -> None:
         self._loader: Callable[[], Any] = weakref.ref(loader)
-        self._others: int | None = None
-        """How often others drew before the last epoch began."""
+        self._others: Counter[int | None] = Counter()
+        """How often others drew before an epoch began, and how many epochs that was so; None: something else."""
         self._misses = 0
+        self._free = _free_bytes()
+        """Of shared memory, when the first batches were yet to come."""
         self._end: int | None = None
         """The number of the first batch behind this epoch, once all of it are in the workers' hands."""
         self._left: Any = None
@@ -46,6 +52,8 @@ class NextEpoch:
 
     def begun(self, inner: Any, state: Any) -> None:
         """An epoch has begun as always; `state` is what its workers have of the script's."""
+        if self._foretold is not None:
+            self._misses += 1
         self._end = self._left = self._foretold = None
         if fits(self._loader()) and not shares(state):
             inner._sampler_iter = _Indices(self, inner, inner._sampler_iter)
@@ -54,23 +62,23 @@ class NextEpoch:
         """What follows is the next epoch's."""
         return self._end is not None and inner._rcvd_idx >= self._end
 
+    def forget(self) -> None:
+        """The next epoch is to begin as always."""
+        self._foretold = None
+
     def goes_on(self, inner: Any) -> bool:
         """The next epoch begins, and its batches are on their way. Else it has to begin as always."""
         state = torch.default_generator.get_state()
         if self._left is not None:
-            self._others = draws_between(self._left, state)
-        foretold = self._foretold
-        if foretold is None:
-            return False
-        same = foretold.shape == _shape(self._loader()) and torch.equal(state, foretold.expected)
-        if not same or not self.is_over(inner):
-            self._misses += 1
+            self._others[draws_between(self._left, state)] += 1
+        loader, foretold = self._loader(), self._foretold
+        given = inner._send_idx - (self._end or 0)
+        if foretold is None or not given or not self.is_over(inner) or not foretold.holds(loader, state):
             return False
         self._misses = 0
-        torch.default_generator.set_state(foretold.after)
-        inner._num_yielded = 0
         self._end = self._left = self._foretold = None
-        inner._sampler_iter = _Indices(self, inner, foretold.indices)
+        inner._num_yielded = 0
+        inner._sampler_iter = _Indices(self, inner, foretold.begun(loader, given))
         return True
 
     def ended(self, inner: Any) -> Iterator[Any]:
@@ -78,10 +86,21 @@ class NextEpoch:
         if self._end is None:
             loader = self._loader()
             self._end, self._left = inner._send_idx, torch.default_generator.get_state()
-            if self._others is not None and self._misses < _MOST_MISSES and loader is not None:
-                self._foretold = _Foretold(loader, self._left, self._others)
+            others = self._mostly()
+            if others is not None and fits(loader) and self._has_room():
+                self._foretold = _Foretold(loader, self._left, others, self._end)
                 inner._worker_queue_idx_cycle = itertools.cycle(range(inner._num_workers))  # as an epoch begins
         return iter(()) if self._foretold is None else self._foretold.indices
+
+    def _mostly(self) -> int | None:
+        """How often others will draw before the next epoch; None where that can't be told, or did not hold."""
+        tellable = bool(self._others) and self._misses < _MOST_MISSES
+        return self._others.most_common(1)[0][0] if tellable else None
+
+    def _has_room(self) -> bool:
+        """Batches wait for their epoch in shared memory, beside an evaluation's; workers that fill it are killed."""
+        free = _free_bytes()
+        return free >= _ROOM * (self._free - free)
 
 
 class _Indices:
@@ -102,23 +121,34 @@ class _Indices:
 
 
 class _Foretold:
-    """An epoch that begins after so many draws of others."""
+    """An epoch that begins after so many draws of others; `number` tells it from those that the workers had before."""
 
-    def __init__(self, loader: Any, state: Any, others: int) -> None:
+    def __init__(self, loader: Any, state: Any, others: int, number: int) -> None:
         draws = torch.Generator()
         draws.set_state(state)
         for _ in range(others):
             _draw(draws)
-        self.expected = draws.get_state()
-        seed, order = _draw(draws), torch.Generator().manual_seed(_draw(draws))
-        self.after = draws.get_state()
-        """Of the generator, once the epoch has begun."""
-        self.shape = _shape(loader)
-        sampler, batches = loader.sampler, loader.batch_sampler
-        again = RandomSampler(sampler.data_source, num_samples=sampler._num_samples, generator=order)
-        self.indices = (
-            for_epoch(indices, seed) for indices in BatchSampler(again, batches.batch_size, batches.drop_last)
-        )
+        self._expected, self._shape, self._number = draws.get_state(), _shape(loader), number
+        self._seed, order = _draw(draws), torch.Generator().manual_seed(_draw(draws))
+        samples, count, size, drop_last = self._shape
+        again = RandomSampler(range(samples), num_samples=count, generator=order)
+        self.indices = map(self._of_it, BatchSampler(again, size, drop_last))
+
+    def holds(self, loader: Any, state: Any) -> bool:
+        """It begins as foretold."""
+        return fits(loader) and self._shape == _shape(loader) and torch.equal(state, self._expected)
+
+    def begun(self, loader: Any, given: int) -> Iterator[Any]:
+        """It begins: torch's generator and the script's own sampler draw as always. What comes behind the batches that
+        were given."""
+        _draw(torch.default_generator)
+        indices = iter(loader.batch_sampler)
+        for _ in range(given):
+            next(indices)
+        return map(self._of_it, indices)
+
+    def _of_it(self, indices: list[Any]) -> Any:
+        return for_epoch(indices, self._seed, self._number)
 
 
 def fits(loader: Any) -> bool:
@@ -132,11 +162,18 @@ def fits(loader: Any) -> bool:
         and sampler.generator is None
         and loader.generator is None
         and getattr(loader, "in_order", True)
+        and len(sampler.data_source) > 0
     )
 
 
 def _shape(loader: Any) -> tuple[Any, ...]:
-    return len(loader.sampler), loader.batch_sampler.batch_size, loader.batch_sampler.drop_last
+    sampler, batches = loader.sampler, loader.batch_sampler
+    return len(sampler.data_source), sampler._num_samples, batches.batch_size, batches.drop_last
+
+
+def _free_bytes() -> int:
+    shared = read_shared_memory()
+    return 0 if shared is None else shared.free_bytes
 
 
 def draws_between(before: Any, after: Any) -> int | None:
