@@ -8,10 +8,10 @@ from __future__ import annotations
 from fulltilt.launch.watch.replay import BATCHES, Replay
 from fulltilt.launch.watch.watch import Watch
 
-LEAST_STEPS = 30
-MOST_STEPS = 100
-LEAST_SECONDS = 2.0
-MOST_SECONDS = 8.0
+LEAST_STEPS, LEAST_SECONDS = 30, 2.0
+SHORT_STEPS, SHORT_SECONDS = 100, 0.5
+"""Of short ones: so many are enough where they have taken so long."""
+MOST_STEPS, MOST_SECONDS = 1000, 8.0
 FEWEST_STEPS = 5
 """Of long ones. Where it does not come to them, a run of its own has more time for it."""
 _PATIENCE = 20
@@ -41,7 +41,10 @@ class Again:
                 self._first = watch.steps + BATCHES  # those are moved to the device still
             return watch.steps - self._begun_at > _PATIENCE or spent > MOST_SECONDS
         steps = watch.steps - self._first
-        return steps >= MOST_STEPS or spent > MOST_SECONDS or (steps >= LEAST_STEPS and spent > LEAST_SECONDS)
+        if steps >= MOST_STEPS or spent > MOST_SECONDS:
+            return True
+        pairs = ((LEAST_STEPS, LEAST_SECONDS), (SHORT_STEPS, SHORT_SECONDS))
+        return any(steps >= least and spent > seconds for least, seconds in pairs)
 
     def end(self) -> None:
         watch = self._watch
