@@ -8,10 +8,10 @@ from __future__ import annotations
 from fulltilt.launch.watch.replay import BATCHES, Replay
 from fulltilt.launch.watch.watch import Watch
 
-LEAST_STEPS, LEAST_SECONDS = 30, 2.0
-SHORT_STEPS, SHORT_SECONDS = 100, 0.5
-"""Of short ones: so many are enough where they have taken so long."""
+ENOUGH = ((30, 2.0), (100, 0.5))
+"""Steps, and seconds that they have to have taken: of short ones more, in less time."""
 MOST_STEPS, MOST_SECONDS = 1000, 8.0
+"""With what lies between them."""
 FEWEST_STEPS = 5
 """Of long ones. Where it does not come to them, a run of its own has more time for it."""
 _PATIENCE = 20
@@ -26,6 +26,8 @@ class Again:
         self._began_ns = watch.timeline.clock()
         self._begun_at = watch.steps
         self._first: int | None = None
+        self._trained = 0.0
+        """Seconds of the steps since."""
         watch.closed = watch.steps if watch.closed is None else watch.closed
         watch.replay = Replay()
 
@@ -43,8 +45,8 @@ class Again:
         steps = watch.steps - self._first
         if steps >= MOST_STEPS or spent > MOST_SECONDS:
             return True
-        pairs = ((LEAST_STEPS, LEAST_SECONDS), (SHORT_STEPS, SHORT_SECONDS))
-        return any(steps >= least and spent > seconds for least, seconds in pairs)
+        self._trained += watch.records[-1].step_ns / 1e9
+        return any(steps >= least and self._trained > seconds for least, seconds in ENOUGH)
 
     def end(self) -> None:
         watch = self._watch
