@@ -175,7 +175,7 @@ def _by_us(chosen: Setting, paths: list[Path], say: Say, quality: Quality) -> It
     case = Case(
         part="cpu",
         key="cpu" if exact else "cpu_fast",
-        title=f"CPU, {chosen.decoders} threads" + ("" if exact else ", quality fast"),
+        title=f"CPU, {chosen.decoders} decoders" + ("" if exact else ", quality fast"),
         at_least=CPU_AT_LEAST if chosen.targets and exact else None,
     )
     tried: dict[str, int] = {}
