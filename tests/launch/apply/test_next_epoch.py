@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import json
 import multiprocessing
 import os
 import random
 import signal
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -141,9 +145,43 @@ def test_as_verified_with_draws_tied_to_samples() -> None:
     assert asked == [False, True, True, True]
 
 
-def test_workers_that_are_not_forked() -> None:
-    before, _ = epochs({}, noisy(multiprocessing_context="forkserver", num_workers=1), count=3)
-    after, asked = epochs(LIVING, noisy(multiprocessing_context="forkserver", num_workers=1), count=3)
+NOT_FORKED = """
+import json, sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+from fulltilt.launch.apply.install import install
+from fulltilt.launch.apply.next_epoch import NextEpoch
+
+
+class Drawn(Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return torch.rand(2), index
+
+
+if __name__ == "__main__":
+    asked, original = [], NextEpoch.goes_on
+    NextEpoch.goes_on = lambda self, inner: asked.append(original(self, inner)) or asked[-1]
+    install(json.loads(sys.argv[1]), [])
+    torch.manual_seed(3)
+    loader = DataLoader(Drawn(), batch_size=8, shuffle=True, num_workers=1, multiprocessing_context="forkserver")
+    seen = [(draws.tolist(), numbers.tolist()) for _ in range(3) for draws, numbers in loader]
+    print(json.dumps([seen, asked]))
+"""
+
+
+def test_workers_that_are_not_forked(tmp_path: Path) -> None:
+    """In a script of its own: the server that forks them has to find their data set."""
+    script = tmp_path / "train.py"
+    script.write_text(NOT_FORKED)
+    found = [
+        subprocess.run([sys.executable, script, json.dumps(one)], check=True, capture_output=True, timeout=120)
+        for one in ({}, LIVING)
+    ]
+    (before, _), (after, asked) = (json.loads(one.stdout) for one in found)
+    assert len(before) == 15
     assert before == after
     assert asked == [False, True]
 
