@@ -126,7 +126,7 @@ def examine(
             then=() if full else ("replay", "loader"), on_progress=limits_told,
         )  # fmt: skip
     seen = ranks[0]
-    if recording is not None and not full:
+    if recording is not None and seen.ended != "script":
         recording.cut(seen.seconds - seen.behind_seconds)
     if seen.ended in ("failed", "killed"):
         if len(seen.steps) >= LEAST_STEPS:
@@ -144,9 +144,8 @@ def examine(
             "max_steps": min(max_steps, _REPLAY_STEPS), "max_seconds": min(max_seconds, _LIMIT_SECONDS),
             "deadline_seconds": _START_SECONDS + 2 * seen.seconds,
         }  # fmt: skip
-        alone = any(item.samples_per_second is not None for item in seen.loaders)
         replay = seen.replayed or _quietly(command, "its step's limit", mode="replay", **limits)
-        loader = seen if alone else _quietly(command, "its loader alone", mode="loader", **limits)
+        loader = seen.alone or _quietly(command, "its loader alone", mode="loader", **limits)
     several = ranks if len(ranks) > 1 else ()
     return made_of(seen, replay=replay, loader=loader, ranks=several)
 

@@ -199,7 +199,8 @@ class Figures:
     def launching(self) -> float | None:
         """Seconds that the host takes to launch a step's work, where the GPU is seen to wait for it or for data.
 
-        Elsewhere the host runs ahead until the queue is full, and its time is the GPU's: None.
+        Elsewhere the host runs ahead until the queue is full, and its time is the GPU's: None. Where kernels were
+        counted, it is no more than they can have cost: the rest is other work of the host's.
         """
         busy = self.gpu_busy
         idle = busy is not None and busy < LIMITS.idle_gpu * self.own
@@ -207,7 +208,11 @@ class Figures:
             return None
         waits = fsum(sync.seconds for sync in self.observation.syncs if sync.implicit) / self.steps
         each = sorted(fsum(step.phases.get(phase, 0.0) for phase in _LAUNCHING) for step in self.observation.steps)
-        return max(each[len(each) // 10] - waits, 0.0) or None
+        found = max(each[len(each) // 10] - waits, 0.0)
+        training = self.observation.training
+        if training is not None and training.launches is not None:
+            found = min(found, training.launches * LIMITS.slow_launch_seconds)
+        return found or None
 
     @cached_property
     def headroom(self) -> float | None:

@@ -259,6 +259,11 @@ class Observation:
         return dataclasses.replace(self, mode="replay", steps=self.again, again=()) if self.again else None
 
     @property
+    def alone(self) -> Observation | None:
+        """Itself, where the training loader was measured alone, too."""
+        return self if any(loader.samples_per_second is not None for loader in self.loaders) else None
+
+    @property
     def behind_seconds(self) -> float:
         """From the last step that counts to the end of watching: kernels are counted there, and limits measured."""
         last = self.steps[-1] if self.steps else None

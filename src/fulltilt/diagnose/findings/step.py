@@ -49,9 +49,7 @@ def launch_bound(figures: Figures) -> bool:
         if training.launches * LIMITS.launch_seconds >= LIMITS.launch_bound * figures.own:
             return True
         # That is the price on a fast host; how slow this one is was seen if its GPU had nothing to do.
-        if launching is None or launching > training.launches * LIMITS.slow_launch_seconds:
-            return False
-        return launching >= max(LIMITS.launch_bound * figures.own, busy or 0.0)
+        return launching is not None and launching >= max(LIMITS.launch_bound * figures.own, busy or 0.0)
     if not figures.on_gpu or busy is None:
         return False
     return busy < LIMITS.idle_gpu * figures.own and figures.host >= LIMITS.launch_bound * figures.own
@@ -61,8 +59,7 @@ def _launching(figures: Figures) -> float:
     """Seconds below which the host can't launch a step."""
     training = figures.observation.training
     if training is not None and training.launches is not None:
-        seen = min(figures.launching or 0.0, training.launches * LIMITS.slow_launch_seconds)
-        return min(max(training.launches * LIMITS.launch_seconds, seen), figures.own)
+        return min(max(training.launches * LIMITS.launch_seconds, figures.launching or 0.0), figures.own)
     busy = figures.gpu_busy
     # A host that runs ahead is held up by the full queue: its time then says nothing about launching.
     return figures.own if busy is not None and busy < LIMITS.idle_gpu * figures.own else 0.3 * figures.own

@@ -22,6 +22,11 @@ def install() -> None:
         worker._ResumeIteration = Resume  # type: ignore[misc]
 
 
+def draw_seed(generator: Any = None) -> int:
+    """As loaders draw their workers' and samplers their order's; from torch's own generator where there is no other."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
 def are_alive(iterator: Any) -> bool:
     """Its workers, all of them."""
     return all(process.is_alive() for process in getattr(iterator, "_workers", ()))

@@ -226,7 +226,8 @@ def _iterating(original: Callable[..., Any], wanted: Mapping[str, Any], ours: An
             elif self._iterator is not None and made.epochs is not None and made.epochs.goes_on(self._iterator):
                 begin = _begun_already
             elif self._iterator is not None:
-                self._iterator._shared_seed = _drawn_seed(self)  # which is sent to the workers
+                # New workers would draw theirs here; without it every later draw would be another one.
+                self._iterator._shared_seed = living_on.draw_seed(self.generator)  # which is sent to the workers
             made.state = now
         undrawn, init = _seed_undrawn(self, made.kept and made.began), _init_seen(self, made.keeps)
         with _many_workers_are_meant(made.more), undrawn, init:
@@ -254,13 +255,6 @@ def _end_workers(iterator_of: Callable[[], Any], loader_of: Callable[[], Any], b
         batches.leave(loader)
     if iterator is not None:
         iterator._shutdown_workers()
-
-
-def _drawn_seed(loader: Any) -> int:
-    """New workers would draw theirs here; without it every later draw would be another one."""
-    import torch
-
-    return int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
 
 
 @contextmanager

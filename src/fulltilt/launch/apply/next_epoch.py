@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, RandomSampler
 
-from fulltilt.launch.apply.living_on import for_epoch
+from fulltilt.launch.apply.living_on import draw_seed, for_epoch
 from fulltilt.launch.watch.changed import shares
 from fulltilt.machine.memory import read_shared_memory
 
@@ -127,9 +127,9 @@ class _Foretold:
         draws = torch.Generator()
         draws.set_state(state)
         for _ in range(others):
-            _draw(draws)
+            draw_seed(draws)
         self._expected, self._shape, self._number = draws.get_state(), _shape(loader), number
-        self._seed, order = _draw(draws), torch.Generator().manual_seed(_draw(draws))
+        self._seed, order = draw_seed(draws), torch.Generator().manual_seed(draw_seed(draws))
         samples, count, size, drop_last = self._shape
         again = RandomSampler(range(samples), num_samples=count, generator=order)
         self.indices = map(self._of_it, BatchSampler(again, size, drop_last))
@@ -141,7 +141,7 @@ class _Foretold:
     def begun(self, loader: Any, given: int) -> Iterator[Any]:
         """It begins: torch's generator and the script's own sampler draw as always. What comes behind the batches that
         were given."""
-        _draw(torch.default_generator)
+        draw_seed(torch.default_generator)
         indices = iter(loader.batch_sampler)
         for _ in range(given):
             next(indices)
@@ -183,10 +183,5 @@ def draws_between(before: Any, after: Any) -> int | None:
     for count in range(_MOST_DRAWS + 1):
         if torch.equal(draws.get_state(), after):
             return count
-        _draw(draws)
+        draw_seed(draws)
     return None
-
-
-def _draw(generator: Any) -> int:
-    """A seed, as loaders and samplers draw theirs."""
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())

@@ -210,8 +210,7 @@ class Tuner:
         replay = loader = None
         if any(one.role != "eval" for one in seen.loaders):
             replay = seen.replayed or self._limit({})
-            alone = any(one.samples_per_second is not None for one in seen.loaders)
-            loader = seen if alone else self._run(mode="loader", max_seconds=self._limit_seconds)
+            loader = seen.alone or self._run(mode="loader", max_seconds=self._limit_seconds)
         return diagnose(seen, replay=replay, loader=loader, ranks=ranks if len(ranks) > 1 else ())
 
     def _limit(self, settings: Mapping[str, Any]) -> Observation:

@@ -188,21 +188,21 @@ class Process:
 
     def loader_alone(self) -> NoReturn:
         """The first step has shown which loader trains; what follows is that loader's alone."""
-        self.measure_loader()
-        if not self.watch.measured_alone:
+        if not self.measure_loader():
             self.watch.notes.append("the script trains without a DataLoader: there is no loader to measure alone")
         self.enough("steps")
 
-    def measure_loader(self) -> None:
+    def measure_loader(self) -> bool:
+        """Whether there is one."""
         from fulltilt.launch.watch.alone import samples_per_second
 
         watch = self.watch
         seen = next((seen for seen in watch.loaders if seen.role == "train"), None)
         if seen is None or seen.loader is None:
-            return
+            return False
         with watch.unseen():
             seen.samples_per_second = samples_per_second(seen.loader, seen.iterator)
-        watch.measured_alone = True
+        return True
 
     def write(self) -> None:
         """Once, and only where there is something to say."""

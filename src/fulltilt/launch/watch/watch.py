@@ -182,8 +182,6 @@ class Watch:
         """The step whose end is the next to be asked whether watching is over."""
         self.again: int | None = None
         """Steps from this one on had batches that were given before."""
-        self.measured_alone = False
-        """The loader was."""
         self.stop_at: int | None = None
         self.ended: str | None = None
         self.written = False
