@@ -91,10 +91,10 @@ class _Search:
 
     def rate(self, settings: Mapping[str, Any]) -> Rate | None:
         """Of all trials of these settings together."""
-        return self.history.rate(_key(settings))
+        return self.history.rate(key_of(settings))
 
     def against(self, settings: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[float, float]:
-        return self.history.gain(_key(settings), _key(other))
+        return self.history.gain(key_of(settings), key_of(other))
 
     def has_time(self, best: Mapping[str, Any]) -> bool:
         """For one more trial, and for the last question after it."""
@@ -124,9 +124,9 @@ class _Search:
         else:
             self.expected = took
         if isinstance(got, Rate):
-            self.history.add(_key(settings), got)
+            self.history.add(key_of(settings), got)
         else:
-            self.failed.add(_key(settings))
+            self.failed.add(key_of(settings))
         return got
 
     def beats(self, settings: Settings, other: Mapping[str, Any], *, title: str, most: int = _MOST_REPEATS) -> bool:
@@ -156,7 +156,7 @@ class _Search:
         `beside`: before something is turned down there has to be a pair, even where trials have not scattered so far.
         `late`: the first pair is had even where the time is up.
         """
-        one, two = _key(settings), _key(other)
+        one, two = key_of(settings), key_of(other)
         gain, error = self.against(settings, other)
         for _ in range(most):
             known = self.history.pairs(one, two)
@@ -224,7 +224,7 @@ def search(
         compile_seconds: what the first one that compiles is thought to take beyond that.
     """
     state = _Search(measure=measure, clock=clock, until=clock() + seconds, say=say, expected=trial_seconds)
-    state.history.add(_key({}), baseline)
+    state.history.add(key_of({}), baseline)
     state.history.since = 1  # limits were measured since: no trial is beside it
     best: Settings = {}
     quick = [one for one in candidates if not one.compiles]
@@ -242,7 +242,7 @@ def search(
         best = _grown(state, left, {}, compile_seconds)
     best = _climbed(state, best, neighbours)
     best = _confirmed(state, best)
-    rate, as_is = state.history.beside(_key(best), _key({}))
+    rate, as_is = state.history.beside(key_of(best), key_of({}))
     return Found(settings=best, rate=rate, baseline=as_is, trials=tuple(state.trials), complete=state.complete)
 
 
@@ -314,7 +314,7 @@ def _climbed(state: _Search, best: Settings, neighbours: Neighbours) -> Settings
         better = False
         rate = state.rate(best)
         for other in neighbours(best, None if rate is None else rate.waits):
-            if state.rate(other) is not None or _key(other) in state.failed or not state.has_time(best):
+            if state.rate(other) is not None or key_of(other) in state.failed or not state.has_time(best):
                 continue
             if state.beats(other, best, title=describe(_difference(other, best))):
                 best, better = other, True
@@ -332,16 +332,16 @@ def _confirmed(state: _Search, best: Settings) -> Settings:
         return {}
     history = state.history
     gain, _ = state.against(best, {})
-    history.since = len(history.trials) - (history.last == _key(best))
+    history.since = len(history.trials) - (history.last == key_of(best))
     pairs = _LEAST_PAIRS if gain < _LARGE else 1
     gain, error = state.by_turns(best, {}, most=2 * _MOST_REPEATS, keep_back=0, pairs=pairs, late=True)
-    if not history.pairs(_key(best), _key({})):
+    if not history.pairs(key_of(best), key_of({})):
         state.complete = False
         state.note(f"once more, {describe(best)}", best, None, kept=False, reason="it could not be measured again")
         return {}
     if gain >= LEAST_GAIN + error:
         return best
-    rate, _ = state.history.beside(_key(best), _key({}))
+    rate, _ = state.history.beside(key_of(best), key_of({}))
     state.note(f"once more, {describe(best)}", best, rate, kept=False, reason=_reason(gain, pays=False))
     return {}
 
@@ -355,7 +355,8 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> Settings:
     return {name: value for name, value in one.items() if other.get(name) != value}
 
 
-def _key(settings: Mapping[str, Any]) -> str:
+def key_of(settings: Mapping[str, Any]) -> str:
+    """The same for the same settings, in whatever order they were put together."""
     return repr(sorted(settings.items()))
 
 

@@ -37,7 +37,7 @@ from fulltilt.launch.search.judge import Judge, has_room
 from fulltilt.launch.search.pairs import compare
 from fulltilt.launch.search.plan import Key, Plan
 from fulltilt.launch.search.rate import Rate, rate_of, training_loader
-from fulltilt.launch.search.search import LEAST_GAIN, Found, as_trial, search
+from fulltilt.launch.search.search import LEAST_GAIN, Found, as_trial, key_of, search
 from fulltilt.launch.search.verify import LEAST_STEPS, fallbacks
 from fulltilt.launch.settings import SETTINGS, Settings, feeds_only
 from fulltilt.measure.observation import Observation
@@ -242,7 +242,7 @@ class Tuner:
             then=() if feeds_only(settings) else ("replay",),
         )  # fmt: skip
         if seen.replayed is not None and (limit := _without_starts(seen.replayed)) is not None:
-            self.limits[repr(settings)] = limit
+            self.limits[key_of(settings)] = limit
         if seen.ended in ("failed", "killed") and not self._ends_so_by_itself(seen):
             return f"failed ({lines.last_words(seen)})"
         return rate_of(seen) or ("not ready in time" if seen.ended == "time" and not seen.steps else "too few steps")
@@ -333,8 +333,9 @@ class Tuner:
         known = diagnosis.limits.step
         if known is None or (feeds_only(settings) and known >= reached):
             return known
-        if self.limits.get(repr(settings), 0.0) >= reached * (1 - _LIMIT_NOISE):
-            return self.limits[repr(settings)]
+        tried = self.limits.get(key_of(settings), 0.0)
+        if tried >= reached * (1 - _LIMIT_NOISE):
+            return tried
         needed = self.start_seconds + (COMPILE_SECONDS if "compile" in settings else 2.0)
         if self.until - self.clock() < needed:
             return None
