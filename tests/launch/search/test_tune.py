@@ -137,6 +137,26 @@ def test_a_loader_that_was_measured_with_the_script_as_it_is_is_not_measured_aga
     assert not [one for one in script.asked if one.get("mode") == "loader"]
 
 
+def test_limits_that_were_measured_behind_the_steps_start_nothing_anew() -> None:
+    """Neither the script's own, nor the plan's: its trial has told it."""
+
+    class Behind(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            (seen,) = super().observe(command, **options)
+            if "replay" not in options.get("then", ()):
+                return (seen,)
+            short = (replace(step, seconds=step.seconds - step.phases["data wait"]) for step in seen.steps)
+            return (replace(seen, again=tuple(short)),)
+
+    script = Behind()
+    found = tuned(script)
+    assert isinstance(found, Tuned)
+    assert found.plan.settings["fused"]
+    assert found.diagnosis.limits.step == pytest.approx(8 / 0.004)
+    assert found.plan.limit == pytest.approx(8 / (0.7 * 0.004), rel=1e-4), "faster than the script's own"
+    assert not [one for one in script.asked if one.get("mode") == "replay"]
+
+
 def test_a_limit_below_what_was_reached_is_taken_again() -> None:
     """The machine was busy with something else until the trials began."""
 
