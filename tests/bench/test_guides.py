@@ -657,6 +657,18 @@ def test_a_contestant_whose_time_is_up_leaves_what_it_has_found(tmp_path, monkey
     assert Answer.read(Path(given.answer)) == Answer(samples_per_second=5.0)
 
 
+def test_a_contestant_leaves_at_once_and_takes_its_children_along():
+    """At exit torch waits for each worker of a loader that was left midway: minutes, with sixteen of them."""
+    leaving = (
+        "import atexit, subprocess, sys, time; from fulltilt.bench.guides.contestant import leave; "
+        "atexit.register(time.sleep, 60); child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
+        "print(child.pid); leave(3)"
+    )
+    done = subprocess.run([sys.executable, "-c", leaving], stdout=subprocess.PIPE, text=True, timeout=50, check=False)
+    assert done.returncode == 3
+    assert not psutil.pid_exists(int(done.stdout)) or psutil.Process(int(done.stdout)).status() == psutil.STATUS_ZOMBIE
+
+
 # --- contestants, for real -------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from fulltilt.bench.guides import run
-from fulltilt.bench.guides.order import CONTESTANTS
 
 pytestmark = pytest.mark.gpu
 
@@ -13,9 +12,8 @@ pytestmark = pytest.mark.gpu
 def test_before_and_after_have_memory_metric_and_limit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scale = run.Scale(each_seconds=4.0, workload_seconds=240.0)
-    found = run.measure(
-        only=("forecast",), small=True, scale=scale, contestants=CONTESTANTS[:2], say=lambda _: None, has_gpu=True
-    )
+    only = run.parts_of("forecast/before,forecast/after")
+    found = run.measure(only=only, small=True, scale=scale, say=lambda _: None, has_gpu=True)
     cases = {one.key: one for one in found.cases}
     assert [one.problem for one in found.cases] == [None] * 3
     for key in ("before", "after"):

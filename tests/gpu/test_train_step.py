@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -140,8 +141,44 @@ def test_what_a_replay_gave_out_is_not_overwritten_by_the_next():
     assert len({loss for loss, _ in values}) == 8
 
 
+@pytest.mark.parametrize("optimizer", [sgd, adam])
+def test_a_momentum_that_is_scheduled_leaves_forward_and_backward_in_the_graph(optimizer):
+    batches = window_batches(60)
+    losses = []
+    for more in (OFF | {"precision": "fp32"}, GRAPH):
+        trainer = make(windows, optimizer, clip_norm=1.0, **more)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(trainer.optimizers[0], max_lr=1e-3, total_steps=200)
+        found = []
+        for batch in batches:
+            found.append(trainer.train_step(*batch).loss)
+            schedule.step()
+        losses.append(torch.stack(found))
+    torch.testing.assert_close(*losses, rtol=1e-3, atol=1e-3)
+    assert trainer._graph is not None
+    assert "change from step to step" in trainer.plan["cuda_graph"].reason
+    replays, replay = [], trainer._graph.graph.replay
+    trainer._graph.graph = SimpleNamespace(replay=lambda: replays.append(replay()))
+    with no_waiting():
+        for batch in batches[:5]:
+            trainer.train_step(*batch)
+            schedule.step()
+    assert len(replays) == 5
+
+
+def test_an_optimizer_without_a_fused_form_leaves_forward_and_backward_in_the_graph():
+    batches = window_batches(40)
+
+    def rmsprop(parameters):
+        return torch.optim.RMSprop(parameters, lr=1e-4)
+
+    plain, graphed = make(windows, rmsprop, precision="fp32", **OFF), make(windows, rmsprop, **GRAPH)
+    torch.testing.assert_close(train(graphed, batches), train(plain, batches), rtol=1e-3, atol=1e-3)
+    assert graphed._graph is not None
+    assert "RMSprop has no fused form" in graphed.plan["cuda_graph"].reason
+
+
 def test_options_that_a_graph_has_baked_in_are_not_passed_over():
-    """Momentum cycled by a scheduler, weights frozen half-way: those steps run without the graph."""
+    """Momentum changed once, weights frozen half-way: what the graph has is no longer used."""
     batches = window_batches(30)
     losses = []
     for more in (OFF | {"precision": "fp32"}, GRAPH):

@@ -14,35 +14,40 @@ import torch
 from torch import nn
 
 from fulltilt.train import HybridPrecisionTrainer
-from fulltilt.train.step.graphed import GraphedStep, _Results, why_not_graphed
+from fulltilt.train.step.graphed import MOVING, GraphedStep, _Results, why_not_graphed, why_update_outside
 from fulltilt.train.step.optim import fixed_options, rates
 from fulltilt.train.step.snapshot import Snapshot
 
 
-def engine_of(optimizer=torch.optim.SGD, pretend="cuda", **more):
+def engine_of(optimizer=torch.optim.SGD, pretend="cuda", fused=True, **more):
     model = nn.Linear(3, 2)
-    trainer = HybridPrecisionTrainer(model, optimizer(model.parameters(), lr=0.1, **more), device="cpu")
+    trainer = HybridPrecisionTrainer(model, optimizer(model.parameters(), lr=0.1, **more), device="cpu", fused=fused)
     trainer._engine.device = torch.device(pretend)
     return trainer._engine
 
 
 def test_a_plain_model_and_optimizer_can_be_captured():
-    assert why_not_graphed(engine_of()) is None
-    assert why_not_graphed(engine_of(torch.optim.AdamW)) is None
+    for engine in (engine_of(), engine_of(torch.optim.AdamW)):
+        assert why_not_graphed(engine) is why_update_outside(engine) is None
 
 
 def test_what_stands_against_a_graph_is_named():
     assert why_not_graphed(engine_of(pretend="cpu")) == "CUDA graphs need an NVIDIA GPU"
-    assert "RMSprop has no fused form" in why_not_graphed(engine_of(torch.optim.RMSprop))
     engine = engine_of()
     engine.model.register_forward_hook(lambda *_: None)
     assert why_not_graphed(engine) == "the model has hooks (on itself), which a graph would leave out"
+
+
+def test_what_stands_against_an_update_in_the_graph_is_named():
+    assert why_update_outside(engine_of(torch.optim.RMSprop)) == "RMSprop has no fused form"
+    assert why_update_outside(engine_of(fused=False)) == "the optimizer is not fused"
     engine = engine_of()
     engine.optimizers[0].register_step_post_hook(lambda *_: None)
-    assert "step hooks" in why_not_graphed(engine)
+    assert why_update_outside(engine) == "the optimizer has step hooks"
+    assert why_not_graphed(engine) is None, "the rest can be captured"
     engine = engine_of()
     engine.optimizers[0].param_groups[0]["lr"] = torch.tensor(0.1)
-    assert why_not_graphed(engine) == "a learning rate is a tensor already"
+    assert why_update_outside(engine) == "a learning rate is a tensor already"
 
 
 def test_schedulers_move_the_rate_and_nothing_that_is_baked_in():
@@ -141,6 +146,11 @@ class Graph:
         for leaf, view in zip([loss, outputs], step._results.leaves, strict=True):
             view.copy_(leaf.detach())
         step._engine.backward(loss)
+        if step.outside is not None:  # a graph leaves its gradients where it was captured with them
+            for parameter, grad in step._grads:
+                grad.copy_(parameter.grad)
+                parameter.grad = None
+            return
         rates_before = rates(step._engine.optimizers)
         with step._with_device_rates():
             step._engine.apply()
@@ -243,9 +253,8 @@ def test_a_graph_whose_state_was_replaced_is_captured_again_for_the_same_shape(p
 def test_steps_that_differ_in_what_is_baked_in_run_without_the_graph(pretended):
     trainer = trainer_of(momentum, cuda_graph=True)
     train(trainer, batches(4))
-    (group,), (first, norm, *_) = trainer.optimizers[0].param_groups, trainer.model
+    first, norm, *_ = trainer.model
     for change in (
-        lambda on: group.update(momentum=0.5 if on else 0.9),
         lambda on: first.weight.requires_grad_(not on),
         lambda on: norm.train(not on),
     ):
@@ -256,6 +265,41 @@ def test_steps_that_differ_in_what_is_baked_in_run_without_the_graph(pretended):
         change(False)
         train(trainer, batches(3))
         assert Graph.replays == before + 3
+
+
+@pytest.mark.parametrize("optimizer", [momentum, torch.optim.AdamW])
+def test_with_a_momentum_that_is_scheduled_the_update_runs_outside_of_the_graph(pretended, optimizer, caplog):
+    caplog.set_level(logging.INFO, "fulltilt.train")
+    todo = [*batches(12), *batches(1, size=5), *batches(12)]
+    found = []
+    for graph in (False, True):
+        trainer = trainer_of(optimizer, cuda_graph=graph, ema_decay=0.9, clip_norm=1.0)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(trainer.optimizers[0], max_lr=0.05, total_steps=60)
+        found.append(train(trainer, todo, each=lambda _, it=schedule: it.step()))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    assert trainer.plan["cuda_graph"].value is True
+    assert trainer.plan["cuda_graph"].reason == f"asked for; without the update: {MOVING}"
+    said = [line for line in caplog.messages if MOVING in line]
+    assert len(said) == 1, "once"
+    before = Graph.replays
+    train(trainer, todo, each=lambda _: schedule.step())
+    assert Graph.replays - before == 24, "all but the short batch"
+    trainer.load_state_dict(copy.deepcopy(trainer.state_dict()))
+    train(trainer, batches(3))
+    assert trainer.plan["cuda_graph"].reason.count(MOVING) == 1
+
+
+def test_an_optimizer_that_has_no_fused_form_updates_outside_of_the_graph(pretended):
+    found = []
+    for graph in (False, True):
+        trainer = trainer_of(torch.optim.RMSprop, cuda_graph=graph)
+        found.append(train(trainer, batches(12)))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    assert trainer.plan["cuda_graph"].value is True
+    assert trainer.plan["cuda_graph"].reason == "asked for; without the update: RMSprop has no fused form"
+    before = Graph.replays
+    train(trainer, batches(6))
+    assert Graph.replays - before == 6
 
 
 def test_a_model_with_python_in_its_step_is_not_captured(pretended):

@@ -31,8 +31,6 @@ COMPILE_GAIN = 0.35
 GRAPH_STEP_SECONDS = 0.06
 """Above this a step's launches are hidden behind its kernels; a graph would only hold memory."""
 VARYING = "batches differ in shape from step to step"
-SHORT_STEP_SECONDS = 0.005
-"""Below this a step may be nothing but launches, and a graph turns the order of all else around."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,8 +249,6 @@ def _compile(state: _State, wishes: Wishes, facts: Facts, skip: str | None) -> S
 def _graph(state: _State, wishes: Wishes, facts: Facts, skip: str | None) -> Search:
     asked = wishes.cuda_graph is True
     why = "asked for" if wishes.cuda_graph is False else facts.not_graphed or (VARYING if facts.varying else None)
-    if why is None and wishes.fused is False:
-        why = "it needs a fused optimizer, and fused=False was asked for"
     if why is None and not asked:
         why = skip
         if why is None and state.seconds > GRAPH_STEP_SECONDS:
@@ -261,24 +257,34 @@ def _graph(state: _State, wishes: Wishes, facts: Facts, skip: str | None) -> Sea
         state.settle("cuda_graph", why)
         return state.plan
     before, was_fused = state.seconds, state.best.fused
-    found = yield replace(state.best, cuda_graph=True, fused=True)
+    change: dict[str, Any] = {"cuda_graph": True}
+    if wishes.fused == "auto" and facts.not_fused is None:
+        change["fused"] = True  # else the update stays outside of the graph
+    found = yield replace(state.best, **change)
     if asked and found.step_seconds is not None:
-        state.best, state.seconds = replace(state.best, cuda_graph=True, fused=True), found.step_seconds
+        state.best, state.seconds = replace(state.best, **change), found.step_seconds
         reason = "asked for"
     else:
-        state.consider(found, FINE_GAIN, cuda_graph=True, fused=True)
+        state.consider(found, FINE_GAIN, **change)
         reason = _compared(found, before, FINE_GAIN)
     state.settle("cuda_graph", reason, off=before, on=found.step_seconds)
+    if skip is None and found.step_seconds is not None:
+        if state.best.cuda_graph and state.seconds <= before * (1.0 - LEAST_GAIN):
+            yield from _again_in_a_graph(state, wishes, facts)
+        elif wishes.compile == "auto" and not state.best.compile and _was_compiled(state):
+            yield from _compile_again(state) if state.best.cuda_graph else _both(state, change)
     if state.best.fused and not was_fused:
         state.settle("fused", "the CUDA graph needs it: learning rates are read on the device")
-    if state.best.cuda_graph and skip is None and state.seconds < SHORT_STEP_SECONDS:
-        yield from _again_in_a_graph(state, wishes, facts)
     return state.plan
 
 
+def _was_compiled(state: _State) -> bool:
+    return state.plan["compile"].evidence.get("on") is not None
+
+
 def _again_in_a_graph(state: _State, wishes: Wishes, facts: Facts) -> Search:
-    """Outside a graph a small model's time is launches; what was decided there is looked at again inside."""
-    if wishes.compile == "auto" and state.plan["compile"].evidence.get("on") is not None:
+    """Where launching took part of a step's time, what was decided outside of a graph is looked at again inside."""
+    if wishes.compile == "auto" and _was_compiled(state):
         yield from _compile_again(state)
     if facts.convolutions and not state.best.cudnn_benchmark:
         before = state.seconds
@@ -310,6 +316,17 @@ def _compile_again(state: _State) -> Search:
         state.best, state.seconds = replace(state.best, compile=compiled), found.step_seconds
         on, off = (found.step_seconds, before) if compiled else (before, found.step_seconds)
         state.settle("compile", f"in a graph {_ms(on)} with it, {_ms(off)} without", off=off, on=on)
+    return state.plan
+
+
+def _both(state: _State, change: dict[str, Any]) -> Search:
+    """Fewer, larger kernels can be over before a slow host has launched the next: only a graph shows what they save."""
+    before = state.seconds
+    found = yield replace(state.best, compile=True, **change)
+    if state.consider(found, LEAST_GAIN, compile=True, **change):
+        reason = f"compiled and in a graph {_ms(state.seconds)} a step, {_ms(before)} with neither"
+        for name in ("compile", "cuda_graph"):
+            state.settle(name, reason, off=before, on=state.seconds)
     return state.plan
 
 

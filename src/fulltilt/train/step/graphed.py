@@ -1,8 +1,12 @@
-"""A whole step as one CUDA graph: for models so small that launching their kernels takes longer than they do.
+"""A step as one CUDA graph: for models whose kernels are over sooner than they are launched.
+
+    batch ──copied──► [ forward ─► loss ─► backward ─► optimizers' update ] ──► copies of loss and outputs
+                      [ forward ─► loss ─► backward ] ─► update, launched ──►   … where the update can't be captured
 
 A graph repeats what was launched while it was captured, with the same addresses and the same numbers. So the batch is
 copied to where the graph reads it, learning rates lie on the device, and whatever else Python could change from step to
 step is looked at before each replay; a step that differs runs without the graph, on the same weights and state.
+Optimizers that have no fused form, or options that move (momentum, in a one-cycle schedule), update outside of it.
 """
 
 from __future__ import annotations
@@ -30,23 +34,28 @@ _TOGETHER_BYTES = 4096
 _PLACES, _BLOCK_BYTES = 64, 1 << 16
 """Copies that are cut together: whoever keeps one keeps their memory."""
 _STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+MOVING = "the optimizer's options change from step to step"
 
 
 def why_not_graphed(engine: Engine) -> str | None:
     """What is known to stand against a graph before one is captured."""
     if engine.device.type != "cuda":
         return "CUDA graphs need an NVIDIA GPU"
-    if any(isinstance(rate, Tensor) for rate in rates(engine.optimizers)):
-        return "a learning rate is a tensor already"
-    for optimizer in engine.optimizers:
-        why = why_not_fused(optimizer)
-        if why is not None:
-            return f"{why}, and its step can't be captured otherwise"
-        if _has_hooks(optimizer, _STEP_HOOKS):
-            return "the optimizer has step hooks, which a graph would leave out"
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     hooked = [name or "itself" for name, module in engine.model.named_modules() if _has_hooks(module, hooks)]
     return f"the model has hooks (on {hooked[0]}), which a graph would leave out" if hooked else None
+
+
+def why_update_outside(engine: Engine) -> str | None:
+    """Why the optimizers' update can't be in the graph; without it, forward and backward can."""
+    if any(isinstance(rate, Tensor) for rate in rates(engine.optimizers)):
+        return "a learning rate is a tensor already"
+    for optimizer in engine.optimizers:
+        if (why := why_not_fused(optimizer)) is not None:
+            return why
+        if _has_hooks(optimizer, _STEP_HOOKS):
+            return "the optimizer has step hooks"
+    return None if engine.settings.fused else "the optimizer is not fused"
 
 
 def _has_hooks(owner: Any, names: Sequence[str]) -> bool:
@@ -56,14 +65,23 @@ def _has_hooks(owner: Any, names: Sequence[str]) -> bool:
 class GraphedStep:
     """A captured step. Making one trains on the batch a few times: take a snapshot before, and restore it after."""
 
-    def __init__(self, engine: Engine, batch: tuple[Tensor, ...], place: int) -> None:
+    def __init__(self, engine: Engine, batch: tuple[Tensor, ...], place: int, *, moving_options: bool = False) -> None:
+        """
+        Args:
+            moving_options: options of the optimizers change from step to step, so their update is not captured.
+        """
         self._engine, self.target_place = engine, place
+        self.outside = MOVING if moving_options else why_update_outside(engine)
+        """Why the update is not in the graph, where it isn't."""
+        self._updates = self.outside is None
+        self._grads: list[tuple[Tensor, Tensor]] = []
+        """Weights and what the graph leaves as their gradients, where it does not use them up itself."""
         self._static: tuple[Tensor, ...] = tuple(part.clone() for part in batch)
         self._shapes = signature(batch)
-        self._rates = rates(engine.optimizers)
+        self._rates = rates(engine.optimizers) if self._updates else []
         self._device_rates = [torch.tensor(rate, dtype=torch.float32, device=engine.device) for rate in self._rates]
         self._modules = list(engine.model.modules())
-        self._state = self._python_state()
+        self._state, self._options = self._model_state(), self._update_state()
         self.graph = torch.cuda.CUDAGraph()
         inputs, target = split(self._static, place)
         side = torch.cuda.Stream(engine.device)  # type: ignore[no-untyped-call]
@@ -83,17 +101,27 @@ class GraphedStep:
 
     def fits(self, batch: tuple[Any, ...]) -> bool:
         """Whether this batch is of the captured shape and nothing that was baked in has changed."""
-        return signature(batch) == self._shapes and self._python_state() == self._state
+        return signature(batch) == self._shapes and not self.options_moved and self._model_state() == self._state
+
+    @property
+    def options_moved(self) -> bool:
+        """Whether the update that was captured is no longer the optimizers'."""
+        return self._updates and self._update_state() != self._options
 
     def __call__(self, batch: tuple[Any, ...]) -> tuple[Tensor, Any]:
         for static, part in zip(self._static, batch, strict=True):
             static.copy_(part, non_blocking=True)
-        now = rates(self._engine.optimizers)
-        if now != self._rates:
-            for rate, static in zip(now, self._device_rates, strict=True):
-                static.fill_(rate)
-            self._rates = now
+        if self._updates:
+            now = rates(self._engine.optimizers)
+            if now != self._rates:
+                for rate, static in zip(now, self._device_rates, strict=True):
+                    static.fill_(rate)
+                self._rates = now
         self.graph.replay()
+        if not self._updates:
+            for parameter, grad in self._grads:
+                parameter.grad = grad
+            self._engine.apply()
         return self._results.taken()
 
     def _capture(self, inputs: tuple[Any, ...], target: Any, side: torch.cuda.Stream) -> None:
@@ -103,27 +131,42 @@ class GraphedStep:
         with torch.cuda.stream(side):  # a branch of the graph: what is handed out is put together beside the backward
             self._results = _Results(loss.detach(), outputs)
         self._engine.backward(loss)
-        self._engine.apply()
+        if self._updates:
+            self._engine.apply()
+        else:
+            self._grads = [(each, each.grad) for each in self._engine.parameters if each.grad is not None]
+            self._engine.zero_grad()
         current.wait_stream(side)
 
     def _waits(self, inputs: tuple[Any, ...], target: Any) -> bool:
-        """Whether something in the step waits for the device."""
+        """Whether something of what is captured waits for the device."""
         with heard() as said:
-            self._engine.whole(inputs, target)
+            loss, _ = self._engine.forward(inputs, target)
+            self._engine.backward(loss)
+            if self._updates:
+                self._engine.apply()
+        if not self._updates:
+            self._engine.apply()
         return tell_of_waiting(said)
 
-    def _python_state(self) -> list[Any]:
-        """What a graph bakes in and Python may change: options, frozen weights, modes."""
+    def _model_state(self) -> list[Any]:
+        """What a graph bakes in and Python may change in the model: frozen weights, modes."""
         return [
-            *fixed_options(self._engine.optimizers),
-            *[_has_hooks(optimizer, _STEP_HOOKS) for optimizer in self._engine.optimizers],
             *[parameter.requires_grad for parameter in self._engine.parameters],
             *[module.training for module in self._modules],
         ]
 
+    def _update_state(self) -> list[Any]:
+        """What the update bakes in, likewise: options."""
+        optimizers = self._engine.optimizers
+        return [*fixed_options(optimizers), *[_has_hooks(optimizer, _STEP_HOOKS) for optimizer in optimizers]]
+
     @contextmanager
     def _with_device_rates(self) -> Iterator[None]:
         """Learning rates as tensors while the optimizers are captured; numbers again for schedulers and users."""
+        if not self._updates:
+            yield
+            return
         groups = [group for optimizer in self._engine.optimizers for group in optimizer.param_groups]
         capturable = [group.get("capturable") for group in groups]
         for group, rate in zip(groups, self._device_rates, strict=True):

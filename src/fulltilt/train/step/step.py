@@ -1,6 +1,6 @@
 """One training step: fast where that pays, safe everywhere, and never waiting for the device.
 
-    batch ─► roles: inputs, target ─► device ─┬─► a CUDA graph of the whole step
+    batch ─► roles: inputs, target ─► device ─┬─► a CUDA graph of the step
                                               └─► micro-batches: forward, loss, backward ─► clip, step, average
 
 The first step is run plainly: whatever is wrong with model, batch or loss shows there. Before the second, settings are
@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -117,6 +118,8 @@ class HybridPrecisionTrainer:
         self._graph: GraphedStep | None = None
         self._uncaptured = False
         """The plan has a graph, and there is none yet."""
+        self._moving_options = False
+        """Options of the optimizers have been seen to change, such as a momentum that is scheduled."""
         self._gpu, self._from_host = self.device.type == "cuda", False
         self._first = True
         self._unsettled = 0
@@ -151,6 +154,8 @@ class HybridPrecisionTrainer:
             self.stepped = True
             self._clock.end(batch[0].shape[0])
             return result
+        if graph is not None and graph.options_moved:  # captured anew at the next step, without the update
+            self._graph, self._uncaptured, self._moving_options = None, True, True
         inputs, target = self._parted(batch)
         loss, outputs, self.stepped = self._micro.run(inputs, target)
         self._clock.end(target.shape[0] if isinstance(target, Tensor) and target.dim() else 1)
@@ -292,10 +297,13 @@ class HybridPrecisionTrainer:
             self._micro.forget_start()
         self._uncaptured = False
         if self.plan["cuda_graph"].value:
-            self._graph, problem = trials.capture()
+            self._graph, problem = trials.capture(moving_options=self._moving_options)
             if self._graph is None:
                 why_not = Decision(value=False, reason=f"could not be captured: {problem}")
                 self._take(self.plan | {"cuda_graph": why_not})
+            elif self._graph.outside is not None and self._graph.outside not in self.plan["cuda_graph"].reason:
+                decided, outside = self.plan["cuda_graph"], f"without the update: {self._graph.outside}"
+                self._take(self.plan | {"cuda_graph": replace(decided, reason=f"{decided.reason}; {outside}")})
         self._clock.restart()
 
     def _facts(self, batch: tuple[Any, ...] = (), *, varying: bool = False) -> Facts:

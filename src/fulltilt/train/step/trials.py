@@ -65,12 +65,12 @@ class Trials:
         self._use(settings_of(plan))
         return plan
 
-    def capture(self) -> tuple[GraphedStep | None, str]:
+    def capture(self, *, moving_options: bool = False) -> tuple[GraphedStep | None, str]:
         """The step as a graph, under the engine's settings, or why there is none; everything is as before."""
         graph, problem = None, ""
         try:
             self._move()
-            graph = GraphedStep(self._engine, self._batch, self._place)
+            graph = GraphedStep(self._engine, self._batch, self._place, moving_options=moving_options)
         except Exception as error:  # in any way: memory that was free at the trial, what a loaded state has changed
             problem = _told(error)
         finally:
