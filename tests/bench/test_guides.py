@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -661,12 +662,14 @@ def test_a_contestant_leaves_at_once_and_takes_its_children_along():
     """At exit torch waits for each worker of a loader that was left midway: minutes, with sixteen of them."""
     leaving = (
         "import atexit, subprocess, sys, time; from fulltilt.bench.guides.contestant import leave; "
-        "atexit.register(time.sleep, 60); child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
-        "print(child.pid); leave(3)"
+        "atexit.register(time.sleep, 60); child = subprocess.Popen(['sleep', '60']); print(child.pid); leave(3)"
     )
     done = subprocess.run([sys.executable, "-c", leaving], stdout=subprocess.PIPE, text=True, timeout=50, check=False)
     assert done.returncode == 3
-    assert not psutil.pid_exists(int(done.stdout)) or psutil.Process(int(done.stdout)).status() == psutil.STATUS_ZOMBIE
+    with suppress(psutil.NoSuchProcess):
+        child = psutil.Process(int(done.stdout))
+        psutil.wait_procs([child], timeout=10)
+        assert child.status() == psutil.STATUS_ZOMBIE
 
 
 # --- contestants, for real -------------------------------------------------------------------------------------------
