@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from tests.train.helpers import EXACT
@@ -44,6 +46,26 @@ def test_an_iterable_is_gone_on_with_where_it_was_left():
     assert [float(batch[0][0]) for batch in again] == [0.0, 1.0, 2.0, 3.0, 4.0], "the next epoch is whole"
     assert again.state_dict() == {"epoch": 2, "batches": 0}
     assert told == [0]
+
+
+@pytest.mark.parametrize(("starves", "share"), [(True, 0.5), (False, 0.0)])
+def test_a_loop_that_is_only_held_up_does_not_wait_for_data(starves, share):
+    """One that is ahead of its device is made to wait, too: the feed knows which it was."""
+
+    class Holding(IterableFeed):
+        def __iter__(self):
+            for batch in self._source:
+                time.sleep(0.02)
+                if starves:
+                    self._clock.waited(0.02)
+                yield batch
+
+    data = [(torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))] * 6
+    trainer = Trainer(nn.Linear(3, 2), Holding(data, CPU), device="cpu", config={"epochs": 2})
+    found = trainer.fit().epochs
+    for record in found:
+        assert (record["wait_share"] > share) is starves
+    assert (trainer.stepper.get_performance_stats()["data_wait_seconds"] > 0) is starves
 
 
 # --- augmentation ------------------------------------------------------------------------------------------------

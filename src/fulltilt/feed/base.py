@@ -66,6 +66,15 @@ class Feed(Closing):
         """
         return False
 
+    @property
+    def waited_seconds(self) -> float:
+        """How long training has waited for batches so far, in all.
+
+        A loop that is ahead of its device is held up, too, until the device has done some of what was launched: that is
+        no waiting for data.
+        """
+        return self._clock.waited_seconds
+
     def stats(self) -> dict[str, Any]:
         """Rates so far, seen from the loop."""
         return self._clock.figures()
@@ -183,7 +192,7 @@ class Clock:
 
     def __init__(self) -> None:
         self._started: float | None = None
-        self._waited = 0.0
+        self.waited_seconds = 0.0
         self._samples = 0
         self._batches = 0
         self._began, self._waited_before = 0.0, 0.0
@@ -193,13 +202,13 @@ class Clock:
 
     def began(self) -> None:
         """An epoch's first batch is about to be asked for."""
-        self._began, self._waited_before, self._gave = time.perf_counter(), self._waited, None
+        self._began, self._waited_before, self._gave = time.perf_counter(), self.waited_seconds, None
 
     def waited(self, seconds: float) -> None:
         """The loop had nothing to go on with for so long."""
         if self._started is None:
             self._started = time.perf_counter() - seconds
-        self._waited += seconds
+        self.waited_seconds += seconds
 
     def gave(self, samples: int) -> None:
         self._gave = time.perf_counter()
@@ -213,7 +222,7 @@ class Clock:
         """Of the present epoch, or of the last: what a start, or a trainer's pause, took is not the feed's fault."""
         if self._gave is None or self._gave <= self._began:
             return None
-        return min((self._waited - self._waited_before) / (self._gave - self._began), 1.0)
+        return min((self.waited_seconds - self._waited_before) / (self._gave - self._began), 1.0)
 
     def figures(self) -> dict[str, float]:
         """Samples per second, and the share of the time that was spent waiting for a batch."""
@@ -224,8 +233,8 @@ class Clock:
         return {
             **counts,
             "samples_per_second": self._samples / elapsed,
-            "wait_seconds_per_batch": self._waited / self._batches,
-            "wait_share": self._waited / elapsed,
+            "wait_seconds_per_batch": self.waited_seconds / self._batches,
+            "wait_share": self.waited_seconds / elapsed,
         }
 
 

@@ -6,6 +6,7 @@ a pinned buffer, one of a ring, and copied on a stream of its own while the step
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -67,9 +68,11 @@ class TensorFeed(OrderedFeed):
             step = next(self._steps)
             index, batch = self._gatherer.take(step)
             return step, self._augment(batch, step.epoch, index)
+        started = time.perf_counter()
         while len(self._staged) <= self._ahead:
             step = next(self._steps)
             self._staged.append((step, *self._ring.put(step)))
+        self._clock.waited(time.perf_counter() - started)  # gathered by the loop itself
         step, batch, ready = self._staged.popleft()
         return step, self._augment(self._ring.take(batch, ready), step.epoch, torch.from_numpy(step.indices))
 

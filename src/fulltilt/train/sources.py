@@ -84,7 +84,7 @@ class IterableFeed(Feed):
                 batch = next(iterator) if self._mover is None else self._mover.next()
             except StopIteration:
                 break
-            self._clock.waited(time.perf_counter() - started)
+            self._clock.waited(self._mover.waited_seconds if self._mover else time.perf_counter() - started)
             self._batches += 1
             self._clock.gave(samples_in(batch))
             yield batch

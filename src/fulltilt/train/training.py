@@ -136,11 +136,11 @@ class Training:
         metrics, per_step, left_out = self.metrics, self._schedules.per_step, self.left_out
         prepare: Callable[[Any], Any] | None = None
         epoch, step, place, even = position.epoch + 1, position.step, -1, self._even
-        iterator = iter(self.source)
+        source, waited = self.source, self.source.waited_seconds
+        iterator = iter(source)
         due = duties.next_step()
         first, done_before = True, sums.batches
         while True:
-            asked = clock()
             try:
                 batch: Any = next(iterator, _END)
             except Exception:
@@ -155,8 +155,9 @@ class Training:
                     self._say_nothing_left(done_before)
                 return True
             sums.batches += 1
-            sums.waited += now - asked
-            note_wait(now - asked)
+            before, waited = waited, source.waited_seconds
+            sums.waited += waited - before
+            note_wait(waited - before)
             if left_out and (epoch, sums.batches) in left_out:
                 continue
             if first:
