@@ -1,7 +1,7 @@
-"""Commands that nobody here wrote, under `fulltilt diagnose` and `fulltilt run`: somebody's framework, somebody's loop.
+"""Commands that nobody here wrote, under `fulltilt run`: somebody's framework, somebody's loop.
 
-    name=command ─► diagnose ─► what share of its time lies in a known phase, what it is told
-                 └► run ──────► how fast before and after, and whether its losses held
+    name=command ─► run ─┬► its diagnosis: what share of its time lies in a known phase, what it is told
+                         └► how fast before and after, and whether its losses held
 
 Nothing of the command is known here, so rates are those that were watched, not its own.
 """
@@ -80,8 +80,7 @@ def measure(
     commands: Mapping[str, Sequence[str]],
     *,
     level: str = "numeric",
-    look_seconds: float = 15.0,
-    max_seconds: float = 90.0,
+    max_seconds: float = 180.0,
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[CommandFigures]:
     """Each in turn; one that fails is a line, and the next goes on."""
@@ -89,27 +88,25 @@ def measure(
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="fulltilt-") as scratch:
             try:
-                say(f"{name}: diagnose")
-                told = _json(["diagnose", "--max-seconds", f"{look_seconds:g}"], words, Path(scratch) / "diagnose.json")
-                say(f"{name}: run")
-                ours = ["run", "--level", level, "--max-seconds", f"{max_seconds:g}"]
-                ran = _json([*ours, "--plan", str(Path(scratch) / "plan.toml")], words, Path(scratch) / "run.json")
-                found = figures(told, ran)
+                say(name)
+                found = figures(_ran(words, Path(scratch), level=level, max_seconds=max_seconds))
             except FulltiltError as failed:
                 found = {"problem": str(failed)}
         yield CommandFigures(name=name, command=shlex.join(words), seconds=round(time.monotonic() - began, 1), **found)
 
 
-def figures(told: Mapping[str, Any], ran: Mapping[str, Any]) -> dict[str, Any]:
-    """From the JSON of `diagnose` and that of `run`."""
-    causes = [finding["cause"] for finding in told["findings"]]
-    found = {
-        "attributed": told["observation"]["attributed"],
-        "headroom": told["headroom"],
-        "verdict": told["verdict"],
-        "cause": causes[0] if causes else None,
-    }
-    plan, after = ran["plan"], ran["after"]
+def figures(ran: Mapping[str, Any]) -> dict[str, Any]:
+    """From the JSON of `run`."""
+    told, plan, after = ran["diagnosis"], ran["plan"], ran["after"]
+    found: dict[str, Any] = {}
+    if told is not None:
+        causes = [finding["cause"] for finding in told["findings"]]
+        found = {
+            "attributed": told["observation"]["attributed"],
+            "headroom": told["headroom"],
+            "verdict": told["verdict"],
+            "cause": causes[0] if causes else None,
+        }
     if plan is None:
         return found | {"problem": f"not tuned: {ran['not_tuned']}"}
     return found | {
@@ -122,13 +119,14 @@ def figures(told: Mapping[str, Any], ran: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _json(ours: Sequence[str], words: Sequence[str], file: Path) -> dict[str, Any]:
-    """What one of our commands writes about somebody's."""
-    command = [sys.executable, "-m", "fulltilt", *ours, "--json", str(file), *words]
-    status, output = output_of(command, with_errors=True)
+def _ran(words: Sequence[str], scratch: Path, *, level: str, max_seconds: float) -> dict[str, Any]:
+    """What `fulltilt run` writes about the command."""
+    file, plan = scratch / "run.json", scratch / "plan.toml"
+    ours = ["run", "--level", level, "--max-seconds", f"{max_seconds:g}", "--plan", str(plan), "--json", str(file)]
+    status, output = output_of([sys.executable, "-m", "fulltilt", *ours, *words], with_errors=True)
     if status or not file.exists():
         last = " / ".join(output.strip().splitlines()[-3:]) or "it said nothing"
-        raise FulltiltError(f"{ours[0]} ended with status {status}: {last[-_SAID:]}")
+        raise FulltiltError(f"run ended with status {status}: {last[-_SAID:]}")
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return found
 

@@ -1,4 +1,4 @@
-"""`fulltilt bench commands`: training scripts that nobody here wrote, under diagnose and run."""
+"""`fulltilt bench commands`: training scripts that nobody here wrote, under `fulltilt run`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ def commands(
     words: Annotated[list[str], typer.Argument(metavar="NAME=COMMAND...", help="Such as mnist='main.py --epochs 1'.")],
     *,
     level: Annotated[str, typer.Option(help="As fulltilt run's.")] = "numeric",
-    look_seconds: Annotated[float, typer.Option(help="As fulltilt diagnose's --max-seconds.")] = 15.0,
-    max_seconds: Annotated[float, typer.Option(help="As fulltilt run's.")] = 90.0,
+    max_seconds: Annotated[float, typer.Option(help="As fulltilt run's.")] = 180.0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
-    """Any training commands under diagnose and run: the share of their time that is known, and what they gain."""
+    """Any training commands under fulltilt run: the share of their time that is known, and what they gain."""
     from rich.table import Table
 
     from fulltilt.bench.commands import ATTRIBUTED_AT_LEAST, TIMES_AT_LEAST, measure, parse, to_json
@@ -29,7 +28,7 @@ def commands(
     named = parse(words)
     outputs = Outputs(json_file)
     found = []
-    for one in measure(named, level=level, look_seconds=look_seconds, max_seconds=max_seconds, say=say):
+    for one in measure(named, level=level, max_seconds=max_seconds, say=say):
         if one.problem is not None:
             say(f"{one.name}: {one.problem}")
         found.append(one)
