@@ -110,6 +110,13 @@ SECTIONS = (
         rows=rows.predictions_rows,
     ),
     Section(
+        title="The same on a GPU",
+        result="h200/predictions.json",
+        command="fulltilt bench predictions tests/diagnose/scripts/gpu --rounds 1",
+        columns=("", "cause", "foretold", "measured", "apart", "wanted"),
+        rows=rows.predictions_rows,
+    ),
+    Section(
         title="Ordinary scripts under `fulltilt run`",
         result="h200/scripts.json",
         command="fulltilt bench scripts",
@@ -118,7 +125,7 @@ SECTIONS = (
         chart="images/scripts.svg",
     ),
     Section(
-        title="Scripts that nobody here wrote, under `diagnose` and `run`",
+        title="Scripts that nobody here wrote, under `fulltilt run`",
         result="h200/commands.json",
         command="fulltilt bench commands",
         columns=("", "time in a known phase", "before", "after", "faster", "verdict"),
