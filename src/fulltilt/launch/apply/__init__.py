@@ -11,4 +11,5 @@ pictures.py  … what workers hand over for them         looks.py      whether a
 chains.py    … which can be moved                      as_bytes.py   images as bytes, made floats where they are used
              (known_torchvision.py,                    ending_in_bytes.py  … a Compose that puts its end off
               known_albumentations.py)                 unfinished.py       … what it makes, passing for floats
+stand_in.py  what passes for a Compose in its place
 """

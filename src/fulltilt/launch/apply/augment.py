@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fulltilt.launch.apply.chains import PLAIN, Chain, Place, places
+from fulltilt.launch.apply.stand_in import StandIn
 
 Note = Callable[[str], None]
 
@@ -67,11 +68,12 @@ def _fetching(made: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
-class Stopped:
+class Stopped(StandIn):
     """A Compose that stops where the GPU takes over."""
 
     def __init__(self, place: Place) -> None:
-        self._compose, self._named = place.compose, place.named
+        super().__init__(place.compose)
+        self._named = place.named
         self._first, self._rest = place.members[: place.chain.stay], place.members[place.chain.stay :]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -88,23 +90,6 @@ class Stopped:
         for member in members:
             image = member(image=image)["image"] if self._named else member(image)
         return image
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        """A data set may ask whether it has a Compose."""
-        return type(self._compose)
-
-    def __reduce__(self) -> Any:
-        return _the_compose, (self._compose,)  # copied, it is that again
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # asked for by pickle and copy
-            raise AttributeError(name)
-        return getattr(self._compose, name)
-
-
-def _the_compose(compose: Any) -> Any:
-    return compose
 
 
 # the training process's side

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fulltilt.launch.apply.chains import TailPlace
+from fulltilt.launch.apply.stand_in import StandIn
 from fulltilt.launch.apply.unfinished import LEVELS, Table, Unfinished
 
 Form = tuple[Any, ...]
@@ -19,11 +20,12 @@ _SIDE = 16
 """Of an image that has every byte once."""
 
 
-class Ending:
+class Ending(StandIn):
     """In the place of the Compose, where all that it is given is an image; else it does its work itself."""
 
     def __init__(self, place: TailPlace) -> None:
-        self._compose, self._tail = place.compose, place.tail
+        super().__init__(place.compose)
+        self._tail = place.tail
         self._tables: dict[Form, tuple[Table, bool] | None] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -63,23 +65,6 @@ class Ending:
         if not alike or (spread and expected.stride() != found.stride()):
             return None
         return (table, spread) if torch.equal(expected, found.done()) else None
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        """A data set may ask whether it has a Compose."""
-        return type(self._compose)
-
-    def __reduce__(self) -> Any:
-        return _the_compose, (self._compose,)  # copied, it is that again
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # asked for by pickle and copy
-            raise AttributeError(name)
-        return getattr(self._compose, name)
-
-
-def _the_compose(compose: Any) -> Any:
-    return compose
 
 
 def _through(members: Any, image: Any) -> Any:
