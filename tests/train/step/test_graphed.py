@@ -302,6 +302,33 @@ def test_an_optimizer_that_has_no_fused_form_updates_outside_of_the_graph(preten
     assert Graph.replays - before == 6
 
 
+class Tempered(nn.CrossEntropyLoss):
+    """A loss with a weight of its own, and something that it counts."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, outputs, target):
+        self.seen += 1
+        return super().forward(outputs * self.scale, target)
+
+
+@pytest.mark.parametrize("optimizer", [momentum, torch.optim.RMSprop])
+def test_weights_of_the_loss_are_trained_in_the_step_and_not_in_its_trials(pretended, optimizer):
+    found = []
+    for graph in (False, True):
+        loss = Tempered()
+        trainer = trainer_of(
+            lambda ours, lr, it=loss: optimizer([*ours, *it.parameters()], lr), loss=loss, cuda_graph=graph
+        )
+        losses = train(trainer, batches(12))
+        found.append(torch.cat([losses, loss.scale.detach()[None], loss.seen[None]]))
+    assert trainer._graph is not None, trainer.plan["cuda_graph"].reason
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
 def test_a_model_with_python_in_its_step_is_not_captured(pretended):
     class Counting(nn.Linear):
         seen = 0

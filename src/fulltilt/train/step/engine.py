@@ -189,9 +189,20 @@ class Engine:
         self.apply()
         return loss.detach(), detached(outputs)
 
+    @property
+    def weights(self) -> list[Tensor]:
+        """All that a step may leave gradients at: the model's weights, the loss's, and others that optimizers have."""
+        loss = self.objective.given
+        own = list(loss.parameters()) if isinstance(loss, nn.Module) else []
+        held = [parameter for each in self.optimizers for group in each.param_groups for parameter in group["params"]]
+        return list(dict.fromkeys([*self.parameters, *own, *held]))
+
     def extra_state(self) -> list[Tensor]:
         """Tensors beside the model's and the optimizers' that a step changes."""
-        return [] if self.ema is None else list(self.ema.averages)
+        loss, models = self.objective.given, set(self.parameters)
+        buffers = list(loss.buffers()) if isinstance(loss, nn.Module) else []
+        averages = [] if self.ema is None else self.ema.averages
+        return [*averages, *buffers, *[weight for weight in self.weights if weight not in models]]
 
     def _first_forward(self, model: Callable[..., Any], inputs: tuple[Any, ...], target: Any) -> tuple[Tensor, Any]:
         """Plain, and explained where it fails: nothing has been compiled or captured yet."""

@@ -74,6 +74,7 @@ class GraphedStep:
         self.outside = MOVING if moving_options else why_update_outside(engine)
         """Why the update is not in the graph, where it isn't."""
         self._updates = self.outside is None
+        self._weights = engine.weights
         self._grads: list[tuple[Tensor, Tensor]] = []
         """Weights and what the graph leaves as their gradients, where it does not use them up itself."""
         self._static: tuple[Tensor, ...] = tuple(part.clone() for part in batch)
@@ -134,7 +135,7 @@ class GraphedStep:
         if self._updates:
             self._engine.apply()
         else:
-            self._grads = [(each, each.grad) for each in self._engine.parameters if each.grad is not None]
+            self._grads = [(each, each.grad) for each in self._weights if each.grad is not None]
             self._engine.zero_grad()
         current.wait_stream(side)
 
@@ -152,7 +153,7 @@ class GraphedStep:
     def _model_state(self) -> list[Any]:
         """What a graph bakes in and Python may change in the model: frozen weights, modes."""
         return [
-            *[parameter.requires_grad for parameter in self._engine.parameters],
+            *[weight.requires_grad for weight in self._weights],
             *[module.training for module in self._modules],
         ]
 
