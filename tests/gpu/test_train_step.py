@@ -177,6 +177,30 @@ def test_an_optimizer_without_a_fused_form_leaves_forward_and_backward_in_the_gr
     assert "RMSprop has no fused form" in graphed.plan["cuda_graph"].reason
 
 
+class Zeroing(torch.optim.RMSprop):
+    """Leaves zeros where others leave no gradients."""
+
+    def zero_grad(self, set_to_none=True):
+        super().zero_grad(set_to_none=False)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.RMSprop, Zeroing])
+def test_gradients_that_stay_from_step_to_step_are_added_to_by_a_graph(optimizer):
+    """A backbone that is neither trained nor frozen: its gradients add up, and count for clipping."""
+    batches = window_batches(20)
+    found = []
+    for more in (OFF | {"precision": "fp32"}, GRAPH):
+        trainer = make(windows, lambda ours: optimizer(list(ours)[-2:], lr=1e-2), clip_norm=0.5, **more)
+        losses = [train(trainer, batches)]
+        others = [torch.zeros(32, 24, 3, device="cuda") for _ in range(64)]  # where a gradient that was freed has been
+        trainer.model.zero_grad()
+        losses.append(train(trainer, batches))
+        assert not any(bool(other.any()) for other in others)
+        found.append(torch.cat([*losses, trainer.model[0].weight.grad.flatten()]))
+    assert trainer._graph is not None, trainer.plan["cuda_graph"].reason
+    torch.testing.assert_close(*found, rtol=1e-2, atol=1e-3)
+
+
 def test_options_that_a_graph_has_baked_in_are_not_passed_over():
     """Momentum changed once, weights frozen half-way: what the graph has is no longer used."""
     batches = window_batches(30)

@@ -142,6 +142,14 @@ class Graph:
     def replay(self):
         Graph.replays += 1
         step, inputs, target = self.captured
+        there, standing = [weight.grad for weight in step._weights], dict(step._standing)
+        for weight in step._weights:
+            weight.grad = standing.get(weight)
+        self._repeat(step, inputs, target)
+        for weight, grad in zip(step._weights, there, strict=True):
+            weight.grad = grad  # a graph knows of memory alone, not of what is somebody's gradient by now
+
+    def _repeat(self, step, inputs, target):
         loss, outputs = step._engine.forward(inputs, target)
         for leaf, view in zip([loss, outputs], step._results.leaves, strict=True):
             view.copy_(leaf.detach())
@@ -149,7 +157,6 @@ class Graph:
         if step.outside is not None:  # a graph leaves its gradients where it was captured with them
             for parameter, grad in step._grads:
                 grad.copy_(parameter.grad)
-                parameter.grad = None
             return
         rates_before = rates(step._engine.optimizers)
         with step._with_device_rates():
@@ -300,6 +307,52 @@ def test_an_optimizer_that_has_no_fused_form_updates_outside_of_the_graph(preten
     before = Graph.replays
     train(trainer, batches(6))
     assert Graph.replays - before == 6
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.RMSprop])
+def test_gradients_that_no_optimizer_takes_away_add_up_as_in_plain_steps(pretended, optimizer):
+    """Only the last layer is trained; the others' gradients count for clipping, until somebody forgets them."""
+    found = []
+    for graph in (False, True):
+        trainer = trainer_of(lambda ours, lr: optimizer(list(ours)[-2:], lr), cuda_graph=graph, clip_norm=0.1)
+        first = trainer.model[0]
+        losses = [train(trainer, batches(6))]
+        kept = first.weight.grad.clone()
+        trainer.model.zero_grad()
+        losses.append(train(trainer, batches(4)))
+        kept += first.weight.grad
+        trainer.optimizers[0].add_param_group({"params": list(first.parameters())})
+        losses.append(train(trainer, batches(6)))
+        found.append(torch.cat([*losses, kept.flatten()]))
+    assert trainer._graph is not None, trainer.plan["cuda_graph"].reason
+    before = Graph.replays
+    train(trainer, batches(3))
+    assert Graph.replays == before + 3
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_that_are_zeroed_instead_of_forgotten(pretended):
+    class Zeroing(torch.optim.RMSprop):
+        def zero_grad(self, set_to_none=True):
+            super().zero_grad(set_to_none=False)
+
+    found = [train(trainer_of(Zeroing, cuda_graph=graph), batches(12)) for graph in (False, True)]
+    assert Graph.replays > 0
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.RMSprop])
+def test_gradients_of_a_users_own_backward_are_added_to(pretended, optimizer):
+    found = []
+    for graph in (False, True):
+        trainer, losses = trainer_of(optimizer, cuda_graph=graph), []
+        for index, batch in enumerate(batches(12)):
+            if index in (5, 8):
+                sum(weight.square().sum() for weight in trainer.model.parameters()).backward()
+            losses.append(trainer.train_step(*batch).loss)
+        found.append(torch.stack(losses))
+    assert trainer._graph is not None
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
 class Tempered(nn.CrossEntropyLoss):

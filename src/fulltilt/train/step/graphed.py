@@ -77,6 +77,8 @@ class GraphedStep:
         self._weights = engine.weights
         self._grads: list[tuple[Tensor, Tensor]] = []
         """Weights and what the graph leaves as their gradients, where it does not use them up itself."""
+        self._standing: list[tuple[Tensor, Tensor]] = []
+        """Weights whose gradients no optimizer takes away, and the memory in which the graph adds to them."""
         self._static: tuple[Tensor, ...] = tuple(part.clone() for part in batch)
         self._shapes = signature(batch)
         self._rates = rates(engine.optimizers) if self._updates else []
@@ -95,6 +97,8 @@ class GraphedStep:
                 if all(self._waits(inputs, target) for _ in range(_WARM_STEPS)):
                     raise FulltiltError("the step waits for the device (.item(), nonzero(), …), which a graph can't")
             torch.cuda.current_stream(engine.device).wait_stream(side)
+            self._standing = [(each, each.grad) for each in self._weights if each.grad is not None]
+            self._bare = [each for each in self._weights if each.grad is None]
             # Threads of a feed go on allocating meanwhile: only what this one does belongs to the capture.
             stream = torch.cuda.Stream(engine.device)  # type: ignore[no-untyped-call]  # not the current device's
             with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
@@ -102,7 +106,10 @@ class GraphedStep:
 
     def fits(self, batch: tuple[Any, ...]) -> bool:
         """Whether this batch is of the captured shape and nothing that was baked in has changed."""
-        return signature(batch) == self._shapes and not self.options_moved and self._model_state() == self._state
+        if signature(batch) != self._shapes or self.options_moved or self._model_state() != self._state:
+            return False
+        # A backward of the user's own before the step: what it has left is to be added to.
+        return not any(weight.grad is not None for weight in self._bare)
 
     @property
     def options_moved(self) -> bool:
@@ -118,6 +125,10 @@ class GraphedStep:
                 for rate, static in zip(now, self._device_rates, strict=True):
                     static.fill_(rate)
                 self._rates = now
+        for weight, grad in self._standing:
+            if weight.grad is not grad:  # put back from a snapshot, or set to None
+                grad.zero_() if weight.grad is None else grad.copy_(weight.grad)
+                weight.grad = grad
         self.graph.replay()
         if not self._updates:
             for parameter, grad in self._grads:
@@ -135,8 +146,9 @@ class GraphedStep:
         if self._updates:
             self._engine.apply()
         else:
-            self._grads = [(each, each.grad) for each in self._weights if each.grad is not None]
-            self._engine.zero_grad()
+            self._grads = [(each, each.grad) for each in self._bare if each.grad is not None]
+            for each in self._bare:  # not zero_grad: an optimizer's own may be one that is captured
+                each.grad = None
         current.wait_stream(side)
 
     def _waits(self, inputs: tuple[Any, ...], target: Any) -> bool:
