@@ -69,7 +69,8 @@ def test_a_starved_script_is_found_a_plan_that_is_used_again(home: Path) -> None
     for more and more trials, and nothing here is held against a clock. Trials are faster than the script as it is, and
     reach its `sys.exit(7)` where it was not watched so far: that is its own, and no failure of a setting.
     """
-    (home / "train.py").write_text(SLEEPY)
+    (home / "train.py").write_text(f"import helpers\n{SLEEPY}")
+    (home / "helpers.py").write_text("")
     first = run("--max-seconds", "200", "--json", "found.json", "--html", "found.html", "train.py", "90", timeout=500)
     assert first.returncode == 7, first.stderr
     assert first.stdout == "trained 90\n", "trials' output is not the script's"
@@ -101,10 +102,13 @@ def test_a_starved_script_is_found_a_plan_that_is_used_again(home: Path) -> None
     assert '"loader.num_workers" =' in shown.stdout
     assert "DataLoader(…, num_workers=" in shown.stdout
 
-    (home / "train.py").write_text(SLEEPY + "\n# changed\n")
+    (home / "helpers.py").write_text("# changed\n")
+    stale = run("--no-tune", "--dry-run", "train.py", "90")
+    assert f"{home / 'helpers.py'}, which the script imports, has changed since" in stale.stderr
+    assert "no plan" in stale.stdout
+    (home / "train.py").write_text(SLEEPY)
     stale = run("--no-tune", "--dry-run", "train.py", "90")
     assert "the script has changed since" in stale.stderr
-    assert "no plan" in stale.stdout
 
 
 def test_a_time_too_short_for_one_trial_is_said_with_one_that_does(home: Path) -> None:

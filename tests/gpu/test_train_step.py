@@ -190,7 +190,7 @@ def test_gradients_that_stay_from_step_to_step_are_added_to_by_a_graph(optimizer
     batches = window_batches(20)
     found = []
     for more in (OFF | {"precision": "fp32"}, GRAPH):
-        trainer = make(windows, lambda ours: optimizer(list(ours)[-2:], lr=1e-2), clip_norm=0.5, **more)
+        trainer = make(windows, lambda ours: optimizer(list(ours)[-2:], lr=1e-3), clip_norm=0.5, **more)
         losses = [train(trainer, batches)]
         others = [torch.zeros(32, 24, 3, device="cuda") for _ in range(64)]  # where a gradient that was freed has been
         trainer.model.zero_grad()

@@ -130,7 +130,7 @@ def _known(command: Command, level: LevelName, path: Path, *, named: bool) -> Pl
     except InputError as error:
         say(str(error))
         return None
-    stale = plan.key.why_not(plans.key_of(command))
+    stale = plan.why_not(plans.key_of(command))
     if stale is None and not allowed(level_of(plan.settings), level.value):
         stale = f"it is of level {level_of(plan.settings)}, asked for is {level}"
     if stale is None and not allowed(level.value, plan.level):

@@ -235,6 +235,8 @@ class Observation:
     copies: tuple[Copy, ...] = ()
     training: Training | None = None
     surroundings: Surroundings | None = None
+    modules: tuple[str, ...] = ()
+    """Files of the user's own that it had imported: what else it is made of, besides the script."""
     rank: int = 0
     world: int = 1
     notes: tuple[str, ...] = ()

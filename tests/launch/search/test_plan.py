@@ -94,6 +94,20 @@ def test_why_a_plan_no_longer_fits() -> None:
     assert old.why_not(key) == "it was made with torch 2.9.0, now it is 2.13.0"
 
 
+def test_a_module_of_ones_own_that_has_changed_is_noticed(tmp_path: Path) -> None:
+    module = tmp_path / 'data "set".py'
+    module.write_text("size = 1")
+    plan = made(modules={str(module): plans.hash_of(str(module))})
+    plans.write(plan, tmp_path / "plan.toml")
+    plan = plans.read(tmp_path / "plan.toml")
+    assert plan.why_not(plan.key) is None
+    module.write_text("size = 2")
+    assert plan.why_not(plan.key) == f"{module}, which the script imports, has changed since"
+    module.unlink()
+    assert plan.why_not(plan.key) == f"{module}, which the script imports, has changed since"
+    assert "another machine" in (plan.why_not(dataclasses.replace(plan.key, hardware="2 cores")) or "")
+
+
 def test_each_script_and_its_arguments_have_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     script = tmp_path / "train it.py"

@@ -35,8 +35,8 @@ class Key:
 
     command: tuple[str, ...]
     content: str
-    """A hash of the script's text, and of the configuration files among its arguments; a module's own text is not known
-    before it runs."""
+    """A hash of the script's text, and of the configuration files among its arguments; what it imports is not known
+    before it runs, and stands in the plan."""
     hardware: str
     versions: Mapping[str, str]
 
@@ -69,6 +69,14 @@ class Plan:
     """The step's, with the plan where it was measured with it."""
     verified: str = ""
     notes: tuple[str, ...] = field(default=())
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """Hashes of the user's own modules, which it had imported: its data set and its model may be in them."""
+
+    def why_not(self, key: Key) -> str | None:
+        """Why it does not fit what is to be run now, in one clause; None if it does."""
+        changed = next((path for path, known in self.modules.items() if hash_of(path) != known), None)
+        said = None if changed is None else f"{changed}, which the script imports, has changed since"
+        return self.key.why_not(key) or said
 
 
 def key_of(command: Command) -> Key:
@@ -84,13 +92,25 @@ def key_of(command: Command) -> Key:
     return Key(command=command.words, content=_content(command), hardware=_hardware(), versions=versions)
 
 
+def hash_of(path: str) -> str:
+    """Of a file's text; of one that can't be read, nothing."""
+    try:
+        return _hashed(Path(path).read_bytes())
+    except OSError:
+        return ""
+
+
+def _hashed(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
 def _content(command: Command) -> str:
     texts = [] if command.module else [Path(command.target).read_bytes()]
     for argument in command.arguments:
         file = Path(argument.partition("=")[2] if argument.startswith("--") and "=" in argument else argument)
         if file.suffix in _CONFIGURATION and file.is_file():
             texts.append(file.read_bytes())
-    return hashlib.sha256(b"".join(texts)).hexdigest()[:16] if texts else ""
+    return _hashed(b"".join(texts)) if texts else ""
 
 
 def default_path(command: Command) -> Path:
@@ -134,6 +154,8 @@ def to_toml(plan: Plan) -> str:
         "",
         "[made_for.versions]",
         *(f"{name} = {_value(number)}" for name, number in plan.key.versions.items()),
+        *(["", "[made_for.modules]"] if plan.modules else ()),
+        *(f"{_value(path)} = {_value(known)}" for path, known in plan.modules.items()),
     ]
     return "\n".join(lines) + "\n"
 
@@ -175,6 +197,7 @@ def _parsed(data: dict[str, Any]) -> Plan:
         limit=_figure(figures.get("limit")),
         verified=str(data.get("verified", "")),
         notes=tuple(str(note) for note in data.get("notes", ())),
+        modules={str(path): str(known) for path, known in made.get("modules", {}).items()},
     )
 
 

@@ -35,7 +35,7 @@ from fulltilt.launch.search.candidates import candidates, describe, neighbours
 from fulltilt.launch.search.edits import only_by_hand
 from fulltilt.launch.search.judge import Judge, has_room
 from fulltilt.launch.search.pairs import compare
-from fulltilt.launch.search.plan import Key, Plan
+from fulltilt.launch.search.plan import Key, Plan, hash_of
 from fulltilt.launch.search.rate import Rate, rate_of, training_loader
 from fulltilt.launch.search.search import LEAST_GAIN, Found, as_trial, key_of, search
 from fulltilt.launch.search.verify import LEAST_STEPS, fallbacks
@@ -369,6 +369,7 @@ class Tuner:
             after=_told(after if settings else baseline.value),
             limit=_told(limit if settings else diagnosis.limits.step),
             verified=verified,
+            modules={path: hash_of(path) for path in diagnosis.observation.modules},
         )
 
 

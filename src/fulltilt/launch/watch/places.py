@@ -75,6 +75,16 @@ def is_users(file: str) -> bool:
     return _kind(file) == _USER
 
 
+def users_modules() -> tuple[str, ...]:
+    """Files of all modules imported so far that are in no installed package; of `python -m`, the module itself, too.
+
+    What was never imported is not among them: compilers put modules of their own there.
+    """
+    imported = [module for module in list(sys.modules.values()) if getattr(module, "__spec__", None) is not None]
+    files = {getattr(module, "__file__", None) for module in imported}
+    return tuple(sorted(os.path.abspath(file) for file in files if isinstance(file, str) and is_users(file)))
+
+
 def is_torchs(file: str) -> bool:
     """A file of torch's own."""
     return _kind(file) == _TORCH

@@ -15,7 +15,7 @@ from fulltilt.launch.apply.augment import moved_by
 from fulltilt.launch.watch import stages
 from fulltilt.launch.watch.batches import length
 from fulltilt.launch.watch.held import generator, open_file
-from fulltilt.launch.watch.places import Spot, place
+from fulltilt.launch.watch.places import Spot, place, users_modules
 from fulltilt.launch.watch.transforms import datasets, names
 from fulltilt.launch.watch.waits import STEPS
 from fulltilt.launch.watch.watch import LoaderSeen, Watch, is_compiled, rank_and_world
@@ -91,6 +91,7 @@ def observation(watch: Watch) -> Observation:
             for (at, free), (count, spent, size, pinned) in watch.copies.items()
         ),
         training=training(watch),
+        modules=users_modules(),
         rank=rank,
         world=world,
         notes=tuple(notes),
