@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from fulltilt.errors import UnavailableError
 from fulltilt.train import HybridPrecisionTrainer
 from fulltilt.train.step.graphed import MOVING, GraphedStep, _Results, why_not_graphed, why_update_outside
 from fulltilt.train.step.optim import fixed_options, rates
@@ -353,6 +354,19 @@ def test_gradients_of_a_users_own_backward_are_added_to(pretended, optimizer):
         found.append(torch.stack(losses))
     assert trainer._graph is not None
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+def test_out_of_memory_in_an_update_outside_of_the_graph_is_told_as_ever(pretended, monkeypatch):
+    trainer = trainer_of(torch.optim.RMSprop, cuda_graph=True)
+    train(trainer, batches(6))
+
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(trainer.optimizers[0], "step", full)
+    with pytest.raises(UnavailableError, match=r"out of memory in the optimizer's step.*last checkpoint"):
+        train(trainer, batches(1))
+    assert trainer._graph is not None
 
 
 class Tempered(nn.CrossEntropyLoss):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fulltilt.errors import InputError
+from fulltilt.errors import InputError, UnavailableError
 from fulltilt.feed.structure import map_tensors
 from fulltilt.train.step.choose import Settings
 from fulltilt.train.step.ema import Ema
@@ -158,6 +158,18 @@ class Engine:
         if self.scaler is not None:
             loss = self.scaler.scale(loss)
         loss.backward()  # type: ignore[no-untyped-call]
+
+    def update(self) -> None:
+        """`apply`, where it is not tried but meant: there is no going back from one that was broken off."""
+        try:
+            self.apply()
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise UnavailableError(
+                f"out of memory in the optimizer's step: {first_line(error)}. Weights may be half changed, so it is "
+                "not taken again: go on from the last checkpoint, with smaller batches or another optimizer"
+            ) from error
 
     def apply(self) -> None:
         """Clip, step, and forget the gradients."""

@@ -133,7 +133,7 @@ class GraphedStep:
         if not self._updates:
             for parameter, grad in self._grads:
                 parameter.grad = grad
-            self._engine.apply()
+            self._engine.update()
         return self._results.taken()
 
     def _capture(self, inputs: tuple[Any, ...], target: Any, side: torch.cuda.Stream) -> None:

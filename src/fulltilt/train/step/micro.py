@@ -128,7 +128,7 @@ class MicroBatches:
         if self._proves:
             self.ranks.reduce(self._engine.parameters)
             self._proving -= 1
-        self._step()
+        self._engine.update()
         self.phase = 0
         self._window.clear()
         if self._weighs:
@@ -241,17 +241,6 @@ class MicroBatches:
             loss, outputs = engine.forward(inputs, target, alone=alone)
             engine.backward(loss, divide)
         return loss.detach(), detached(outputs)
-
-    def _step(self) -> None:
-        try:
-            self._engine.apply()
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            raise UnavailableError(
-                f"out of memory in the optimizer's step: {first_line(error)}. Weights may be half changed, so it is "
-                "not taken again: go on from the last checkpoint, with smaller batches or another optimizer"
-            ) from error
 
     def _shrink(self, problem: str) -> None:
         if self.ranks.several and not self._proves:
