@@ -356,6 +356,28 @@ def test_gradients_of_a_users_own_backward_are_added_to(pretended, optimizer):
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kept_as", [lambda grad: grad, lambda grad: grad.detach()[0]])
+def test_gradients_that_a_hook_keeps_are_not_overwritten_by_replays(pretended, kept_as):
+    found = []
+    for graph in (False, True):
+        trainer, kept = trainer_of(torch.optim.AdamW, cuda_graph=graph), []
+        weight = trainer.model[0].weight
+        trainer.optimizers[0].register_step_pre_hook(lambda *_, of=weight, to=kept: to.append(kept_as(of.grad)))
+        train(trainer, batches(8))
+        found.append(torch.stack(kept[-4:]))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    assert "keeps gradients" in trainer.plan["cuda_graph"].reason
+
+
+def test_gradients_that_are_only_looked_at_by_a_hook_may_be_overwritten(pretended):
+    trainer, norms = trainer_of(torch.optim.AdamW, cuda_graph=True), []
+    weight = trainer.model[0].weight
+    trainer.optimizers[0].register_step_pre_hook(lambda *_: norms.append(weight.grad.norm()))
+    train(trainer, batches(8))
+    assert trainer.plan["cuda_graph"].reason == "asked for; without the update: the optimizer has step hooks"
+    assert len({float(norm) for norm in norms[-4:]}) == 4
+
+
 def test_out_of_memory_in_an_update_outside_of_the_graph_is_told_as_ever(pretended, monkeypatch):
     trainer = trainer_of(torch.optim.RMSprop, cuda_graph=True)
     train(trainer, batches(6))

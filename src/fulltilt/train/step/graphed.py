@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
 from fulltilt.errors import FulltiltError
@@ -159,8 +160,18 @@ class GraphedStep:
             if self._updates:
                 self._engine.apply()
         if not self._updates:
-            self._engine.apply()
+            del loss
+            self._apply_and_look()
         return tell_of_waiting(said)
+
+    def _apply_and_look(self) -> None:
+        """The update; refused where something of it, or a hook, holds on to gradients that a replay would overwrite."""
+        held: Any = StorageWeakRef
+        dense = [each for each in self._weights if each.grad is not None and not each.grad.is_sparse]
+        memory = [(each, held(each.grad.untyped_storage())) for each in dense if each.grad is not None]
+        self._engine.apply()
+        if any(each.grad is None and not kept.expired() for each, kept in memory):
+            raise FulltiltError("the optimizer, or a hook, keeps gradients, which replays would overwrite")
 
     def _model_state(self) -> list[Any]:
         """What a graph bakes in and Python may change in the model: frozen weights, modes."""
