@@ -20,9 +20,10 @@ from fulltilt.train.step.optim import fixed_options, rates
 from fulltilt.train.step.snapshot import Snapshot
 
 
-def engine_of(optimizer=torch.optim.SGD, pretend="cuda", fused=True, **more):
+def engine_of(optimizer=torch.optim.SGD, pretend="cuda", fused=True, precision="auto", **more):
     model = nn.Linear(3, 2)
-    trainer = HybridPrecisionTrainer(model, optimizer(model.parameters(), lr=0.1, **more), device="cpu", fused=fused)
+    made = optimizer(model.parameters(), lr=0.1, **more)
+    trainer = HybridPrecisionTrainer(model, made, device="cpu", fused=fused, precision=precision)
     trainer._engine.device = torch.device(pretend)
     return trainer._engine
 
@@ -37,11 +38,23 @@ def test_what_stands_against_a_graph_is_named():
     engine = engine_of()
     engine.model.register_forward_hook(lambda *_: None)
     assert why_not_graphed(engine) == "the model has hooks (on itself), which a graph would leave out"
+    for register in (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook):
+        engine = engine_of()
+        handle = register(engine.model.bias, lambda _: None)
+        assert why_not_graphed(engine) == "the model has hooks (on bias), which a graph would leave out"
+        handle.remove()
+        assert why_not_graphed(engine) is None
 
 
 def test_what_stands_against_an_update_in_the_graph_is_named():
     assert why_update_outside(engine_of(torch.optim.RMSprop)) == "RMSprop has no fused form"
     assert why_update_outside(engine_of(fused=False)) == "the optimizer is not fused"
+    engine = engine_of(precision="fp16", momentum=0.9, dampening=0.1)
+    assert engine.settings.fused
+    assert why_update_outside(engine) == "the optimizer is not fused", "its first step could not be skipped"
+    engine = engine_of()
+    engine.optimizers[0].add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))]})
+    assert why_update_outside(engine) == "the optimizer is not fused", "not all of it"
     engine = engine_of()
     engine.optimizers[0].register_step_post_hook(lambda *_: None)
     assert why_update_outside(engine) == "the optimizer has step hooks"

@@ -44,6 +44,8 @@ def why_not_graphed(engine: Engine) -> str | None:
         return "CUDA graphs need an NVIDIA GPU"
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     hooked = [name or "itself" for name, module in engine.model.named_modules() if _has_hooks(module, hooks)]
+    of_weights = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    hooked += [name for name, weight in engine.model.named_parameters() if _has_hooks(weight, of_weights)]
     return f"the model has hooks (on {hooked[0]}), which a graph would leave out" if hooked else None
 
 
@@ -56,7 +58,10 @@ def why_update_outside(engine: Engine) -> str | None:
             return why
         if _has_hooks(optimizer, _STEP_HOOKS):
             return "the optimizer has step hooks"
-    return None if engine.settings.fused else "the optimizer is not fused"
+        # Whatever the settings say: one that can't skip its first step is not, with fp16.
+        if not all(group.get("fused") for group in optimizer.param_groups):
+            return "the optimizer is not fused"
+    return None
 
 
 def _has_hooks(owner: Any, names: Sequence[str]) -> bool:
