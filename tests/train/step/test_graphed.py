@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import logging
 import random
 import threading
 import warnings
+import weakref
 from contextlib import nullcontext
 
 import pytest
@@ -308,6 +310,64 @@ def test_with_a_momentum_that_is_scheduled_the_update_runs_outside_of_the_graph(
     trainer.load_state_dict(copy.deepcopy(trainer.state_dict()))
     train(trainer, batches(3))
     assert trainer.plan["cuda_graph"].reason.count(MOVING) == 1
+
+
+def test_options_that_change_once_in_a_long_while_stay_in_the_graph(pretended, monkeypatch):
+    monkeypatch.setattr("fulltilt.train.step.step._STEADY_STEPS", 4)
+    found = []
+    for graph in (False, True):
+        trainer, losses = trainer_of(torch.optim.AdamW, cuda_graph=graph), []
+        (group,) = trainer.optimizers[0].param_groups
+        for decay in (0.1, 0.3):
+            losses.append(train(trainer, batches(8)))
+            group["weight_decay"] = decay
+        found.append(torch.cat([*losses, train(trainer, batches(4))]))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    assert trainer._graph.outside is None
+    assert trainer.plan["cuda_graph"].reason == "asked for"
+    group["weight_decay"] = 0.0  # after two replays
+    train(trainer, batches(4))
+    assert trainer._graph.outside == MOVING
+
+
+def test_hooks_that_come_later_are_what_the_update_is_outside_for(pretended):
+    trainer, seen = trainer_of(torch.optim.AdamW, cuda_graph=True), []
+    train(trainer, batches(4))
+    handle = trainer.optimizers[0].register_step_post_hook(lambda *_: seen.append(1))
+    train(trainer, batches(4))
+    assert trainer.plan["cuda_graph"].reason == "asked for; without the update: the optimizer has step hooks"
+    handle.remove()
+    trainer.load_state_dict(copy.deepcopy(trainer.state_dict()))
+    train(trainer, batches(4))
+    assert trainer.plan["cuda_graph"].reason == "asked for"
+
+
+def test_the_memory_of_a_graph_that_is_given_up_is_the_steps(pretended, monkeypatch):
+    trainer = trainer_of(momentum, cuda_graph=True)
+    train(trainer, batches(4))
+    graph, run, there = weakref.ref(trainer._graph), trainer._micro.run, []
+
+    def looks(*batch):
+        gc.collect()  # the pretended one is in a circle with its step
+        there.append(graph())
+        return run(*batch)
+
+    monkeypatch.setattr(trainer._micro, "run", looks)
+    trainer.optimizers[0].param_groups[0]["momentum"] = 0.8
+    train(trainer, batches(1))
+    assert there == [None]
+
+
+def test_no_graph_is_captured_again_while_batches_are_cut(pretended):
+    trainer = trainer_of(torch.optim.AdamW, cuda_graph=True)
+    train(trainer, batches(4))
+    state = copy.deepcopy(trainer.state_dict())
+    trainer.load_state_dict({**state, "micro_size": 4})
+    train(trainer, batches(4))
+    assert trainer._graph is None
+    trainer.load_state_dict(state)
+    train(trainer, batches(4))
+    assert trainer._graph is not None
 
 
 def test_an_optimizer_that_has_no_fused_form_updates_outside_of_the_graph(pretended):

@@ -77,8 +77,9 @@ class GraphedStep:
             moving_options: options of the optimizers change from step to step, so their update is not captured.
         """
         self._engine, self.target_place = engine, place
-        self.outside = MOVING if moving_options else why_update_outside(engine)
+        self.outside = why_update_outside(engine) or (MOVING if moving_options else None)
         """Why the update is not in the graph, where it isn't."""
+        self.replays = 0
         self._updates = self.outside is None
         self._weights = engine.weights
         self._grads: list[tuple[Tensor, Tensor]] = []
@@ -136,6 +137,7 @@ class GraphedStep:
                 grad.zero_() if weight.grad is None else grad.copy_(weight.grad)
                 weight.grad = grad
         self.graph.replay()
+        self.replays += 1
         if not self._updates:
             for parameter, grad in self._grads:
                 parameter.grad = grad

@@ -27,7 +27,7 @@ from fulltilt.train.step.clock import PerformanceStats, StepClock
 from fulltilt.train.step.device import as_optimizers, check_optimizers, device_for, move
 from fulltilt.train.step.ema import Ema
 from fulltilt.train.step.engine import Engine, Signature, detached, signature
-from fulltilt.train.step.graphed import GraphedStep, why_not_graphed
+from fulltilt.train.step.graphed import GraphedStep, why_not_graphed, why_update_outside
 from fulltilt.train.step.micro import MicroBatches
 from fulltilt.train.step.optim import check_saved, why_not_fused
 from fulltilt.train.step.precision import check_precision, formats_for, widen
@@ -39,6 +39,9 @@ log = logging.getLogger("fulltilt.train")
 
 _VARYING_STEPS = 20
 """Steps after which no two batches of one shape in a row are waited for any more."""
+_OUTSIDE = "; without the update: "
+_STEADY_STEPS = 1000
+"""A graph that has served so many is captured again for options that have changed; before that, they are moving."""
 _CONVOLUTIONS = (
     nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
 )  # fmt: skip
@@ -154,8 +157,10 @@ class HybridPrecisionTrainer:
             self.stepped = True
             self._clock.end(batch[0].shape[0])
             return result
-        if graph is not None and graph.options_moved:  # captured anew at the next step, without the update
-            self._graph, self._uncaptured, self._moving_options = None, True, True
+        if graph is not None and graph.options_moved:  # captured anew at the next step
+            self._graph, self._uncaptured = None, True
+            self._moving_options = graph.replays < _STEADY_STEPS and why_update_outside(self._engine) is None
+        del graph  # the memory of one that was given up is this step's
         inputs, target = self._parted(batch)
         loss, outputs, self.stepped = self._micro.run(inputs, target)
         self._clock.end(target.shape[0] if isinstance(target, Tensor) and target.dim() else 1)
@@ -281,6 +286,8 @@ class HybridPrecisionTrainer:
         alike = self._shapes == shapes
         if self._first or self._micro.phase:
             return
+        if self._uncaptured and self._micro.why_not_whole() is not None:
+            return  # cut to fit the memory, for now: a graph would hold some of that for no batch at all
         alike = self._micro.ranks.all_agree(alike)  # all ranks try together, or none
         varying = not self.plan and not alike and self._unsettled > _VARYING_STEPS
         if not (alike or varying):
@@ -301,9 +308,11 @@ class HybridPrecisionTrainer:
             if self._graph is None:
                 why_not = Decision(value=False, reason=f"could not be captured: {problem}")
                 self._take(self.plan | {"cuda_graph": why_not})
-            elif self._graph.outside is not None and self._graph.outside not in self.plan["cuda_graph"].reason:
-                decided, outside = self.plan["cuda_graph"], f"without the update: {self._graph.outside}"
-                self._take(self.plan | {"cuda_graph": replace(decided, reason=f"{decided.reason}; {outside}")})
+            else:
+                decided, outside = self.plan["cuda_graph"], self._graph.outside
+                reason = decided.reason.partition(_OUTSIDE)[0] + (f"{_OUTSIDE}{outside}" if outside else "")
+                if reason != decided.reason:
+                    self._take(self.plan | {"cuda_graph": replace(decided, reason=reason)})
         self._clock.restart()
 
     def _facts(self, batch: tuple[Any, ...] = (), *, varying: bool = False) -> Facts:
