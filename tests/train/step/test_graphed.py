@@ -273,6 +273,23 @@ def test_a_graph_whose_state_was_replaced_is_captured_again_for_the_same_shape(p
     assert trainer._graph is not None
 
 
+@pytest.mark.parametrize("optimizer", [momentum, torch.optim.AdamW])
+def test_a_graph_whose_optimizer_was_loaded_by_itself_is_captured_again(pretended, optimizer):
+    found = []
+    for graph in (False, True):
+        trainer = trainer_of(optimizer, cuda_graph=graph)
+        train(trainer, batches(3))
+        saved = copy.deepcopy((trainer.model.state_dict(), trainer.optimizers[0].state_dict()))
+        losses, before = train(trainer, batches(6)), trainer._graph
+        trainer.model.load_state_dict(saved[0])
+        trainer.optimizers[0].load_state_dict(saved[1])
+        found.append(torch.cat([losses, train(trainer, batches(6))]))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    assert trainer._graph is not before, "it has the addresses of state that is gone"
+    assert trainer.plan["cuda_graph"].reason == "asked for"
+    assert trainer._graph.outside is None
+
+
 def test_steps_that_differ_in_what_is_baked_in_run_without_the_graph(pretended):
     trainer = trainer_of(momentum, cuda_graph=True)
     train(trainer, batches(4))

@@ -80,6 +80,7 @@ class GraphedStep:
         self.outside = why_update_outside(engine) or (MOVING if moving_options else None)
         """Why the update is not in the graph, where it isn't."""
         self.replays = 0
+        self._states = [(optimizer, optimizer.state) for optimizer in engine.optimizers]
         self._updates = self.outside is None
         self._weights = engine.weights
         self._grads: list[tuple[Tensor, Tensor]] = []
@@ -113,7 +114,9 @@ class GraphedStep:
 
     def fits(self, batch: tuple[Any, ...]) -> bool:
         """Whether this batch is of the captured shape and nothing that was baked in has changed."""
-        if signature(batch) != self._shapes or self.options_moved or self._model_state() != self._state:
+        if signature(batch) != self._shapes or self.state_replaced or self.options_moved:
+            return False
+        if self._model_state() != self._state:
             return False
         # A backward of the user's own before the step: what it has left is to be added to.
         return not any(weight.grad is not None for weight in self._bare)
@@ -122,6 +125,11 @@ class GraphedStep:
     def options_moved(self) -> bool:
         """Whether the update that was captured is no longer the optimizers'."""
         return self._updates and self._update_state() != self._options
+
+    @property
+    def state_replaced(self) -> bool:
+        """Whether an optimizer's state was loaded since: what the captured update goes on with is no longer it."""
+        return self._updates and any(optimizer.state is not state for optimizer, state in self._states)
 
     def __call__(self, batch: tuple[Any, ...]) -> tuple[Tensor, Any]:
         for static, part in zip(self._static, batch, strict=True):
@@ -162,12 +170,10 @@ class GraphedStep:
     def _waits(self, inputs: tuple[Any, ...], target: Any) -> bool:
         """Whether something of what is captured waits for the device."""
         with heard() as said:
-            loss, _ = self._engine.forward(inputs, target)
-            self._engine.backward(loss)
+            self._engine.backward(self._engine.forward(inputs, target)[0])
             if self._updates:
                 self._engine.apply()
         if not self._updates:
-            del loss
             self._apply_and_look()
         return tell_of_waiting(said)
 

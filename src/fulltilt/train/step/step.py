@@ -157,7 +157,10 @@ class HybridPrecisionTrainer:
             self.stepped = True
             self._clock.end(batch[0].shape[0])
             return result
-        if graph is not None and graph.options_moved:  # captured anew at the next step
+        if graph is not None and graph.state_replaced:  # captured anew at the next step
+            self._graph, self._uncaptured = None, True
+            self._engine.fit_optimizers()
+        elif graph is not None and graph.options_moved:
             self._graph, self._uncaptured = None, True
             self._moving_options = graph.replays < _STEADY_STEPS and why_update_outside(self._engine) is None
         del graph  # the memory of one that was given up is this step's
