@@ -112,6 +112,17 @@ def test_a_longer_step_that_a_slow_host_launches_is_compiled_in_the_graph(graph_
     assert plan["compile"].value is False
 
 
+@pytest.mark.parametrize(("tf32_ms", "again"), [(14.4, False), (10.0, True)])
+def test_fewer_bits_that_have_won_clearly_are_not_compiled_anew_for_more(tf32_ms, again):
+    def ms(settings):
+        plain = tf32_ms if settings.precision == "tf32" else 9.5
+        return plain * (0.7 if settings.compile else 1.0) * (0.9 if settings.cuda_graph else 1.0)
+
+    plan, tried = drive(lambda settings: ms(settings) / 1e3)
+    assert any(settings.precision == "tf32" and settings.cuda_graph for settings in tried) is again
+    assert plan["precision"].value == "bf16"
+
+
 def test_what_could_not_be_compiled_is_not_tried_again_in_the_graph():
     def found(settings):
         return Measured(problem="it broke") if settings.compile else 9e-5 if settings.cuda_graph else 1.4e-3

@@ -22,6 +22,8 @@ LEAST_GAIN = 0.02
 """What changes numbers or costs time to set up has to pay this much."""
 FINE_GAIN = 0.005
 """What changes neither has only to stand out from the noise."""
+CLEAR_GAIN = 0.1
+"""What was won by so much is not looked at again: it would be compiled anew for that."""
 LEAST_STEPS = 100
 """A run shorter than this is over before trials pay."""
 COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYER = 5.0, 0.25
@@ -292,7 +294,7 @@ def _again_in_a_graph(state: _State, wishes: Wishes, facts: Facts) -> Search:
         if state.consider(found, FINE_GAIN, cudnn_benchmark=True):
             state.settle("cudnn_benchmark", f"in a graph: {_compared(found, before, FINE_GAIN)}")
     for other in facts.formats.allowed:
-        if other in (state.best.precision, "fp16"):
+        if other in (state.best.precision, "fp16") or _won_clearly(state, other):
             continue
         before = state.seconds
         found = yield replace(state.best, precision=other)
@@ -305,6 +307,13 @@ def _again_in_a_graph(state: _State, wishes: Wishes, facts: Facts) -> Search:
             shown = ", ".join(f"{name} {_ms(value)}" for name, value in figures.items())
             state.settle("precision", f"in a graph {shown} a step", **figures)
     return state.plan
+
+
+def _won_clearly(state: _State, other: str) -> bool:
+    """Launching hides what fewer bits save, and never adds to it: what they won outside they win inside as well."""
+    figures = state.plan["precision"].evidence
+    won, lost = figures.get(state.best.precision), figures.get(other)
+    return other != "bf16" and won is not None and lost is not None and won <= (1.0 - CLEAR_GAIN) * lost
 
 
 def _compile_again(state: _State) -> Search:
