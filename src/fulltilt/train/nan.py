@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fulltilt.train.ranks.together import mean_of_ranks
-from fulltilt.train.step.optim import ready_for_skipping
+from fulltilt.train.step.optim import fill_momentum
 
 GATHERED = 64
 """Losses copied out together: a copy costs the host about as much as launching three kernels."""
@@ -155,7 +155,7 @@ class UpdateGuard:
         whole = getattr(largest, "full_tensor", None)  # of gradients that are spread over ranks
         if whole is not None:
             largest = whole()
-        if _is_fused(optimizer) and whole is None and ready_for_skipping(optimizer):
+        if _is_fused(optimizer) and whole is None and fill_momentum(optimizer):
             optimizer.found_inf = (~torch.isfinite(largest)).float()  # type: ignore[attr-defined]
             optimizer._fulltilt_guarded = True  # type: ignore[attr-defined]
         elif not bool(torch.isfinite(largest)):

@@ -585,6 +585,32 @@ def test_fused_optimizers_and_those_that_can_not_be() -> None:
     assert "Adam is left as it is" in notes[0]
 
 
+@pytest.mark.parametrize("dampening", [0.0, 0.1])
+def test_a_fused_sgd_takes_weights_whose_first_gradient_comes_later(dampening: float) -> None:
+    """A script that thaws a part of its model after an epoch: long after its first losses were compared."""
+
+    def trained(settings: dict[str, Any]) -> Any:
+        def work() -> Any:
+            install(settings, [])
+            torch.manual_seed(0)
+            net = model()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, dampening=dampening)
+            inputs, first = torch.randn(4, 8), next(net.parameters())
+            for step in range(6):
+                first.requires_grad_(step >= 3)
+                optimizer.zero_grad()
+                net.eval()(inputs).square().mean().backward()
+                optimizer.step()
+            return [weight.flatten().tolist() for weight in net.parameters()], optimizer.param_groups[0]["fused"]
+
+        return elsewhere(work)
+
+    (one, fused), (other, _) = trained({"fused": True}), trained({})
+    assert bool(fused) is not bool(dampening)
+    for ours, its in zip(one, other, strict=True):
+        assert ours == pytest.approx(its, rel=1e-5, abs=1e-6)
+
+
 class Plain(torch.optim.SGD):
     """Steps in its own way."""
 

@@ -307,6 +307,23 @@ def test_steps_that_differ_in_what_is_baked_in_run_without_the_graph(pretended):
         assert Graph.replays == before + 3
 
 
+def test_a_model_that_stays_thawed_is_captured_anew(pretended):
+    """As in fine-tuning: a part is frozen for some epochs, and then it is not."""
+    found = []
+    for graph in (False, True):
+        trainer = trainer_of(momentum, cuda_graph=graph)
+        first = trainer.model[0]
+        first.requires_grad_(False)
+        losses = [train(trainer, batches(12))]
+        first.requires_grad_(True)
+        before = Graph.replays
+        losses += [train(trainer, batches(40))]
+        found.append(torch.cat(losses))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    assert Graph.replays - before >= 19, "twenty are waited for"
+    assert trainer.plan["cuda_graph"].value is True
+
+
 @pytest.mark.parametrize("optimizer", [momentum, torch.optim.AdamW])
 def test_with_a_momentum_that_is_scheduled_the_update_runs_outside_of_the_graph(pretended, optimizer, caplog):
     caplog.set_level(logging.INFO, "fulltilt.train")

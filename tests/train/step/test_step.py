@@ -209,6 +209,32 @@ def test_a_saved_state_holds_nothing_but_what_weights_only_loading_allows(tmp_pa
     assert state["phase"] == 1
 
 
+@pytest.mark.parametrize("made_fused", [False, True])
+@pytest.mark.parametrize("dampening", [0.0, 0.1])
+def test_a_fused_sgd_takes_weights_whose_first_gradient_comes_later(made_fused, dampening):
+    """As in fine-tuning, where a part is thawed after a while. torch's own fails there, if it has momentum."""
+    found = []
+    for fused in (False, True):
+        torch.manual_seed(0)
+        model = regressor()
+        made = torch.optim.SGD(
+            model.parameters(), lr=0.01, momentum=0.9, dampening=dampening,
+            fused=True if fused and made_fused and not dampening else None,
+        )  # fmt: skip
+        first = next(model.parameters()).requires_grad_(False)
+        trainer = HybridPrecisionTrainer(model, made, loss=F.mse_loss, device="cpu", fused=fused)
+        draw = torch.Generator().manual_seed(0)
+        losses = []
+        for step in range(12):
+            first.requires_grad_(step >= 6)
+            losses.append(trainer.train_step(*number_batch(draw)).loss)
+        assert made.param_groups[0]["fused"] is (True if fused and not dampening else None)
+        found.append(torch.stack(losses))
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+    if dampening:
+        assert trainer.plan["fused"].reason == "SGD has dampening, which each weight's first step leaves out"
+
+
 def test_figures_on_the_cpu_have_no_gpu_in_them():
     model = regressor()
     trainer = HybridPrecisionTrainer(model, sgd(model), loss=F.mse_loss, device="cpu")

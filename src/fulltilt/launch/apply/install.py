@@ -90,6 +90,8 @@ def _fusing(
         # A fused optimizer is told to unscale gradients itself: a step of the script's own would not.
         own = inspect.unwrap(type(self).step) is not inspect.unwrap(step)
         odd = "its step is of its own kind" if own else _not_to_fuse(wanted["params"])
+        if odd is None and wanted.get("dampening"):
+            odd = "its momentum is dampened"
         if odd is not None:
             note(f"fused: {type(self).__name__} is left as it is ({odd})")
             original(self, **wanted)
@@ -97,6 +99,8 @@ def _fusing(
         try:
             original(self, **{**wanted, "fused": True, "foreach": None})
             self.register_load_state_dict_pre_hook(_staying_fused)
+            if "momentum" in wanted:
+                self.register_step_pre_hook(_with_momentum)
         except (RuntimeError, ValueError, TypeError) as error:
             note(f"fused: {type(self).__name__} is left as it is ({error})")
             original(self, **wanted)
@@ -107,6 +111,12 @@ def _fusing(
 def _staying_fused(_: Any, state: dict[str, Any]) -> dict[str, Any]:
     """A checkpoint has the options that it was made with: half of an optimizer that is fused no more would still be."""
     return {**state, "param_groups": [{**group, "fused": True, "foreach": None} for group in state["param_groups"]]}
+
+
+def _with_momentum(optimizer: Any, *_: Any) -> None:
+    from fulltilt.train.step.optim import fill_momentum
+
+    fill_momentum(optimizer)
 
 
 def _listed(params: Any) -> list[Any]:

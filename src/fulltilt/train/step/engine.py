@@ -15,7 +15,7 @@ from fulltilt.errors import InputError, UnavailableError
 from fulltilt.feed.structure import map_tensors
 from fulltilt.train.step.choose import Settings
 from fulltilt.train.step.ema import Ema
-from fulltilt.train.step.optim import Fusing, like_weights, ready_for_skipping
+from fulltilt.train.step.optim import Fusing, fill_momentum, like_weights
 from fulltilt.train.step.precision import autocast_for, make_scaler, set_fp32_maths
 from fulltilt.train.step.roles import Objective
 
@@ -82,7 +82,7 @@ class Engine:
         """Bring the optimizers' state to the settings; also after it was loaded."""
         for optimizer, fusing in zip(self.optimizers, self._fusings, strict=True):
             like_weights(optimizer)
-            fusing.set(self.settings.fused and (self.scaler is None or ready_for_skipping(optimizer)))
+            fusing.set(self.settings.fused and fill_momentum(optimizer))
         if self.ema is not None:
             self.ema.follow_layout()
 
@@ -180,6 +180,8 @@ class Engine:
                     scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
         for optimizer in self.optimizers:
+            if self.settings.fused:
+                fill_momentum(optimizer)
             if scaler is None:
                 optimizer.step()
             else:

@@ -116,7 +116,7 @@ class GraphedStep:
         """Whether this batch is of the captured shape and nothing that was baked in has changed."""
         if signature(batch) != self._shapes or self.state_replaced or self.options_moved:
             return False
-        if self._model_state() != self._state:
+        if self.model_changed:
             return False
         # A backward of the user's own before the step: what it has left is to be added to.
         return not any(weight.grad is not None for weight in self._bare)
@@ -125,6 +125,11 @@ class GraphedStep:
     def options_moved(self) -> bool:
         """Whether the update that was captured is no longer the optimizers'."""
         return self._updates and self._update_state() != self._options
+
+    @property
+    def model_changed(self) -> bool:
+        """Whether other weights are frozen now, or parts of the model in another mode."""
+        return self._model_state() != self._state
 
     @property
     def state_replaced(self) -> bool:

@@ -24,6 +24,8 @@ def why_not_fused(optimizer: Optimizer) -> str | None:
     for group in optimizer.param_groups:
         if group.get("differentiable"):
             return f"{name} was made with differentiable=True"
+        if group.get("momentum") and group.get("dampening"):  # see `fill_momentum`
+            return f"{name} has dampening, which each weight's first step leaves out"
         if not all(torch.is_floating_point(parameter) for parameter in group["params"]):
             return f"{name} has parameters that are not floating-point"
     return None
@@ -56,19 +58,22 @@ class Fusing:
         self._optimizer._step_supports_amp_scaling = fused  # type: ignore[attr-defined]
 
 
-def ready_for_skipping(optimizer: Optimizer) -> bool:
-    """See that the first step may be skipped for overflow; False where it may not, and must not be fused.
+def fill_momentum(optimizer: Optimizer) -> bool:
+    """See that weights which have a gradient have their momentum; False where zeros would not do: it must not be fused.
 
-    Fused SGD makes its momentum without values and fills it in the first step: skipped, that step leaves it unfilled
-    and the next one adds up garbage. Zeros do as well, unless there is dampening, which the first step leaves out.
+    Fused SGD makes it for all weights in their first step, without values. One whose first gradient comes later (it was
+    frozen, or in a branch not taken) fails there, and a first step that is skipped for overflow leaves garbage.
+    Zeros do as well, unless there is dampening, which a weight's first step leaves out.
     """
+    if not isinstance(optimizer, torch.optim.SGD):
+        return True
     for group in optimizer.param_groups:
-        if not isinstance(optimizer, torch.optim.SGD) or not group["momentum"]:
+        if not group["momentum"]:
             continue
         if group["dampening"]:
             return False
         for parameter in group["params"]:
-            if parameter.requires_grad and optimizer.state[parameter].get("momentum_buffer") is None:
+            if parameter.grad is not None and optimizer.state[parameter].get("momentum_buffer") is None:
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return True
 

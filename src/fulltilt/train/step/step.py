@@ -42,6 +42,8 @@ _VARYING_STEPS = 20
 _OUTSIDE = "; without the update: "
 _STEADY_STEPS = 1000
 """A graph that has served so many is captured again for options that have changed; before that, they are moving."""
+_CHANGED_STEPS = 20
+"""So many on end of a model whose weights were frozen or thawed since its graph was captured: that is how it stays."""
 _CONVOLUTIONS = (
     nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
 )  # fmt: skip
@@ -121,6 +123,8 @@ class HybridPrecisionTrainer:
         self._graph: GraphedStep | None = None
         self._uncaptured = False
         """The plan has a graph, and there is none yet."""
+        self._changed = 0
+        """Steps on end that the graph was not for, because the model has changed."""
         self._moving_options = False
         """Options of the optimizers have been seen to change, such as a momentum that is scheduled."""
         self._gpu, self._from_host = self.device.type == "cuda", False
@@ -154,7 +158,7 @@ class HybridPrecisionTrainer:
             if not batch[graph.target_place].is_cuda:
                 self._engine.objective.check_host_labels(batch[graph.target_place])
             result = StepResult(*graph(batch))
-            self.stepped = True
+            self.stepped, self._changed = True, 0
             self._clock.end(batch[0].shape[0])
             return result
         if graph is not None and graph.state_replaced:  # captured anew at the next step
@@ -163,6 +167,10 @@ class HybridPrecisionTrainer:
         elif graph is not None and graph.options_moved:
             self._graph, self._uncaptured = None, True
             self._moving_options = graph.replays < _STEADY_STEPS and why_update_outside(self._engine) is None
+        elif graph is not None and graph.model_changed:
+            self._changed += 1
+            if self._changed >= _CHANGED_STEPS:
+                self._graph, self._uncaptured, self._changed = None, True, 0
         del graph  # the memory of one that was given up is this step's
         inputs, target = self._parted(batch)
         loss, outputs, self.stepped = self._micro.run(inputs, target)
