@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from fulltilt.launch.watch.watch import Watch
 from fulltilt.measure.observation import Observation
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
+PEERS = Path(sys.prefix) / "peers"
+"""Where `make test` puts transformers, apart from the environment."""
 
 HEAD = """
 import time
@@ -250,6 +253,42 @@ L.Trainer(
     assert 0.01 * count < total(seen, "forward") < 0.02 * count
     assert 0.02 * count < total(seen, "logging") < 0.03 * count
     assert total(seen, "optimizer") < 0.01 * count
+    assert seen.attributed is not None
+    assert seen.attributed > 0.95
+
+
+def test_what_hugging_faces_trainer_does_around_a_step_has_its_phases(tmp_path: Path) -> None:
+    if not (PEERS / "transformers").is_dir():
+        pytest.skip("transformers is not installed (make peers)")
+    code = f"""
+import sys
+sys.path.append({str(PEERS)!r})
+from transformers import Trainer, TrainerCallback, TrainingArguments
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = model
+    def forward(self, inputs):
+        return {{"loss": self.inner(inputs).square().mean()}}
+class Slow(TrainerCallback):
+    def on_step_end(self, *_, **__):
+        time.sleep(0.02)
+class Sleepy(Trainer):
+    def compute_loss(self, *args, **kwargs):
+        time.sleep(0.01)
+        return super().compute_loss(*args, **kwargs)
+samples = [{{"inputs": sample}} for (sample,) in data]
+arguments = TrainingArguments(
+    "out", max_steps=30, per_device_train_batch_size=2, use_cpu=True, report_to=[], save_strategy="no",
+    disable_tqdm=True, remove_unused_columns=False,
+)
+Sleepy(Model(), arguments, train_dataset=samples, callbacks=[Slow()]).train()
+"""
+    seen = seen_of(code, tmp_path)
+    count = len(seen.steps)
+    assert count >= 10
+    assert total(seen, "logging") > 0.02 * count
+    assert total(seen, "forward") > 0.01 * count, "what a class of one's own does in its step"
     assert seen.attributed is not None
     assert seen.attributed > 0.95
 

@@ -30,7 +30,7 @@ def install(watch: Watch, ended: Callable[[], None]) -> None:
     _scalers(watch, ended)
     _saving(watch)
     _logging(watch)
-    _lightning(watch)
+    _frameworks(watch)
 
 
 def _modules(watch: Watch) -> None:
@@ -282,17 +282,27 @@ _LIGHTNING = (
 )  # fmt: skip
 """What Lightning does around each step, in Python, which takes as long as a small model's step itself: where, whose,
 what, and its phase. Callbacks are its progress bars and monitors; what they save or evaluate has phases of its own."""
+_HUGGING_FACE = (
+    ("trainer", "Trainer", ("get_batch_samples",), DATA_WAIT),
+    ("trainer", "Trainer", ("_prepare_inputs",), COPY),
+    ("trainer", "Trainer", ("training_step",), FORWARD),
+    ("trainer", "Trainer", ("_clip_grad_norm", "_get_grad_norm"), OPTIMIZER),
+    ("trainer", "Trainer", ("log", "_track_num_input_tokens"), LOGGING),
+    ("trainer_callback", "CallbackHandler", ("call_event",), LOGGING),
+)
+"""The same of the Trainer of transformers."""
+_FRAMEWORKS = {"lightning.pytorch": _LIGHTNING, "pytorch_lightning": _LIGHTNING, "transformers": _HUGGING_FACE}
 
 
-def _lightning(watch: Watch) -> None:
+def _frameworks(watch: Watch) -> None:
     def then(owner: str | None, names: tuple[str, ...], phase: int) -> Callable[[Any], None]:
         def put_in(module: Any) -> None:
             _phase_names(watch, names, phase, module if owner is None else getattr(module, owner, None))
 
         return put_in
 
-    for package in ("lightning.pytorch", "pytorch_lightning"):
-        for module, owner, names, phase in _LIGHTNING:
+    for package, table in _FRAMEWORKS.items():
+        for module, owner, names, phase in table:
             after_import(f"{package}.{module}", then(owner, names, phase))
 
 
