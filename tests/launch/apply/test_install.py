@@ -611,6 +611,23 @@ def test_a_fused_sgd_takes_weights_whose_first_gradient_comes_later(dampening: f
         assert ours == pytest.approx(its, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.parametrize("settings", [{"channels_last": True}, {"channels_last": True, "autocast": "bfloat16"}])
+def test_outputs_of_a_model_that_was_laid_out_anew_can_be_viewed_as_before(settings: dict[str, Any]) -> None:
+    """In a script's evaluation, say, which comes long after its first losses were compared."""
+
+    def work() -> Any:
+        install(settings, [])
+        net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 3))
+        images = torch.randn(2, 3, 8, 8)
+        net(images).view(-1).sum().backward()
+        net.eval()
+        with torch.no_grad():
+            seen = net(images).view(-1)
+        return net[0].weight.is_contiguous(memory_format=torch.channels_last), len(seen)
+
+    assert elsewhere(work) == (True, 2 * 2 * 4 * 4)
+
+
 class Plain(torch.optim.SGD):
     """Steps in its own way."""
 

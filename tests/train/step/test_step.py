@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import cProfile
 import pstats
+from dataclasses import replace
 
 import pytest
 import torch
@@ -233,6 +234,22 @@ def test_a_fused_sgd_takes_weights_whose_first_gradient_comes_later(made_fused, 
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
     if dampening:
         assert trainer.plan["fused"].reason == "SGD has dampening, which each weight's first step leaves out"
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_outputs_have_the_layout_that_they_have_without_us(asked):
+    """Whoever asked for channels_last may have it; who did not has metrics that say `view(-1)`."""
+    model = nn.Conv2d(3, 2, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    trainer = HybridPrecisionTrainer(
+        model, optimizer, loss=F.mse_loss, device="cpu", channels_last=True if asked else "auto"
+    )
+    batch = torch.randn(4, 3, 8, 8), torch.randn(4, 2, 6, 6)
+    trainer.train_step(*batch)
+    trainer._engine.use(replace(trainer._engine.settings, channels_last=True))
+    for found in (trainer.train_step(*batch), trainer.eval_step(*batch)):
+        assert found.outputs.is_contiguous(memory_format=torch.channels_last) is asked
+        assert found.outputs.is_contiguous() is not asked
 
 
 def test_figures_on_the_cpu_have_no_gpu_in_them():

@@ -133,6 +133,8 @@ class _Caller:
     def _called(self, module: Any, known: _Known, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         import torch
 
+        from fulltilt.train.step.layout import turned_back
+
         trains = module.training and torch.is_grad_enabled()
         if trains and self._wanted.nudge and not known.nudged:
             known.nudged = True
@@ -140,11 +142,13 @@ class _Caller:
         call = self._call_of(module, known, trains, args, kwargs)
         kind = known.device.type
         if self._wanted.autocast is None or torch.is_autocast_enabled(kind):
-            return call(*args, **kwargs)
-        precision = getattr(torch, self._wanted.autocast)
-        with torch.autocast(kind, precision):
             output = call(*args, **kwargs)
-        return _widened(output, precision)
+        else:
+            precision = getattr(torch, self._wanted.autocast)
+            with torch.autocast(kind, precision):
+                output = call(*args, **kwargs)
+            output = _widened(output, precision)
+        return _each(output, turned_back) if self._wanted.channels_last else output
 
     def _call_of(
         self, module: Any, known: _Known, trains: bool, args: tuple[Any, ...], kwargs: dict[str, Any]

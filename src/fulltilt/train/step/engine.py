@@ -15,6 +15,7 @@ from fulltilt.errors import InputError, UnavailableError
 from fulltilt.feed.structure import map_tensors
 from fulltilt.train.step.choose import Settings
 from fulltilt.train.step.ema import Ema
+from fulltilt.train.step.layout import turned_back
 from fulltilt.train.step.optim import Fusing, fill_momentum, like_weights
 from fulltilt.train.step.precision import autocast_for, make_scaler, set_fp32_maths
 from fulltilt.train.step.roles import Objective
@@ -52,6 +53,8 @@ class Engine:
         self.forward_model: Callable[..., Any] = model
         """What is called: the model, or a wrapper that reduces its gradients."""
         self.clip_norm, self.ema, self._keeps_fp32 = clip_norm, ema, keeps_fp32
+        self.layout_asked_for = False
+        """channels_last is the user's wish: outputs may have it."""
         self.settings = Settings()
         self.scaler: torch.amp.GradScaler | None = None
         self._made_scaler: torch.amp.GradScaler | None = None
@@ -202,6 +205,12 @@ class Engine:
         self.backward(loss)
         self.apply()
         return loss.detach(), detached(outputs)
+
+    def handed_out(self, outputs: Any) -> Any:
+        """What the model returned, detached, in the layout that it has without us."""
+        if not self.settings.channels_last or self.layout_asked_for:
+            return detached(outputs)
+        return map_tensors(turned_back, detached(outputs))
 
     @property
     def weights(self) -> list[Tensor]:

@@ -162,7 +162,7 @@ class GraphedStep:
         current = torch.cuda.current_stream(self._engine.device)
         side.wait_stream(current)
         with torch.cuda.stream(side):  # a branch of the graph: what is handed out is put together beside the backward
-            self._results = _Results(loss.detach(), outputs)
+            self._results = _Results(loss.detach(), self._engine.handed_out(outputs))
         self._engine.backward(loss)
         if self._updates:
             self._engine.apply()

@@ -26,7 +26,7 @@ from fulltilt.train.step.choose import Auto, Facts, Plan, Wishes, first_settings
 from fulltilt.train.step.clock import PerformanceStats, StepClock
 from fulltilt.train.step.device import as_optimizers, check_optimizers, device_for, move
 from fulltilt.train.step.ema import Ema
-from fulltilt.train.step.engine import Engine, Signature, detached, signature
+from fulltilt.train.step.engine import Engine, Signature, signature
 from fulltilt.train.step.graphed import GraphedStep, why_not_graphed, why_update_outside
 from fulltilt.train.step.micro import MicroBatches
 from fulltilt.train.step.optim import check_saved, why_not_fused
@@ -115,6 +115,7 @@ class HybridPrecisionTrainer:
         self._engine = Engine(
             model, self.optimizers, objective, self.device, clip_norm=clip_norm, ema=self.ema, keeps_fp32=keeps
         )
+        self._engine.layout_asked_for = channels_last is True
         self._clock = StepClock(self.device)
         self._micro = MicroBatches(self._engine, accumulate=accumulate, copied=self._note_copied)
         self._wishes = Wishes(channels_last=channels_last, fused=fused, compile=compile, cuda_graph=cuda_graph)
@@ -176,7 +177,7 @@ class HybridPrecisionTrainer:
         loss, outputs, self.stepped = self._micro.run(inputs, target)
         self._clock.end(target.shape[0] if isinstance(target, Tensor) and target.dim() else 1)
         self._first = False
-        return StepResult(loss, outputs)
+        return StepResult(loss, self._engine.handed_out(outputs))
 
     @torch.no_grad()
     def eval_step(self, *batch: Any) -> StepResult:
@@ -185,7 +186,7 @@ class HybridPrecisionTrainer:
         inputs, target = self._engine.placed(*self._parted(batch))
         # Not through DDP, which would send buffers: ranks may have other numbers of batches to evaluate.
         loss, outputs = self._engine.forward(inputs, target, alone=self._engine.wrapped)
-        return StepResult(loss, detached(outputs))
+        return StepResult(loss, self._engine.handed_out(outputs))
 
     @property
     def objective(self) -> Objective:
