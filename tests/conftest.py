@@ -9,7 +9,7 @@ import gc
 import os
 import subprocess
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -75,6 +75,19 @@ def pytest_runtest_makereport(
                 report.sections.append((f"{stream} of the process", text or "(nothing, or not captured)"))
         error = error.__cause__ or error.__context__
     return report
+
+
+_POLICY = os.sched_getscheduler(0)
+
+
+@pytest.fixture(autouse=True)
+def _ordinary_priority() -> Iterator[None]:
+    """A library that gives its caller a real-time priority gives it to all processes that later tests start, too: those
+    of the tests beside them starve, and fail by their clocks, each time another one."""
+    yield
+    if os.sched_getscheduler(0) != _POLICY:
+        os.sched_setscheduler(0, _POLICY, os.sched_param(0))
+        pytest.fail("the test has left its process with another scheduling policy")
 
 
 class Hours:

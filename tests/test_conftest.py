@@ -53,6 +53,17 @@ def test_long():
 """
 
 
+GREEDY = """
+import os
+
+def test_greedy():
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+def test_next():
+    assert os.sched_getscheduler(0) != os.SCHED_BATCH
+"""
+
+
 def run_tests(folder: Path, *options: str) -> str:
     """pytest's words about a folder's tests, with what all tests share."""
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
@@ -85,3 +96,10 @@ def test_what_a_failed_process_said_is_shown(tmp_path: Path) -> None:
     for name, said in (("stdout", "output"), ("stderr", "error")):
         assert told.count(f" {name} of the process ") == 4, told
         assert told.count(f"\n{said}\n") == 4, told
+
+
+def test_a_test_that_leaves_another_priority_behind_is_named(tmp_path: Path) -> None:
+    (tmp_path / "test_greedy.py").write_text(GREEDY)
+    said = run_tests(tmp_path)
+    assert "has left its process with another scheduling policy" in said
+    assert "2 passed, 1 error" in said

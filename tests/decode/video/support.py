@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 
@@ -46,7 +49,7 @@ def make(
     """A video of `count` frames; `uneven` gives them uneven times."""
     encoder, suffix, options = CODECS[codec]
     path = path.with_suffix(f".{suffix}")
-    with av.open(str(path), "w") as file:
+    with _priority_kept(), av.open(str(path), "w") as file:
         stream = file.add_stream(encoder, rate=25, options=options)
         stream.width, stream.height = size
         stream.pix_fmt = pixels
@@ -65,6 +68,17 @@ def make(
             file.mux(stream.encode(frame))
         file.mux(stream.encode(None))
     return path
+
+
+@contextmanager
+def _priority_kept() -> Iterator[None]:
+    """SVT-AV1, run by root, gives the thread that calls it a priority above everybody's, and never takes it back. All
+    processes that later tests start would have it, too, and starve those of the tests beside them."""
+    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, priority)
 
 
 def sequential(path: Path) -> np.ndarray:
