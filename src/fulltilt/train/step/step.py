@@ -162,16 +162,8 @@ class HybridPrecisionTrainer:
             self.stepped, self._changed = True, 0
             self._clock.end(batch[0].shape[0])
             return result
-        if graph is not None and graph.state_replaced:  # captured anew at the next step
+        if graph is not None and self._is_past(graph):  # captured anew at the next step
             self._graph, self._uncaptured = None, True
-            self._engine.fit_optimizers()
-        elif graph is not None and graph.options_moved:
-            self._graph, self._uncaptured = None, True
-            self._moving_options = graph.replays < _STEADY_STEPS and why_update_outside(self._engine) is None
-        elif graph is not None and graph.model_changed:
-            self._changed += 1
-            if self._changed >= _CHANGED_STEPS:
-                self._graph, self._uncaptured, self._changed = None, True, 0
         del graph  # the memory of one that was given up is this step's
         inputs, target = self._parted(batch)
         loss, outputs, self.stepped = self._micro.run(inputs, target)
@@ -278,6 +270,17 @@ class HybridPrecisionTrainer:
             if self._from_host and isinstance(target, Tensor):
                 self._engine.objective.check_host_labels(target)
         return inputs, target
+
+    def _is_past(self, graph: GraphedStep) -> bool:
+        """Whether a graph that is not for this step will not be for later ones, either."""
+        if graph.state_replaced:
+            self._engine.fit_optimizers()
+            return True
+        if graph.options_moved:
+            self._moving_options = graph.replays < _STEADY_STEPS and why_update_outside(self._engine) is None
+            return True
+        self._changed = self._changed + 1 if graph.model_changed else 0
+        return self._changed >= _CHANGED_STEPS
 
     def _note_copied(self) -> None:
         if self._from_host:
