@@ -149,6 +149,25 @@ def test_nothing_left_to_load(tmp_path):
         load_checkpoint(tmp_path / "absent")
 
 
+def test_checkpoints_that_another_process_replaces_meanwhile_are_looked_for_again(tmp_path, monkeypatch):
+    with Checkpoints(tmp_path, keep_last=2, background=False) as checkpoints:
+        for step in range(2):
+            checkpoints.save(state(step), step=step, epoch=0)
+        load, calls = store_module._load_together, []
+
+        def slowly(path, *rest):
+            if not calls:  # between the look at the folder and the first file
+                for old in list(tmp_path.iterdir()):
+                    old.unlink()
+                checkpoints.save(state(7), step=7, epoch=0)
+            calls.append(path)
+            return load(path, *rest)
+
+        monkeypatch.setattr(store_module, "_load_together", slowly)
+        assert value_of(checkpoints.load()) == 7
+        assert len(calls) == 3, "both that were gone, then the new one"
+
+
 def test_leftovers_are_removed_and_living_writers_are_not(tmp_path):
     dead = tmp_path / ".checkpoint-000001-step-1.safetensors-00ff.partial"
     living = tmp_path / ".checkpoint-000002-step-2.safetensors-00ff.partial"

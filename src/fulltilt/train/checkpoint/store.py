@@ -142,19 +142,25 @@ class Checkpoints(Closing):
         team = ranks.team()
         if path is not None:
             return _load_together(Path(path), team, into)
-        # One rank lists for all of them: the others might see the folder earlier or later.
-        found = team.from_first(lambda: [entry.path for entry in newest_first(folders.entries(self.folder))])
-        if not found:
+        tried: set[Path] = set()
+        # Looked for again when none can be read: a process that trains in the folder makes new ones and removes others.
+        while found := [path for path in self._listed(team) if path not in tried]:
+            for candidate in found:
+                tried.add(candidate)
+                try:
+                    return _load_together(candidate, team, into)
+                except CheckpointError as error:
+                    if team.rank == 0:
+                        log.warning("%s; trying the one before it", error)
+        if not tried:
             raise CheckpointError(f"there is no checkpoint in {self.folder}; name another folder, or begin anew")
-        for candidate in found:
-            try:
-                return _load_together(candidate, team, into)
-            except CheckpointError as error:
-                if team.rank == 0:
-                    log.warning("%s; trying the one before it", error)
         raise CheckpointError(
-            f"all {len(found)} checkpoints in {self.folder} are damaged; begin anew in another folder"
+            f"all {len(tried)} checkpoints in {self.folder} are damaged; begin anew in another folder"
         )
+
+    def _listed(self, team: ranks.Team) -> list[Path]:
+        """Newest first. One rank lists for all of them: the others might see the folder earlier or later."""
+        return team.from_first(lambda: [entry.path for entry in newest_first(folders.entries(self.folder))])
 
     def _start(self, work: Callable[[], None]) -> None:
         if not self._background:
