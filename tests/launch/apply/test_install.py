@@ -585,8 +585,9 @@ def test_fused_optimizers_and_those_that_can_not_be() -> None:
     assert "Adam is left as it is" in notes[0]
 
 
+@pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("dampening", [0.0, 0.1])
-def test_a_fused_sgd_takes_weights_whose_first_gradient_comes_later(dampening: float) -> None:
+def test_a_fused_sgd_takes_weights_whose_first_gradient_comes_later(dampening: float, grouped: bool) -> None:
     """A script that thaws a part of its model after an epoch: long after its first losses were compared."""
 
     def trained(settings: dict[str, Any]) -> Any:
@@ -594,7 +595,10 @@ def test_a_fused_sgd_takes_weights_whose_first_gradient_comes_later(dampening: f
             install(settings, [])
             torch.manual_seed(0)
             net = model()
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, dampening=dampening)
+            group = {"params": list(net.parameters()), "dampening": dampening}
+            more = {} if grouped else {"dampening": dampening}
+            weights = [group] if grouped else net.parameters()
+            optimizer = torch.optim.SGD(weights, lr=0.01, momentum=0.9, **more)
             inputs, first = torch.randn(4, 8), next(net.parameters())
             for step in range(6):
                 first.requires_grad_(step >= 3)

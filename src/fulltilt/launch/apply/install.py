@@ -90,7 +90,8 @@ def _fusing(
         # A fused optimizer is told to unscale gradients itself: a step of the script's own would not.
         own = inspect.unwrap(type(self).step) is not inspect.unwrap(step)
         odd = "its step is of its own kind" if own else _not_to_fuse(wanted["params"])
-        if odd is None and wanted.get("dampening"):
+        groups = [group for group in wanted["params"] if isinstance(group, dict)]
+        if odd is None and any(options.get("dampening") for options in (wanted, *groups)):
             odd = "its momentum is dampened"
         if odd is not None:
             note(f"fused: {type(self).__name__} is left as it is ({odd})")

@@ -85,7 +85,7 @@ class Engine:
         """Bring the optimizers' state to the settings; also after it was loaded."""
         for optimizer, fusing in zip(self.optimizers, self._fusings, strict=True):
             like_weights(optimizer)
-            fusing.set(self.settings.fused and fill_momentum(optimizer))
+            fusing.set(self.settings.fused)
         if self.ema is not None:
             self.ema.follow_layout()
 
