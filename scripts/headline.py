@@ -250,7 +250,9 @@ def _video(result: Result) -> dict[str, float]:
 
 
 def _guides(result: Result) -> dict[str, float]:
-    found = _rates(result, prefix="workload")
+    """Rates of the whole training, validations in it, as the speed-up beside them is."""
+    found = {f"{case['workload']}_{case['key']}": case["overall_per_second"] for case in result["cases"]
+             if "overall_per_second" in case}  # fmt: skip
     times = {f"{case['workload']}_times": case["speed_up"] for case in result["cases"]
              if case["key"] == "after" and "speed_up" in case}  # fmt: skip
     return found | times

@@ -48,9 +48,20 @@ def test_the_readmes_table_has_rows_of_what_there_is_alone(tables, tmp_path):
         json.dumps(
             {
                 "cases": [
-                    {"workload": "forecast", "key": "before", "samples_per_second": 9000.0},
-                    {"workload": "forecast", "key": "after", "samples_per_second": 90000.0, "speed_up": 9.5},
-                    {"workload": "video", "key": "before", "samples_per_second": 5.0},
+                    {
+                        "workload": "forecast",
+                        "key": "before",
+                        "samples_per_second": 9999.0,
+                        "overall_per_second": 9000.0,
+                    },
+                    {
+                        "workload": "forecast",
+                        "key": "after",
+                        "samples_per_second": 99999.0,
+                        "overall_per_second": 85500.0,
+                        "speed_up": 9.5,
+                    },
+                    {"workload": "video", "key": "before", "overall_per_second": 5.0},
                     {"workload": "video", "key": "after"},
                 ]
             }
@@ -59,10 +70,10 @@ def test_the_readmes_table_has_rows_of_what_there_is_alone(tables, tmp_path):
     source = "[guides.json](benchmarks/results/h200/guides.json)"
     (row,) = tables.headline("en", tmp_path).splitlines()[2:]
     assert row == (
-        f"| Forecast recipe, whole training | as the guide found it: 9,000/s | 90,000/s | **9.5×** | {source} |"
+        f"| Forecast recipe, whole training | as the guide found it: 9,000/s | 85,500/s | **9.5×** | {source} |"
     )
     (row,) = tables.headline("zh", tmp_path).splitlines()[2:]
-    assert row == f"| 预测任务，完整训练 | 指南原状：9,000 样本/秒 | 90,000 样本/秒 | **9.5×** | {source} |"
+    assert row == f"| 预测任务，完整训练 | 指南原状：9,000 样本/秒 | 85,500 样本/秒 | **9.5×** | {source} |"
 
 
 def test_commands_as_rows(tables):
