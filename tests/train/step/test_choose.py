@@ -123,6 +123,44 @@ def test_fewer_bits_that_have_won_clearly_are_not_compiled_anew_for_more(tf32_ms
     assert plan["precision"].value == "bf16"
 
 
+def video(settings):
+    """Milliseconds of a video model on an H200, where bf16's conversions cost more than its products save, until a
+    compiler makes them one with what follows."""
+    if settings.compile:
+        ms = 173.0 if settings.precision == "bf16" else 235.0
+    else:
+        ms = 394.0 if settings.precision == "bf16" else 381.0
+    return Measured(step_seconds=ms / 1e3, setup_seconds=32.0 if settings.compile else 0.1)
+
+
+def test_fewer_bits_that_lost_are_looked_at_again_where_conversions_are_compiled():
+    plan, tried = drive(video, facts=replace(GPU, expected_steps=480))
+    assert plan["precision"].value == "bf16"
+    assert plan["precision"].reason == "compiled tf32 235 ms, bf16 173 ms a step"
+    assert sum(settings.compile for settings in tried) == 2
+
+
+@pytest.mark.parametrize(
+    ("wishes", "steps"), [(Wishes(compile=False), 480), (Wishes(), 150), (Wishes(compile=True), 300)]
+)
+def test_they_are_not_compiled_for_nothing(wishes, steps):
+    plan, tried = drive(video, wishes, replace(GPU, layers=20, expected_steps=steps))
+    assert plan["precision"].value == "tf32"
+    assert sum(settings.compile for settings in tried) == (0 if wishes.compile is False else 1)
+
+
+def test_in_a_graph_that_hardly_pays_they_are_looked_at_once():
+    def ms(settings):
+        found = {"bf16": 21.0, "tf32": 20.0}[settings.precision]
+        found *= (0.5 if settings.precision == "bf16" else 0.7) if settings.compile else 1.0
+        return found * (0.99 if settings.cuda_graph else 1.0)
+
+    plan, tried = drive(lambda settings: ms(settings) / 1e3)
+    assert plan["precision"].value == "bf16"
+    assert plan["cuda_graph"].value is True
+    assert sum(settings.compile and settings.precision == "bf16" for settings in tried) == 1
+
+
 def test_what_could_not_be_compiled_is_not_tried_again_in_the_graph():
     def found(settings):
         return Measured(problem="it broke") if settings.compile else 9e-5 if settings.cuda_graph else 1.4e-3

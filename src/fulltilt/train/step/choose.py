@@ -3,7 +3,8 @@
     search ──► Settings ──► trials.py ──► Measured ──► search ──► … ──► a plan: each setting a decision
 
 Precision first, because it moves everything else; then memory format, optimizer and convolution algorithms, which are
-quick to try; then torch.compile, which is not; and the CUDA graph over what has won so far.
+quick to try; then torch.compile, which is not; and the CUDA graph over what has won so far. What compiling or a graph
+may have turned round is looked at once more at the end.
 """
 
 from __future__ import annotations
@@ -139,6 +140,8 @@ def search(wishes: Wishes, facts: Facts) -> Search:
         yield from _flag(state, "cudnn_benchmark", FINE_GAIN)
     yield from _compile(state, wishes, facts, skip)
     yield from _graph(state, wishes, facts, skip)
+    if skip is None:
+        yield from _fewer_bits_compiled(state, facts)
     return state.close(skip or "not tried")
 
 
@@ -149,6 +152,9 @@ class _State:
         self.best = start
         self.seconds = 0.0
         self.plan: Plan = {}
+        self.compile_seconds = 0.0
+        self.again: list[Precision] = []
+        """Were looked at once more."""
 
     def settle(self, name: str, reason: str, **evidence: Any) -> None:
         self.plan[name] = Decision(value=getattr(self.best, name), reason=reason, evidence=evidence)
@@ -235,6 +241,7 @@ def _compile(state: _State, wishes: Wishes, facts: Facts, skip: str | None) -> S
             return state.plan
     before = state.seconds
     found = yield replace(state.best, compile=True)
+    state.compile_seconds = found.setup_seconds
     if wishes.compile is True:
         if found.step_seconds is not None:
             state.best, state.seconds = replace(state.best, compile=True), found.step_seconds
@@ -294,18 +301,31 @@ def _again_in_a_graph(state: _State, wishes: Wishes, facts: Facts) -> Search:
         if state.consider(found, FINE_GAIN, cudnn_benchmark=True):
             state.settle("cudnn_benchmark", f"in a graph: {_compared(found, before, FINE_GAIN)}")
     for other in facts.formats.allowed:
-        if other in (state.best.precision, "fp16") or _won_clearly(state, other):
-            continue
-        before = state.seconds
-        found = yield replace(state.best, precision=other)
-        fewer = other == "bf16"
-        least = before * (1.0 - LEAST_GAIN) if fewer else before / (1.0 - LEAST_GAIN)
-        if found.step_seconds is not None and found.step_seconds <= least:
-            was = state.best.precision
-            state.best, state.seconds = replace(state.best, precision=other), found.step_seconds
-            figures = {was: before, other: found.step_seconds}
-            shown = ", ".join(f"{name} {_ms(value)}" for name, value in figures.items())
-            state.settle("precision", f"in a graph {shown} a step", **figures)
+        if other not in (state.best.precision, "fp16") and not _won_clearly(state, other):
+            yield from _precision_again(state, other, "in a graph")
+    return state.plan
+
+
+def _fewer_bits_compiled(state: _State, facts: Facts) -> Search:
+    """A compiler makes one kernel of a conversion and what follows it: fewer bits may lose without it and win with."""
+    fewer = facts.formats.allowed[0]
+    if not state.best.compile or fewer in (state.best.precision, *state.again):
+        return state.plan
+    if (fewer != "fp16" or not state.best.cuda_graph) and _won_back(state.seconds, facts, state.compile_seconds):
+        yield from _precision_again(state, fewer, "compiled")
+    return state.plan
+
+
+def _precision_again(state: _State, other: Precision, where: str) -> Search:
+    was, before = state.best.precision, state.seconds
+    state.again.append(other)
+    found = yield replace(state.best, precision=other)
+    least = before / (1.0 - LEAST_GAIN) if other in ("tf32", "fp32") else before * (1.0 - LEAST_GAIN)
+    if found.step_seconds is not None and found.step_seconds <= least:
+        state.best, state.seconds = replace(state.best, precision=other), found.step_seconds
+        figures = {was: before, other: found.step_seconds}
+        shown = ", ".join(f"{name} {_ms(value)}" for name, value in figures.items())
+        state.settle("precision", f"{where} {shown} a step", **figures)
     return state.plan
 
 
@@ -342,11 +362,16 @@ def _both(state: _State, change: dict[str, Any]) -> Search:
 def _too_short(step_seconds: float, facts: Facts) -> str | None:
     if facts.expected_steps is None:
         return None
-    run = step_seconds * facts.expected_steps
     cost = COMPILE_SECONDS + COMPILE_SECONDS_PER_LAYER * facts.layers
-    if run * COMPILE_GAIN >= cost:
+    if _won_back(step_seconds, facts, cost):
         return None
+    run = step_seconds * facts.expected_steps
     return f"the run takes about {run:.0f} s; compiling (about {cost:.0f} s) could not be won back"
+
+
+def _won_back(step_seconds: float, facts: Facts, cost_seconds: float) -> bool:
+    """What compiling costs; a run whose length is not known is a long one."""
+    return facts.expected_steps is None or step_seconds * facts.expected_steps * COMPILE_GAIN >= cost_seconds
 
 
 def _compared(found: Measured, before: float, least_gain: float) -> str:
