@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fulltilt.bench.simulate.page import table
+from fulltilt.diagnose.words import amount
 
 Language = Literal["en", "zh"]
 Words = Mapping[Language, str]
@@ -198,10 +199,13 @@ def _guide_lines(results: Path) -> list[Line]:
             result=GUIDES,
             what=title,
             usual={
-                "en": f"as the guide found it: {{{name}_before:,.0f}}/s",
-                "zh": f"指南原状：{{{name}_before:,.0f}} 样本/秒",
+                "en": f"as the guide found it: {amount(known[f'{name}_before'])}/s",
+                "zh": f"指南原状：{amount(known[f'{name}_before'])} 样本/秒",
             },
-            ours={"en": f"{{{name}_after:,.0f}}/s", "zh": f"{{{name}_after:,.0f}} 样本/秒"},
+            ours={
+                "en": f"{amount(known[f'{name}_after'])}/s",
+                "zh": f"{amount(known[f'{name}_after'])} 样本/秒",
+            },
             gain=f"**{{{name}_times:.1f}}×**",
         )
         for name, title in titles.items()

@@ -117,9 +117,11 @@ def guides_rows(result: dict[str, Any]) -> list[Row]:
                          "", "", ""))  # fmt: skip
         targets = [target for case in cases for target in case.get("targets", ())]
         if targets:
-            missed = [target["words"] for target in targets if target.get("met") is not True]
-            met = f"{len(targets) - len(missed)} of {len(targets)} targets met"
-            rows.append((f"*{name}: {met}{'; not: ' if missed else ''}{'; '.join(missed)}*", *[""] * 7))
+            met = sum(target.get("met") is True for target in targets)
+            said = [f"{met} of {len(targets)} targets met"]
+            for word, outcome in (("missed", False), ("not measured", None)):
+                said += [f"{word}: {target['words']}" for target in targets if target.get("met") is outcome]
+            rows.append((f"*{name}: {'; '.join(said)}*", *[""] * 7))
     return rows
 
 
@@ -130,7 +132,7 @@ def _contestant(title: str, case: dict[str, Any]) -> Row:
     spread = shown("gpu_util_std", " ± {:.0f}")
     return (
         f"**{title}**" if case["key"] == "after" else title,
-        shown("samples_per_second", "{:,.0f}/s"),
+        f"{amount(case['samples_per_second'])}/s",
         shown("speed_up", "{:.2f}×"),
         shown("share", "{:.1f} %", 100),
         shown("gpu_util", "{:.0f}") + (f"{spread} %" if spread else ""),
