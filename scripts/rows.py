@@ -7,6 +7,7 @@ from typing import Any
 from fulltilt.bench.assist.phases import KEEPS_AT_LEAST
 from fulltilt.bench.augment.figures import Bound
 from fulltilt.bench.feed.figures import Figure, in_words
+from fulltilt.bench.guides.claims import WORKLOADS
 from fulltilt.bench.monitor import BUSY_SM_PERCENT, IDLE_SM_PERCENT
 from fulltilt.bench.scaling.figures import PARTS, SERIES, TITLES
 from fulltilt.bench.scaling.figures import rows as curve_rows
@@ -108,8 +109,8 @@ GUIDE_COLUMNS = ("", "samples", "against before", "of the limit", "GPU utilisati
 def guides_rows(result: dict[str, Any]) -> list[Row]:
     """Contestants by workload, and under them what the guide claims and what was wanted."""
     rows: list[Row] = []
-    for name, about in result["workloads"].items():
-        cases = [case for case in result["cases"] if case["workload"] == name]
+    for name in sorted(result["workloads"], key=WORKLOADS.index):
+        about, cases = result["workloads"][name], [case for case in result["cases"] if case["workload"] == name]
         rows += [_contestant(f"{name}: {case['title']}", case) for case in cases if "samples_per_second" in case]
         rows += [(f"{name}: {case['title']}", case["problem"], *[""] * 6) for case in cases if "problem" in case]
         if claim := about.get("claim"):
