@@ -208,6 +208,24 @@ def test_threads_that_fewer_would_not_better_are_left_alone(planted):
         assert "too-many-threads" not in [finding.cause for finding in found.findings]
 
 
+def test_a_step_that_its_workers_crowd_is_told_where_nothing_is_known_to_help(planted):
+    """Two cores, a worker and two threads that train on the CPU: each core that decodes does not train."""
+    found = planted(
+        phases={"copy": 0, "forward": 15, "backward": 28},
+        limit=31.5,
+        loader={"num_workers": 1},
+        loader_rate=4000.0,
+        stages={"decode": 0.3, "RandomResizedCrop": 0.1},
+        training={"device": "cpu", "threads": 2},
+        surroundings={"cores": 2, "gpu": None, "gpu_share": None},
+    ).diagnose()
+    assert not found.findings
+    assert found.verdict == (
+        "29 % headroom. 29 % of the time is a step slowed down by 1 worker beside it on 2 cores "
+        "(decode 75 %, RandomResizedCrop 25 % of their work); nothing is known that would make it less."
+    )
+
+
 def test_the_verdict_names_no_cause_that_is_not_the_headrooms(planted):
     """Half of the step is waited for data that no worker would bring faster, and the optimizer is slow, too."""
     found = planted(
@@ -215,7 +233,10 @@ def test_the_verdict_names_no_cause_that_is_not_the_headrooms(planted):
         loader={"num_workers": 0, "batch_bytes": 10**9}, training={"fused": False, "foreach": True},
     ).diagnose()  # fmt: skip
     assert [finding.cause for finding in found.findings] == ["unfused-optimizer"]
-    assert found.verdict.startswith("50 % headroom. 43 % of each step is spent waiting for data; nothing is known")
+    assert found.verdict == (
+        "50 % headroom. 43 % of the time is batches that are made between the steps, 6.5 % of the time is a step slowed "
+        "down by the work of feeding it; nothing is known that would make it less."
+    )
 
 
 def test_a_data_set_of_whole_batches_has_epochs_as_long_as_seen(planted):

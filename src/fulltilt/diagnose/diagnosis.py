@@ -11,6 +11,7 @@ from . import words
 from .figures import Figures
 from .finding import Diagnosis, Finding, Limits
 from .findings import FAMILIES, slow_rank
+from .remaining import in_the_way
 from .thresholds import CAUSES, LIMITS
 
 
@@ -150,10 +151,9 @@ def _verdict(figures: Figures, findings: Sequence[Finding]) -> str:
     said = f"{words.percent(figures.headroom)} headroom."
     if first is not None and (first.gain is None or first.gain >= LIMITS.least_gain) and _explains(first, figures):
         return f"{said} {first.title}."
-    if figures.starved:
-        waits = words.percent(figures.wait / figures.step)
-        return f"{said} {waits} of each step is spent waiting for data; nothing is known that would make it less."
-    return f"{said} No cause was found for it."
+    assert figures.limit is not None, "headroom is what lies between a step and its limit"
+    told = in_the_way(figures, figures.limit, cores=figures.cores)
+    return f"{said} {told[0].upper()}{told[1:]}; nothing is known that would make it less."
 
 
 def _explains(finding: Finding, figures: Figures) -> bool:

@@ -1,4 +1,4 @@
-"""What keeps a script below its step's limit once all that pays has been done for it. Pure."""
+"""What keeps a script below its step's limit: where all that pays has been done for it, or nothing is known to. Pure."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def remaining(seen: Observation, limit: float | None, *, cores: int) -> str | No
     at_limit = figures.limit
     if at_limit is None or figures.steps < LIMITS.least_steps or at_limit >= LIMITS.near_limit * figures.fed_step:
         return None
+    return f"at {words.percent(at_limit / figures.fed_step)} of the limit: {in_the_way(figures, at_limit, cores=cores)}"
+
+
+def in_the_way(figures: Figures, at_limit: float, *, cores: int) -> str:
+    """What a step's time beyond its limit goes to; `at_limit` are a step's seconds there."""
     parts = {
         _batches(figures, cores): figures.wait,
         "epochs that start": figures.cost("epoch start"),
@@ -31,24 +36,35 @@ def remaining(seen: Observation, limit: float | None, *, cores: int) -> str | No
     parts[_beside(figures, cores)] = figures.fed_step - at_limit - sum(parts.values())
     ranked = sorted(((seconds / figures.fed_step, cause) for cause, seconds in parts.items()), reverse=True)
     named = ranked[:1] + [part for part in ranked[1:_NAMED] if part[0] >= LIMITS.no_headroom]
-    told = ", ".join(f"{words.percent(share)} of the time is {cause}" for share, cause in named)
-    return f"at {words.percent(at_limit / figures.fed_step)} of the limit: {told}"
+    return ", ".join(f"{words.percent(share)} of the time is {cause}" for share, cause in named)
 
 
 def _batches(figures: Figures, cores: int) -> str:
     loader = figures.train_loader
     if loader is None or not loader.num_workers:
         return "batches that are made between the steps"
-    workers = "1 worker" if loader.num_workers == 1 else f"{loader.num_workers} workers"
-    ranked = [part for part in figures.ranked_stages()[:_NAMED] if part[1] >= LIMITS.no_headroom]
-    most = ", ".join(f"{stage.name} {words.percent(share)}" for stage, share in ranked)
-    where = f"{workers} on {cores} cores" if cores > 1 else f"{workers} on 1 core"
-    return f"waiting for batches ({where} make no more{f'; {most} of their work' if most else ''})"
+    where = f"{_workers(loader.num_workers)} on {cores} core{'s' * (cores > 1)}"
+    most = _most(figures)
+    return f"waiting for batches ({where} make no more{f'; {most}' if most else ''})"
 
 
 def _beside(figures: Figures, cores: int) -> str:
     loader = figures.train_loader
     workers = 0 if loader is None else loader.num_workers
-    if workers + 1 >= cores:
-        return f"a step slowed down by {workers} workers beside it on {cores} cores"
+    if figures.observation.world > 1:
+        return "a step that waits for other ranks, or is slowed down by the work of feeding it"
+    if workers + 1 >= cores and workers:
+        most = _most(figures)
+        return f"a step slowed down by {_workers(workers)} beside it on {cores} cores{f' ({most})' if most else ''}"
     return "a step slowed down by the work of feeding it"
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"
+
+
+def _most(figures: Figures) -> str:
+    """The stages that most of the workers' work is in."""
+    ranked = [part for part in figures.ranked_stages()[:_NAMED] if part[1] >= LIMITS.no_headroom]
+    told = ", ".join(f"{stage.name} {words.percent(share)}" for stage, share in ranked)
+    return f"{told} of their work" if told else ""
