@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-STAND_INS = tempfile.mkdtemp()
+folder = tempfile.TemporaryDirectory()
+STAND_INS = folder.name
 libc = ctypes.CDLL(None)
 libc.fopen.restype = ctypes.c_void_p
 
