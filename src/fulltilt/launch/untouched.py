@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from fulltilt.launch.shield.paths import temporary_folders
+
 MOST_FILES = 20_000
 """A folder with more (a data set lies in it) is compared up to there."""
 SHOWN = 3
@@ -16,11 +18,17 @@ State = dict[str, tuple[int, int]]
 
 
 def state(folders: Iterable[Path]) -> State:
-    """Each file's size and time of writing."""
+    """Each file's size and time of writing. / and temporary folders are everybody's, ours too: what changes there says
+    nothing about the script."""
+    everybodys = {*temporary_folders(), os.sep}
     found: State = {}
-    for folder in folders:
+    for folder in map(os.path.abspath, folders):
+        if folder in everybodys:
+            continue
         for where, inner, names in os.walk(folder):
-            inner[:] = [name for name in inner if name not in NOT_THE_SCRIPTS]
+            inner[:] = [
+                name for name in inner if name not in NOT_THE_SCRIPTS and os.path.join(where, name) not in everybodys
+            ]
             for name in names:
                 path = os.path.join(where, name)
                 try:

@@ -4,11 +4,14 @@ import ctypes
 import os
 import sqlite3
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
 from torch import nn
 
+folder = tempfile.TemporaryDirectory()
+STAND_INS = folder.name
 libc = ctypes.CDLL(None)
 libc.fopen.restype = ctypes.c_void_p
 
@@ -32,12 +35,11 @@ class File:
 
 def stand_in(name, **members):
     """Found as a module on disk is: the shield waits for its import."""
-    folder = Path(os.environ["STAND_INS"])
-    (folder / f"{name}.py").write_text(f"import __main__\nglobals().update(__main__.members[{name!r}])\n")
+    (Path(STAND_INS) / f"{name}.py").write_text(f"import __main__\nglobals().update(__main__.members[{name!r}])\n")
     sys.modules["__main__"].members = {**getattr(sys.modules["__main__"], "members", {}), name: members}
 
 
-sys.path.insert(0, os.environ["STAND_INS"])
+sys.path.insert(0, STAND_INS)
 stand_in("cv2", imwrite=lambda filename, image: written(filename), VideoWriter=type("VideoWriter", (File,), {}))
 stand_in("h5py", File=type("File", (File,), {}))
 stand_in("soundfile", write=lambda file, data, rate: written(file))

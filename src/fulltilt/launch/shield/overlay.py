@@ -3,8 +3,8 @@
     /home/me/run/best.pt  written ─► OVERLAY/files/home/me/run/best.pt
     /home/me/run/old.pt   removed ─► OVERLAY/gone/home/me/run/old.pt     (an empty file that says so)
 
-Several processes share it: all that is known stands on disk. It uses `os` and `shutil` as they are; the shield, which
-puts others in their place, lets through what comes from here.
+Which paths it lies over is paths.py's. Several processes share it: all that is known stands on disk. It uses `os` and
+`shutil` as they are; the shield, which puts others in their place, lets through what comes from here.
 """
 
 from __future__ import annotations
@@ -12,49 +12,54 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import tempfile
+import stat
 from collections.abc import Iterable
 from typing import Any
 
-CACHE_VARIABLES = ("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_HOME", "HF_HOME")
-CACHE_FOLDERS = ("~/.cache", "~/.triton", "~/.nv")
-SYSTEM_FOLDERS = ("/dev", "/proc", "/sys", "/run")
+from fulltilt.launch.shield.paths import Paths
+
+_lstat = os.lstat
+"""As it was before the shield: it is called for every file that a script opens."""
 
 
 class Overlay:
     """Which paths are kept from being written, and what stands in their place."""
 
     def __init__(self, folder: str, *, guarded: Iterable[str], free: Iterable[str] = ()) -> None:
-        """`guarded` folders are covered wherever they lie, in a cache or in /dev/shm, too; within them, and elsewhere,
-        `free` ones and caches never are. All others unless they are temporary."""
+        """`guarded` folders are covered wherever they lie, in a cache, too; within them, and elsewhere, `free` ones and
+        caches never are. All others are, with few exceptions: see paths.py."""
         self._files = os.path.join(folder, "files")
         self._gone = os.path.join(folder, "gone")
-        temporary = _tree(tempfile.gettempdir())
-        caches = [os.path.expanduser(one) for one in CACHE_FOLDERS]
-        caches += [os.environ[name] for name in CACHE_VARIABLES if os.environ.get(name)]
-        self._never = tuple({_tree(one) for one in (folder, *free, *SYSTEM_FOLDERS, *caches)})
-        # A script that is run in / or in /tmp itself must not take everybody's temporary files with it.
-        self._guarded = tuple({_tree(one) for one in guarded if not temporary.startswith(_tree(one))})
-        self._temporary = temporary
-
-    def covers(self, path: str) -> bool:
-        path = path + os.sep
-        never, guarded = _nearest(path, self._never), _nearest(path, self._guarded)
-        if never or guarded:
-            return guarded >= never
-        return not path.startswith(self._temporary)
+        self._used = False
+        self.paths = Paths(folder, guarded=guarded, free=free)
 
     def real(self, path: Any) -> str | None:
         """The absolute path where it is covered; None for all that is left alone (file descriptors too)."""
         if isinstance(path, int) or path is None:
             return None
         whole = os.path.abspath(os.fsdecode(path))
-        return whole if self.covers(whole) else None
+        return whole if self.paths.covers(whole) else None
+
+    def held(self, path: Any) -> str | None:
+        """The same for a path that is to be written or removed. Pipes, sockets and devices hold nothing to lose, and
+        who waits at their other end waits there."""
+        whole = self.real(path)
+        if whole is None or _lexists(self._over(whole)) or not _is_special(whole):
+            return whole
+        return None
+
+    def listed(self, path: Any) -> str | None:
+        """The same for a folder whose entries are meant: a temporary one is left alone itself, not what is in it."""
+        if isinstance(path, int) or path is None:
+            return None
+        whole = os.path.abspath(os.fsdecode(path))
+        return whole if self.paths.is_temporary_folder(whole) or self.paths.covers(whole) else None
 
     @property
     def used(self) -> bool:
         """Anything was written or removed so far, by any process."""
-        return _lexists(self._files) or _lexists(self._gone)
+        self._used = self._used or _lexists(self._files) or _lexists(self._gone)
+        return self._used
 
     def reading(self, path: Any) -> Any:
         """Where to read `path` from. Raises FileNotFoundError where the script has removed it."""
@@ -69,7 +74,7 @@ class Overlay:
 
     def writing(self, path: Any, *, keep: bool) -> Any:
         """Where to write `path`; with `keep` what it holds is there already."""
-        whole = self.real(path)
+        whole = self.held(path)
         if whole is None:
             return path
         over = self._over(whole)
@@ -99,6 +104,14 @@ class Overlay:
             self._mark_gone(whole)
 
     def remove_tree(self, path: Any, whole: str) -> None:
+        if self.paths.is_temporary_folder(whole):  # it stays, with what is left alone in it
+            for inner in (os.path.join(whole, name) for name in self.names(whole)):
+                if self.held(inner) is not None:
+                    if self.is_folder(inner):
+                        self.remove_tree(inner, inner)
+                    else:
+                        self.remove(inner, inner, folder=False)
+            return
         if not self.exists(whole):
             raise _missing(path)
         over = self._over(whole)
@@ -113,7 +126,7 @@ class Overlay:
         os.mkdir(self.writing(path, keep=False), mode)
 
     def move(self, source: Any, target: Any) -> None:
-        whole = self.real(source)
+        whole = self.held(source)
         aim = self.writing(target, keep=False)
         if whole is None:
             if aim is target:
@@ -157,13 +170,19 @@ class Overlay:
         return self._files + whole
 
     def _is_gone(self, whole: str) -> bool:
-        """It or a folder around it was removed; what was made anew since then lies in the upper layer."""
-        if not _lexists(self._gone):
-            return False
-        while len(whole) > 1:
-            if os.path.isfile(self._gone + whole):
+        """It or a folder around it was removed; what was made anew since then lies in the upper layer.
+
+        From the outermost folder on: mostly nothing was removed there, and that is known after one look."""
+        end = 0
+        while end < len(whole):
+            end = whole.find(os.sep, end + 1)
+            end = len(whole) if end < 0 else end
+            try:
+                found = _lstat(self._gone + whole[:end])
+            except (OSError, ValueError):
+                return False
+            if not stat.S_ISDIR(found.st_mode):
                 return True
-            whole = os.path.dirname(whole)
         return False
 
     def _mark_gone(self, whole: str) -> None:
@@ -183,19 +202,18 @@ class Overlay:
 
 def _lexists(path: str) -> bool:
     try:
-        os.lstat(path)
+        _lstat(path)
     except (OSError, ValueError):
         return False
     return True
 
 
-def _nearest(path: str, folders: Iterable[str]) -> int:
-    """How long the name of the innermost of these folders is that the path lies in; 0 for none."""
-    return max((len(folder) for folder in folders if path.startswith(folder)), default=0)
-
-
-def _tree(folder: str) -> str:
-    return os.path.abspath(folder).rstrip(os.sep) + os.sep
+def _is_special(path: str) -> bool:
+    try:
+        kind = _lstat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or stat.S_ISLNK(kind))
 
 
 def _missing(path: Any) -> FileNotFoundError:

@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 from fulltilt.launch.imports import after_import
@@ -24,6 +25,8 @@ from fulltilt.launch.shield.overlay import Overlay
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 READERS = ("stat", "lstat", "readlink", "access", "chdir", "statvfs", "getxattr", "listxattr", "pathconf")
+TEMPORARY = ("mkdtemp", "_mkstemp_inner")
+"""The functions of tempfile in which all of its folders and files are made."""
 CHANGERS = ("utime", "chmod", "truncate", "chown", "lchown", "setxattr", "removexattr")
 
 
@@ -63,6 +66,9 @@ class Shield:
             if unlink in (getattr(function, "__defaults__", None) or ()):  # as kept there for the interpreter's end
                 kept = (os.unlink if one is unlink else one for one in function.__defaults__)
                 put(function, "__defaults__", tuple(kept))
+        for name in TEMPORARY:
+            put(tempfile, name, self._maker(getattr(tempfile, name)))
+        put(tempfile, "mktemp", self._namer(tempfile.mktemp))
         natives.install(self._overlay)
 
     def _put(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -84,6 +90,41 @@ class Shield:
 
         put(owner, name, guarded)
 
+    # temporary files: made for real, and known to all processes before they are there
+
+    def _maker(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            self._here.making = True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._here.making = False
+
+        return make
+
+    def _namer(self, original: Callable[..., str]) -> Callable[..., str]:
+        @functools.wraps(original)
+        def name(*args: Any, **kwargs: Any) -> str:
+            drawn = original(*args, **kwargs)
+            self._overlay.paths.claim(os.path.abspath(drawn))
+            return drawn
+
+        return name
+
+    def _is_temporary(self, path: Any) -> bool:
+        """What tempfile is about to make of a name that it has drawn."""
+        making = getattr(self._here, "making", False)
+        return making and self._overlay.paths.claim(os.path.abspath(os.fsdecode(path)))
+
+    @contextmanager
+    def _unless_there(self, path: Any) -> Iterator[None]:
+        try:
+            yield
+        except FileExistsError:
+            self._overlay.paths.disclaim(os.path.abspath(os.fsdecode(path)))
+            raise
+
     # one maker for each kind of function
 
     def _reader(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,7 +136,7 @@ class Shield:
     def _changer(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def change(path: Any, *args: Any, **kwargs: Any) -> Any:
             overlay = self._overlay
-            whole = overlay.real(path)
+            whole = overlay.held(path)
             if whole is not None and not overlay.exists(whole):
                 return original(path, *args, **kwargs)  # which says so
             over = overlay.writing(path, keep=True)
@@ -112,7 +153,7 @@ class Shield:
                 kwargs["opener"] = self._outside(kwargs["opener"])
             if not isinstance(mode, str) or not set(mode) & set("wax+"):
                 return original(overlay.reading(file), mode, *args, **kwargs)
-            whole = overlay.real(file)
+            whole = overlay.held(file)
             if whole is None:
                 return original(file, mode, *args, **kwargs)
             if "x" in mode and overlay.exists(whole):
@@ -141,7 +182,10 @@ class Shield:
             overlay = self._overlay
             if not flags & _WRITES:
                 return original(overlay.reading(path), flags, *args, **kwargs)
-            whole = overlay.real(path)
+            if self._is_temporary(path):
+                with self._unless_there(path):
+                    return original(path, flags, *args, **kwargs)
+            whole = overlay.held(path)
             if whole is None:
                 return original(path, flags, *args, **kwargs)
             there = overlay.exists(whole)
@@ -156,7 +200,7 @@ class Shield:
     def _listdir(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def listdir(path: Any = ".") -> Any:
             overlay = self._overlay
-            whole = overlay.real(path) if overlay.used else None
+            whole = overlay.listed(path) if overlay.used else None
             if whole is None or isinstance(path, bytes) or not overlay.is_folder(whole):
                 return original(path if whole is None else overlay.reading(path))
             return overlay.names(whole)
@@ -166,7 +210,7 @@ class Shield:
     def _scandir(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scandir(path: Any = ".") -> Any:
             overlay = self._overlay
-            whole = overlay.real(path) if overlay.used else None
+            whole = overlay.listed(path) if overlay.used else None
             if whole is None or not overlay.is_folder(whole):
                 return original(path if whole is None else overlay.reading(path))
             above = overlay.over_folder(whole)
@@ -184,6 +228,10 @@ class Shield:
 
     def _mkdir(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def mkdir(path: Any, mode: int = 0o777, **kwargs: Any) -> None:
+            if self._is_temporary(path):
+                with self._unless_there(path):
+                    original(path, mode, **kwargs)
+                return
             whole = self._overlay.real(path)
             if whole is None:
                 original(path, mode, **kwargs)
@@ -195,7 +243,7 @@ class Shield:
     def _remover(self, *, folder: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def remove(path: Any, **kwargs: Any) -> None:
-                whole = self._overlay.real(path)
+                whole = self._overlay.held(path)
                 if whole is None:
                     original(path, **kwargs)
                 else:
@@ -208,7 +256,7 @@ class Shield:
     def _mover(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def move(source: Any, target: Any, **kwargs: Any) -> None:
             overlay = self._overlay
-            if overlay.real(source) is None and overlay.real(target) is None:
+            if overlay.held(source) is None and overlay.held(target) is None:
                 original(source, target, **kwargs)
             else:
                 overlay.move(source, target)
@@ -234,7 +282,7 @@ class Shield:
 
     def _rmtree(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def rmtree(path: Any, ignore_errors: bool = False, *args: Any, **kwargs: Any) -> None:
-            whole = self._overlay.real(path)
+            whole = self._overlay.listed(path)
             if whole is None:
                 original(path, ignore_errors, *args, **kwargs)
             elif self._overlay.exists(whole) or not ignore_errors:
