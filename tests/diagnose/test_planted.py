@@ -234,8 +234,8 @@ def test_the_verdict_names_no_cause_that_is_not_the_headrooms(planted):
     ).diagnose()  # fmt: skip
     assert [finding.cause for finding in found.findings] == ["unfused-optimizer"]
     assert found.verdict == (
-        "50 % headroom. 43 % of the time is batches that are made between the steps, 6.5 % of the time is a step slowed "
-        "down by the work of feeding it; nothing is known that would make it less."
+        "50 % headroom. 43 % of the time is batches that are made between the steps, 6.5 % of the time is a step "
+        "slowed down by the work of feeding it; nothing is known that would make it less."
     )
 
 

@@ -1,4 +1,4 @@
-"""What keeps a script below its step's limit: where all that pays has been done for it, or nothing is known to. Pure."""
+"""What keeps a script below its step's limit, once all that pays has been done for it or nothing is known to. Pure."""
 
 from __future__ import annotations
 
