@@ -25,7 +25,7 @@ def guides(
     ] = "segmentation,classification,forecast,video",
     small: Annotated[bool, typer.Option("--small", help="The sizes that two CPU cores can train.")] = False,
     seconds: Annotated[
-        float | None, typer.Option(help="For all contestants of a workload.", show_default="400, small 240")
+        float | None, typer.Option(help="For all contestants of a workload.", show_default="700, small 240")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
     chart_file: Annotated[Path | None, typer.Option("--chart", help="Draw them against their limits (SVG).")] = None,

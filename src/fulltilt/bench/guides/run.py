@@ -52,7 +52,7 @@ class Scale:
     """For all contestants of a workload, starting and compiling in it."""
 
 
-FULL, FEW = Scale(each_seconds=8.0, workload_seconds=400.0), Scale(each_seconds=3.0, workload_seconds=240.0)
+FULL, FEW = Scale(each_seconds=8.0, workload_seconds=700.0), Scale(each_seconds=3.0, workload_seconds=240.0)
 
 Parts = Mapping[str, Sequence[Contestant]]
 
