@@ -159,7 +159,7 @@ def timed_next(watch: Watch, mark: list[Any], following: Any) -> Any:
         mark[1] = None
         if seen.batch_bytes is None:
             seen.batch_bytes = size_bytes(batch)
-    watch.span_samples += samples(batch)
+    watch.span_samples += samples(batch) or (0 if seen.facts is None else seen.facts.batch_size or 0)
     return batch
 
 
