@@ -585,6 +585,66 @@ for epoch in range(3):
     assert [by_number[number] for number in range(5, 15)] == 2 * [16, 8, 8, 8, 0]
 
 
+def test_a_loader_that_accelerate_makes_anew_is_known_by_the_scripts_line(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    code = """
+from accelerate import Accelerator
+loader = DataLoader(data, batch_size=8)
+held = DataLoader(TensorDataset(torch.randn(16, 4)), batch_size=8)
+model, optimizer, loader, held = Accelerator(cpu=True).prepare(model, optimizer, loader, held)
+for epoch in range(3):
+    for (batch,) in loader:
+        train(batch)
+    with torch.no_grad():
+        for (batch,) in held:
+            model(batch)
+"""
+    found = {loader.role: loader.place for loader in seen_of(code, tmp_path).loaders}
+    assert found["train"] is not None
+    assert found["train"].text == "loader = DataLoader(data, batch_size=8)"
+    assert found["eval"] is not None
+    assert found["eval"].text.startswith("held = DataLoader(")
+
+
+@pytest.mark.parametrize(
+    ("made", "line"),
+    [
+        ("loader = DataLoader(data, batch_size=8)", "loader = DataLoader("),
+        ("loader = DataLoader(data, batch_size=8); data = Subset(data, range(32))", "loader = DataLoader("),
+        ("loader = DataLoader(data, batch_size=8); data = TensorDataset(torch.ones(40, 4))", "loader = anew(loader, "),
+        ("other = DataLoader(data); loader = DataLoader(data, num_workers=1)", "other = DataLoader("),
+        ("other = DataLoader(data)\nloader = DataLoader(data)", "loader = anew("),
+        ("loader = DataLoader(data, collate_fn=torch.stack)", "loader = anew("),
+    ],
+    ids=["the same", "the same, wrapped", "other data", "told apart", "no telling", "does something else"],
+)
+def test_a_loader_that_a_package_makes_is_the_scripts_where_it_is_the_same(
+    made: str, line: str, tmp_path: Path
+) -> None:
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "rebuilding.py").write_text(
+        "from torch.utils.data import DataLoader\n"
+        "def anew(loader, data):\n"
+        "    return DataLoader(data, batch_size=8, num_workers=loader.num_workers)\n"
+    )
+    code = f"""
+import sys
+sys.path.append({str(packages)!r})
+from rebuilding import anew
+from torch.utils.data import Subset
+data = TensorDataset(torch.randn(40, 4))
+{made}
+loader = anew(loader, data)
+for epoch in range(3):
+    for (batch,) in loader:
+        train(batch)
+"""
+    (loader,) = seen_of(code, tmp_path).loaders
+    assert loader.place is not None
+    assert loader.place.text.startswith(line)
+
+
 MADE_ANEW = """
 import gc, os, weakref, psutil
 from torch.utils.data import Dataset
