@@ -145,8 +145,9 @@ def test_ctrl_c_ends_the_script_and_leaves_nothing(tmp_path):
         child = int(process.stdout.readline())
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=30)
-        assert process.returncode != 0
+        assert process.returncode == 130
     assert "Traceback" not in said.replace("endless.py", "")
+    assert said.splitlines()[-1] == "fulltilt: broken off while watching: there is no diagnosis"
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
     assert [path.name for path in tmp_path.iterdir()] == ["endless.py"]
@@ -158,6 +159,26 @@ def test_a_script_that_never_trains_is_said(tmp_path):
     done = run("diagnose", "idle.py", cwd=tmp_path)
     assert done.returncode == 1
     assert "fulltilt: idle.py was not seen to train" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize(
+    "step",
+    [
+        "model(batch).sum().backward(); [p.data.add_(p.grad, alpha=-0.01) for p in model.parameters()]",
+        "torch.func.grad(lambda w: (batch @ w).sum())(torch.zeros(4))",
+    ],
+)
+def test_one_that_trains_without_an_optimizer_is_told_so(tmp_path, step):
+    (tmp_path / "by_hand.py").write_text(
+        f"import torch\nmodel, batch = torch.nn.Linear(4, 1), torch.randn(8, 4)\nfor _ in range(20):\n    {step}\n"
+    )
+    done = run("diagnose", "by_hand.py", cwd=tmp_path)
+    assert done.returncode == 1
+    said = done.stderr.splitlines()[-1]
+    assert "by_hand.py: 20 backwards, but no step of a torch optimizer" in said
+    assert "torch.optim.SGD" in said
+    assert "arguments" not in said
 
 
 @pytest.mark.parametrize(

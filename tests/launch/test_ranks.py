@@ -3,6 +3,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from fulltilt.launch.command import Command, parse
 from fulltilt.launch.observe import observe_all
 
@@ -20,6 +22,14 @@ def test_every_rank_is_seen_and_all_stop_at_the_same_step() -> None:
     assert sum(step.phases["other"] for step in slow) > 0.004 * len(slow)  # it sleeps
     fast = ranks[0].steps
     assert sum(step.phases["backward"] for step in fast) > 0.003 * len(fast)  # it waits for the other
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_ranks_are_known_after_their_group_is_gone(full: bool, tmp_path: Path) -> None:
+    script = Path(SCRIPT).with_name("spawned.py")
+    ranks = observe_all(parse([str(script), str(tmp_path / "meeting")]), full=full)
+    assert [(one.rank, one.world, one.ended) for one in ranks] == [(0, 2, "script"), (1, 2, "script")]
+    assert all(one.steps[-1].number == 29 for one in ranks)
 
 
 WATCHERS = """

@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fulltilt.measure.timeline import (
+    AFTER_BACKWARD,
+    AFTER_FORWARD,
     BACKWARD,
     CHECKPOINT,
     DATA_WAIT,
@@ -16,6 +18,7 @@ from fulltilt.measure.timeline import (
     PHASES,
     SYNC,
     Timeline,
+    waited_ns,
 )
 
 
@@ -37,7 +40,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def timeline(clock: Clock) -> Timeline:
-    return Timeline(clock)
+    return Timeline(clock, cpu_clock=clock)  # it computes all the time
 
 
 def within(timeline: Timeline, clock: Clock, phase: int, spent: int) -> None:
@@ -62,18 +65,86 @@ def test_time_counts_for_the_innermost_phase_alone(timeline: Timeline, clock: Cl
 def test_a_loss_between_forward_and_backward_is_forward(timeline: Timeline, clock: Clock) -> None:
     timeline.enter(FORWARD)
     clock.pass_(10)
-    timeline.leave_for(FORWARD)
+    timeline.leave_for(AFTER_FORWARD)
     clock.pass_(4)
     timeline.enter(BACKWARD)
+    assert timeline.unsettled()
+    timeline.settle(FORWARD)
     clock.pass_(20)
-    timeline.leave_for(OPTIMIZER)
+    timeline.leave_for(AFTER_BACKWARD)
     clock.pass_(2)
-    timeline.enter(OPTIMIZER)
+    assert not timeline.begin_step()
     clock.pass_(5)
-    timeline.leave_for(OTHER)
+    timeline.end_step(entered=False)
     clock.pass_(1)
     record = timeline.step()
     assert [record.phases_ns[phase] for phase in (FORWARD, BACKWARD, OPTIMIZER, OTHER)] == [14, 20, 7, 1]
+
+
+def forward(timeline: Timeline, clock: Clock, spent: int, *, between: int) -> None:
+    timeline.enter(FORWARD)
+    timeline.settle(between)
+    clock.pass_(spent)
+    timeline.leave_for(AFTER_FORWARD)
+
+
+def test_what_lies_between_two_forwards_is_what_the_second_tells(timeline: Timeline, clock: Clock) -> None:
+    forward(timeline, clock, 10, between=OTHER)
+    clock.pass_(30)  # an environment's step
+    within(timeline, clock, SYNC, 5)
+    clock.pass_(3)
+    forward(timeline, clock, 10, between=OTHER)
+    clock.pass_(4)
+    forward(timeline, clock, 1, between=FORWARD)  # a loss function
+    clock.pass_(2)
+    record = timeline.step()
+    assert [record.phases_ns[phase] for phase in (FORWARD, SYNC, OTHER)] == [27, 5, 33]
+
+
+def test_what_lies_between_a_backward_and_the_next_forward_is_no_optimizers(timeline: Timeline, clock: Clock) -> None:
+    for _ in range(2):
+        forward(timeline, clock, 10, between=OTHER)
+        timeline.enter(BACKWARD)
+        timeline.settle(FORWARD)
+        clock.pass_(20)
+        timeline.leave_for(AFTER_BACKWARD)
+        clock.pass_(7)
+    assert not timeline.begin_step()
+    clock.pass_(5)
+    record = timeline.step()
+    assert [record.phases_ns[phase] for phase in (FORWARD, BACKWARD, OPTIMIZER, OTHER)] == [20, 40, 12, 7]
+
+
+def test_what_follows_a_step_that_does_not_count_is_none_of_it(timeline: Timeline, clock: Clock) -> None:
+    timeline.enter(BACKWARD)
+    timeline.leave_for(AFTER_BACKWARD)
+    timeline.end_step(entered=timeline.begin_step())
+    clock.pass_(9)
+    assert timeline.step().phases_ns[OTHER] == 9
+
+
+def test_a_loss_is_computed_and_what_is_waited_for_is_none(clock: Clock) -> None:
+    cpu = Clock()
+    timeline = Timeline(clock, cpu_clock=cpu)
+    forward(timeline, clock, 10, between=OTHER)
+    clock.pass_(100)
+    cpu.pass_(5)
+    timeline.enter(BACKWARD)
+    timeline.settle(FORWARD)
+    timeline.leave_for(AFTER_BACKWARD)
+    record = timeline.step()
+    assert [record.phases_ns[phase] for phase in (FORWARD, OTHER)] == [15, 95]
+    timeline.alone = False  # another rank may be what is waited for
+    forward(timeline, clock, 10, between=OTHER)
+    clock.pass_(100)
+    timeline.enter(BACKWARD)
+    timeline.settle(FORWARD)
+    assert timeline.step().phases_ns[FORWARD] == 110
+
+
+@pytest.mark.parametrize(("cpu", "waited"), [(0, 100), (20, 80), (25, 0), (60, 0), (300, 0)])
+def test_a_core_that_others_keep_busy_makes_no_loss_a_wait(cpu: int, waited: int) -> None:
+    assert waited_ns(100, cpu) == waited
 
 
 def test_a_forward_that_nobody_takes_a_gradient_of_makes_its_whole_span_evaluation(
@@ -160,16 +231,19 @@ def test_an_optimizer_that_failed_does_not_keep_the_time(timeline: Timeline, clo
 def test_a_closures_loss_and_what_follows_its_backward_are_told_apart(timeline: Timeline, clock: Clock) -> None:
     assert timeline.begin_step()
     clock.pass_(1)
-    timeline.enter(FORWARD)
-    clock.pass_(10)
-    timeline.leave_for(FORWARD)
+    forward(timeline, clock, 4, between=OTHER)
+    timeline.enter(BACKWARD)
+    timeline.leave_for(AFTER_BACKWARD)
+    clock.pass_(2)  # where to go on, as LBFGS finds out
+    forward(timeline, clock, 6, between=OTHER)
     clock.pass_(4)  # the loss
     timeline.enter(BACKWARD)
+    timeline.settle(FORWARD)
     clock.pass_(20)
-    timeline.leave_for(OPTIMIZER)
-    clock.pass_(6)
+    timeline.leave_for(AFTER_BACKWARD)
+    clock.pass_(4)
     record = timeline.step()
-    timeline.leave_for(OTHER)
+    timeline.end_step(entered=True)
     clock.pass_(3)
     following = timeline.rest()
     assert [record.phases_ns[phase] for phase in (FORWARD, BACKWARD, OPTIMIZER, OTHER)] == [14, 20, 7, 0]
@@ -179,7 +253,7 @@ def test_a_closures_loss_and_what_follows_its_backward_are_told_apart(timeline: 
 def test_a_closure_that_failed_in_its_loss_does_not_keep_the_time(timeline: Timeline, clock: Clock) -> None:
     timeline.begin_step()
     timeline.enter(FORWARD)
-    timeline.leave_for(FORWARD)
+    timeline.leave_for(AFTER_FORWARD)
     clock.pass_(4)
     timeline.cut()  # the next batch
     clock.pass_(9)
@@ -218,7 +292,9 @@ events = st.lists(
     st.one_of(
         st.tuples(st.just("enter"), st.integers(0, len(PHASES) - 1)),
         st.tuples(st.sampled_from(["leave", "cut", "step", "evaluated", "trained", "ended"]), st.just(0)),
-        st.tuples(st.just("leave_for"), st.sampled_from([FORWARD, OPTIMIZER, OTHER])),
+        st.tuples(st.just("leave_for"), st.sampled_from([AFTER_FORWARD, AFTER_BACKWARD, OTHER])),
+        st.tuples(st.just("settle"), st.sampled_from([FORWARD, OTHER])),
+        st.tuples(st.sampled_from(["begin_step", "compute"]), st.just(0)),
         st.tuples(st.just("pass"), st.integers(1, 1000)),
     ),
     max_size=60,
@@ -227,8 +303,8 @@ events = st.lists(
 
 @given(events)
 def test_all_phases_add_up_to_the_wall_time(happening: list[tuple[str, int]]) -> None:
-    clock = Clock()
-    timeline = Timeline(clock)
+    clock, cpu = Clock(), Clock()
+    timeline = Timeline(clock, cpu)
     records = []
     for what, value in happening:
         if what == "enter":
@@ -241,6 +317,12 @@ def test_all_phases_add_up_to_the_wall_time(happening: list[tuple[str, int]]) ->
             records.append(timeline.step())
         elif what == "leave_for":
             timeline.leave_for(value)
+        elif what == "settle":
+            timeline.settle(value)
+        elif what == "begin_step":
+            timeline.end_step(entered=timeline.begin_step())
+        elif what == "compute":
+            cpu.pass_(100)
         elif what == "pass":
             clock.pass_(value)
         else:

@@ -30,6 +30,8 @@ _LIMIT_SECONDS = 20.0
 _START_SECONDS = 60.0
 """A run for a limit may take that much longer to its first step than the script as it is did."""
 _SIGNAL = 128
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
 _TORCHRUN = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
     "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
@@ -73,7 +75,11 @@ def diagnose(
         from fulltilt.cli.diagnose_recording import Recording
 
         recording = Recording()
-    found = examine(command, full=full, max_steps=max_steps, max_seconds=max_seconds, recording=recording)
+    try:
+        found = examine(command, full=full, max_steps=max_steps, max_seconds=max_seconds, recording=recording)
+    except KeyboardInterrupt:
+        say("broken off while watching: there is no diagnosis")
+        raise typer.Exit(INTERRUPTED) from None
     _show(found)
     _write(found, html=html, as_json=as_json, recording=() if recording is None else recording.samples)
     seen = found.observation
@@ -132,6 +138,8 @@ def examine(
         if len(seen.steps) >= LEAST_STEPS:
             say(f"{name} failed; what fails is not diagnosed (--max-steps stops it sooner)")
         leave_with(seen)
+    if not seen.steps and seen.backwards:
+        raise FulltiltError(_unstepped(name, seen))
     if not seen.steps:
         reason = "; ".join(seen.notes) or "no optimizer took a step"
         raise FulltiltError(
@@ -148,6 +156,17 @@ def examine(
         loader = seen.alone or _quietly(command, "its loader alone", mode="loader", **limits)
     several = ranks if len(ranks) > 1 else ()
     return made_of(seen, replay=replay, loader=loader, ranks=several)
+
+
+def _unstepped(name: str, seen: Observation) -> str:
+    """What to say of a script that trains, but not by an optimizer that we would know."""
+    times = "1 backward" if seen.backwards == 1 else f"{seen.backwards:,} backwards"
+    notes = "".join(f"; {note}" for note in seen.notes)
+    return (
+        f"{name}: {times}, but no step of a torch optimizer: fulltilt counts steps by these, so there is nothing to "
+        f"diagnose{notes}. Change the weights by an optimizer's step(), at least while it is diagnosed: "
+        "torch.optim.SGD(parameters, lr) does what p.data.add_(p.grad, alpha=-lr) does"
+    )
 
 
 def leave_with(seen: Observation) -> NoReturn:

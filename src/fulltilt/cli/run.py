@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from fulltilt.launch.search.tune import NotTuned, Tuned
     from fulltilt.measure.observation import Observation
 
-_INTERRUPTED = 130
-
 
 class LevelName(StrEnum):
     EXACT = "exact"
@@ -58,7 +56,7 @@ def run(
 
     What pays is kept as a plan and used again next time. The script's output and exit status are its own.
     """
-    from fulltilt.cli.diagnose import command_of
+    from fulltilt.cli.diagnose import INTERRUPTED, command_of
     from fulltilt.machine.files import check_writable
 
     for option, path in (("--html", html), ("--json", as_json)):
@@ -76,7 +74,7 @@ def run(
             plan, found = _plan(command, level, plan_file, no_tune=no_tune, max_seconds=max_seconds)
     except KeyboardInterrupt:
         say("broken off while looking: no plan is kept, and the script was not run")
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
     if dry_run:
         _show_plan(command, plan, found)
         _write(plan, found, None, None, html=html, as_json=as_json)
@@ -225,16 +223,26 @@ def _summarise(plan: Plan | None, found: Tuned | NotTuned | None, seen: Observat
         return
     limit = "" if plan.limit is None else f", its step's limit {amount(plan.limit)}"
     if not plan.settings:
-        say(f"run as it is: {amount(plan.before)} samples/s{limit}")
+        say(f"run as it is: {amount(plan.before)} {_unit(found, seen)}{limit}")
         return
     rate = None if seen is None else rate_of(seen)
     after = plan.after if rate is None else rate.value
     if after is None:
         return
     times = f"{after / plan.before:.2g}×" if after / plan.before < 10 else f"{after / plan.before:.0f}×"
-    say(f"before {amount(plan.before)} samples/s, after {amount(after)} ({times}){limit}: {describe(plan.settings)}")
+    counted = _unit(found, seen)
+    say(f"before {amount(plan.before)} {counted}, after {amount(after)} ({times}){limit}: {describe(plan.settings)}")
     if left is not None:
         say(left)
+
+
+def _unit(found: Tuned | NotTuned | None, seen: Observation | None) -> str:
+    """What rates count, as was seen now; a plan of before does not say."""
+    diagnosis = None if found is None else found.diagnosis
+    watched = seen if diagnosis is None else diagnosis.observation
+    if watched is None:
+        return "per second"
+    return "steps/s" if watched.samples_per_second is None else "samples/s"
 
 
 def _write(

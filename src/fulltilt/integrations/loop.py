@@ -112,8 +112,6 @@ class Watching:
             self.summary = summarised(Totals(), Tally().summary(), problem=LEFT_ALONE, metrics=self._epochs)
         if _active is not self or self._sampling is None:
             return self.summary
-        from fulltilt.launch.watch.watch import rank_and_world
-
         _active = None
         process = _engine()
         watch = process.watch
@@ -131,7 +129,7 @@ class Watching:
             metrics=self._epochs,
             observation=seen,
         )
-        if not failed and self._show is not None and rank_and_world()[0] == 0:
+        if not failed and self._show is not None and watch.ranks[0] == 0:
             self._show(self.summary.line())
         return self.summary
 

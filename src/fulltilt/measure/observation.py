@@ -234,6 +234,8 @@ class Observation:
     syncs: tuple[Sync, ...] = ()
     copies: tuple[Copy, ...] = ()
     training: Training | None = None
+    backwards: int = 0
+    """Gradients that were asked for, by `backward` or `torch.autograd.grad`, whether or not a step followed."""
     surroundings: Surroundings | None = None
     modules: tuple[str, ...] = ()
     """Files of the user's own that it had imported: what else it is made of, besides the script."""

@@ -7,6 +7,9 @@ A *span* lies between two calls of a loader or ends with the optimizer's step. W
 with a forward that nobody took a gradient of, all of it was evaluation. Spans of training make up the steps; those of
 evaluation stand outside of them, as checkpoints and the starts of epochs do.
 
+What lies behind a forward or a backward is known by what comes next, too: before a backward it was the loss, before the
+optimizer's step it was clipping and the like, before another forward it was whatever the script does between them.
+
 The hooks of a script call this a dozen times per step, between calls of torch that crowd the caches: there, each call
 of Python costs about a microsecond. So a mark is one of them, and what can be worked out later is.
 """
@@ -23,12 +26,24 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 (DATA_WAIT, COPY, FORWARD, BACKWARD, OPTIMIZER, SYNC, EVAL, CHECKPOINT, LOGGING, EPOCH_START, OTHER) = range(
     len(PHASES)
 )
-_NOTHING = [0] * len(PHASES)
+AFTER_FORWARD, AFTER_BACKWARD = len(PHASES), len(PHASES) + 1
+"""No phases: time behind a forward or a backward, until what comes next tells what it was."""
+_NOTHING = [0] * (len(PHASES) + 2)
+HARDLY = 0.25
+"""Of the time between a forward and its backward: a thread that is on a core for less does not compute a loss."""
 OUTSIDE = (EVAL, CHECKPOINT, EPOCH_START)
 """What is no part of a step."""
 
 Span = tuple[list[int], bool, bool]
 """Time by phase, whether there was a backward in it, whether it was evaluation."""
+
+
+def waited_ns(spent_ns: int, cpu_ns: int) -> int:
+    """Of the time that a loss would take, what was waited instead: for a disk, an environment, another process.
+
+    A machine that others keep busy has a loss wait for its core now and then; that is none of the script's doing.
+    """
+    return max(spent_ns - cpu_ns, 0) if cpu_ns < HARDLY * spent_ns else 0
 
 
 class Record:
@@ -83,11 +98,17 @@ class Record:
 class Timeline:
     """A stack of phases; time is counted for the innermost alone."""
 
-    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(
+        self, clock: Callable[[], int] = time.perf_counter_ns, cpu_clock: Callable[[], int] = time.thread_time_ns
+    ) -> None:
         self.clock = clock
+        self.cpu_clock = cpu_clock
+        """Of the thread that trains: those that compute with it go on spinning when there is nothing to do."""
         self.began_ns = clock()
         self.base = OTHER
-        """What time outside of all phases counts as: loss functions between forward and backward are forward."""
+        """What time outside of all phases counts as, where it is not known only later."""
+        self.alone = True
+        """No other rank is waited for in a loss."""
         self.current = OTHER
         self.trained = False
         """There was a backward in this span."""
@@ -102,7 +123,9 @@ class Timeline:
         self._stack: list[int] = []
         self._closure = 0
         """How deep the stack is in the optimizer's step: a closure in it may hold the forward and the backward."""
-        self._span = [0] * len(PHASES)
+        self._cpu_ns = 0
+        """How long the thread had been on a core when the last forward ended."""
+        self._span = _NOTHING.copy()
         self._spans: list[Span] = []
         self._beside = False
 
@@ -128,14 +151,47 @@ class Timeline:
         self.base = base
         before = self._stack.pop() if self._stack else OTHER
         self.current = before if self._stack and len(self._stack) != self._closure else base
+        if base == AFTER_FORWARD:
+            self._cpu_ns = self.cpu_clock()
+
+    def unsettled(self) -> bool:
+        """There is time behind a forward or a backward of which it is not known yet what it was."""
+        return bool(self._span[AFTER_FORWARD] or self._span[AFTER_BACKWARD])
+
+    def settle(self, phase: int) -> None:
+        """What comes now, in a phase that was just entered, tells that such time was `phase`.
+
+        Within a closure an optimizer works between a backward and the next forward. And a loss is computed: time behind
+        a forward in which the thread hardly is on a core is not `FORWARD`.
+        """
+        span = self._span
+        if span[AFTER_BACKWARD]:
+            span[OPTIMIZER if self._closure else phase] += span[AFTER_BACKWARD]
+            span[AFTER_BACKWARD] = 0
+        if span[AFTER_FORWARD]:
+            spent, span[AFTER_FORWARD] = span[AFTER_FORWARD], 0
+            if phase == FORWARD and self.alone:
+                waited = waited_ns(spent, self.cpu_clock() - self._cpu_ns)
+                span[OTHER] += waited
+                spent -= waited
+            span[phase] += spent
 
     def begin_step(self) -> bool:
         """The optimizer's step begins. Whether its phase was entered now: after a backward it goes on already."""
+        if self.current == AFTER_BACKWARD and not self._stack:
+            self._span[OPTIMIZER] += self._span[AFTER_BACKWARD]
+            self._span[AFTER_BACKWARD] = 0
+            self.base = self.current = OPTIMIZER
         entered = self.current != OPTIMIZER
         if entered:
             self.enter(OPTIMIZER)
         self._closure = len(self._stack)
         return entered
+
+    def end_step(self, *, entered: bool) -> None:
+        """Of an optimizer whose step may not count: what follows is none of it. `entered` as `begin_step` said."""
+        if entered or (self.current == OPTIMIZER and not self._stack):
+            self.leave_for(OTHER)
 
     def charge(self, phase: int, began_ns: int) -> int:
         """Count the time since `began_ns` for `phase`; nothing was entered or left in between. Gives its length."""
@@ -198,6 +254,9 @@ class Timeline:
         self.base = OTHER
         if not self._stack:
             self.current = OTHER
+        span[OPTIMIZER] += span[AFTER_BACKWARD]
+        span[FORWARD] += span[AFTER_FORWARD]
+        del span[AFTER_FORWARD:]
         trained = self.trained
         self.evaluating = evaluation = not trained and (self.evaluated or (self.ended and self.evaluating))
         spans = self._spans

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from fulltilt.launch.job import Job
 from fulltilt.launch.observe import observe
 from fulltilt.launch.watch.watch import Watch
 from fulltilt.measure.observation import Observation
+from fulltilt.measure.timeline import PHASES
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 PEERS = Path(sys.prefix) / "peers"
@@ -28,6 +30,10 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 data = TensorDataset(torch.randn(40, 4))
+def compute(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
 def train(batch):
     optimizer.zero_grad()
     loss = model(batch).square().mean()
@@ -293,6 +299,176 @@ Sleepy(Model(), arguments, train_dataset=samples, callbacks=[Slow()]).train()
     assert seen.attributed > 0.95
 
 
+def shares(seen: Observation) -> dict[str, float]:
+    """Milliseconds of the usual step: on a busy machine some are late."""
+    assert len(seen.steps) >= 8
+    for step in seen.steps:
+        assert sum(step.phases.values()) == pytest.approx(step.seconds)
+    return {phase: median(step.phases.get(phase, 0.0) for step in seen.steps) * 1e3 for phase in PHASES}
+
+
+def test_an_environment_between_forwards_is_the_scripts_own_code(tmp_path: Path) -> None:
+    code = """
+for episode in range(15):
+    logs, state = [], torch.randn(1, 4)
+    for move in range(4):
+        logs.append(model(state))
+        compute(0.003)
+        state = torch.randn(1, 4)
+    optimizer.zero_grad()
+    torch.cat(logs).sum().backward()
+    optimizer.step()
+"""
+    found = shares(seen_of(code, tmp_path))
+    assert 9 <= found["other"] <= 14, "the last one lies before the backward, where a loss does, and computes"
+    assert 3 <= found["forward"] <= 6
+
+
+def test_a_batch_that_is_waited_for_between_forward_and_backward_is_no_loss(tmp_path: Path) -> None:
+    code = """
+batch = torch.randn(8, 4)
+for step in range(15):
+    optimizer.zero_grad()
+    for micro in range(2):
+        loss = model(batch).square().mean()
+        time.sleep(0.01)
+        batch = torch.randn(8, 4)
+        loss.backward()
+    optimizer.step()
+"""
+    found = shares(seen_of(code, tmp_path))
+    assert 18 <= found["other"] <= 30
+    assert found["forward"] <= 5
+
+
+def test_a_batch_that_is_made_after_each_of_several_backwards_is_no_optimizers_work(tmp_path: Path) -> None:
+    code = """
+for step in range(15):
+    optimizer.zero_grad()
+    for micro in range(3):
+        loss = model(torch.randn(8, 4)).square().mean()
+        compute(0.002)
+        loss.backward()
+        if micro < 2:
+            compute(0.01)
+    compute(0.005)  # gradients are clipped by hand
+    optimizer.step()
+"""
+    found = shares(seen_of(code, tmp_path))
+    assert 19 <= found["other"] <= 30
+    assert 5 <= found["optimizer"] <= 12
+    assert 6 <= found["forward"] <= 12
+
+
+def test_what_an_encoder_gives_is_worked_on_before_the_decoder_has_it(tmp_path: Path) -> None:
+    code = """
+encoder, decoder, criterion = nn.Linear(4, 8), nn.Linear(4, 4), nn.MSELoss()
+optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.01)
+for step in range(15):
+    optimizer.zero_grad()
+    batch = torch.randn(8, 4)
+    mean, spread = encoder(batch).chunk(2, dim=1)
+    drawn = mean + spread * torch.randn(8, 4)
+    compute(0.005)
+    found = {"found": decoder(drawn)}
+    compute(0.005)
+    criterion(found["found"], batch).backward()
+    optimizer.step()
+"""
+    found = shares(seen_of(code, tmp_path))
+    assert 10 <= found["forward"] <= 16
+    assert found["other"] <= 4
+
+
+def test_the_second_of_two_twins_has_an_input_of_its_own(tmp_path: Path) -> None:
+    code = """
+for step in range(15):
+    optimizer.zero_grad()
+    one = model(torch.randn(8, 4))
+    compute(0.005)  # the other picture is read
+    two = model(torch.randn(8, 4))
+    compute(0.005)  # they are compared
+    (one - two).square().mean().backward()
+    optimizer.step()
+"""
+    found = shares(seen_of(code, tmp_path))
+    assert 5 <= found["other"] <= 9
+    assert 5 <= found["forward"] <= 9
+
+
+def test_an_adversarial_pair_is_made_of_forwards_backwards_and_two_optimizers(tmp_path: Path) -> None:
+    code = """
+judge, maker, criterion = nn.Linear(4, 1), nn.Linear(4, 4), nn.BCEWithLogitsLoss()
+judges = torch.optim.SGD(judge.parameters(), lr=0.01)
+makers = torch.optim.SGD(maker.parameters(), lr=0.01)
+real, fake = torch.ones(8, 1), torch.zeros(8, 1)
+for (batch,) in DataLoader(TensorDataset(torch.randn(160, 4)), batch_size=8):
+    judge.zero_grad()
+    criterion(judge(batch), real).backward()
+    made = maker(torch.randn(8, 4))
+    compute(0.005)  # what is made is worked on
+    criterion(judge(made.detach()), fake).backward()
+    judges.step()
+    compute(0.005)  # between the two
+    maker.zero_grad()
+    loss = criterion(judge(made), real)
+    compute(0.005)  # more of the loss
+    loss.backward()
+    makers.step()
+"""
+    found = shares(seen_of(code, tmp_path))
+    assert found["optimizer"] <= 3
+    assert 4 <= found["forward"] <= 10
+    assert 9 <= found["other"] <= 15, "nothing tells what was done with a picture that is given on detached"
+
+
+def test_evaluation_without_gradients_and_in_a_models_own_mode_is_told_as_ever(tmp_path: Path) -> None:
+    code = """
+held = DataLoader(data, batch_size=8)
+for epoch in range(4):
+    for (batch,) in DataLoader(data, batch_size=8):
+        train(batch)
+    model.eval()
+    for (batch,) in held:
+        model(batch).mean()
+        compute(0.004)
+    model.train()
+    with torch.no_grad():
+        for (batch,) in held:
+            model(batch).mean()
+            compute(0.004)
+"""
+    seen = seen_of(code, tmp_path)
+    assert seen.outside["eval"] > 4 * 10 * 0.004
+    assert shares(seen)["other"] < 1
+    assert {loader.role for loader in seen.loaders} == {"train", "eval"}
+
+
+def test_without_a_loader_nobody_knows_what_a_sample_is(tmp_path: Path) -> None:
+    code = """
+for step in range(15):
+    optimizer.zero_grad()
+    for micro in range(4):
+        model(torch.randn(12, 4)).mean().backward()
+    optimizer.step()
+"""
+    seen = seen_of(code, tmp_path)
+    assert all(step.samples is None for step in seen.steps)
+    assert seen.samples_per_second is None
+    assert seen.steps_per_second is not None
+
+
+def test_of_batches_without_tensors_the_loader_says_how_many_samples_they_have(tmp_path: Path) -> None:
+    code = """
+words = ["a b c d"] * 40
+for epoch in range(2):
+    for texts in DataLoader(words, batch_size=5, collate_fn=list):
+        train(torch.tensor([[float(ord(word)) for word in text.split()] for text in texts]))
+"""
+    seen = seen_of(code, tmp_path)
+    assert {step.samples for step in seen.steps} == {5}
+
+
 def test_a_closure_that_is_called_often_is_one_step(tmp_path: Path) -> None:
     code = """
 optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=5)
@@ -314,7 +490,7 @@ def test_a_loss_in_a_closure_is_forward(tmp_path: Path) -> None:
 def closure():
     optimizer.zero_grad()
     loss = model(torch.randn(8, 4)).square().mean()
-    time.sleep(0.01)
+    compute(0.01)
     loss.backward()
     return loss
 for step in range(15):
@@ -407,6 +583,66 @@ for epoch in range(3):
     seen = seen_of(code, tmp_path)
     by_number = {step.number: step.samples for step in seen.steps}
     assert [by_number[number] for number in range(5, 15)] == 2 * [16, 8, 8, 8, 0]
+
+
+def test_a_loader_that_accelerate_makes_anew_is_known_by_the_scripts_line(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    code = """
+from accelerate import Accelerator
+loader = DataLoader(data, batch_size=8)
+held = DataLoader(TensorDataset(torch.randn(16, 4)), batch_size=8)
+model, optimizer, loader, held = Accelerator(cpu=True).prepare(model, optimizer, loader, held)
+for epoch in range(3):
+    for (batch,) in loader:
+        train(batch)
+    with torch.no_grad():
+        for (batch,) in held:
+            model(batch)
+"""
+    found = {loader.role: loader.place for loader in seen_of(code, tmp_path).loaders}
+    assert found["train"] is not None
+    assert found["train"].text == "loader = DataLoader(data, batch_size=8)"
+    assert found["eval"] is not None
+    assert found["eval"].text.startswith("held = DataLoader(")
+
+
+@pytest.mark.parametrize(
+    ("made", "line"),
+    [
+        ("loader = DataLoader(data, batch_size=8)", "loader = DataLoader("),
+        ("loader = DataLoader(data, batch_size=8); data = Subset(data, range(32))", "loader = DataLoader("),
+        ("loader = DataLoader(data, batch_size=8); data = TensorDataset(torch.ones(40, 4))", "loader = anew(loader, "),
+        ("other = DataLoader(data); loader = DataLoader(data, num_workers=1)", "other = DataLoader("),
+        ("other = DataLoader(data)\nloader = DataLoader(data)", "loader = anew("),
+        ("loader = DataLoader(data, collate_fn=torch.stack)", "loader = anew("),
+    ],
+    ids=["the same", "the same, wrapped", "other data", "told apart", "no telling", "does something else"],
+)
+def test_a_loader_that_a_package_makes_is_the_scripts_where_it_is_the_same(
+    made: str, line: str, tmp_path: Path
+) -> None:
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "rebuilding.py").write_text(
+        "from torch.utils.data import DataLoader\n"
+        "def anew(loader, data):\n"
+        "    return DataLoader(data, batch_size=8, num_workers=loader.num_workers)\n"
+    )
+    code = f"""
+import sys
+sys.path.append({str(packages)!r})
+from rebuilding import anew
+from torch.utils.data import Subset
+data = TensorDataset(torch.randn(40, 4))
+{made}
+loader = anew(loader, data)
+for epoch in range(3):
+    for (batch,) in loader:
+        train(batch)
+"""
+    (loader,) = seen_of(code, tmp_path).loaders
+    assert loader.place is not None
+    assert loader.place.text.startswith(line)
 
 
 MADE_ANEW = """

@@ -9,17 +9,31 @@ from __future__ import annotations
 import builtins
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import get_ident
 from typing import Any
 
 from fulltilt.launch.imports import after_import
 from fulltilt.launch.patching import put, register
 from fulltilt.launch.watch.watch import Watch, is_compiled
-from fulltilt.measure.timeline import BACKWARD, CHECKPOINT, COPY, DATA_WAIT, EVAL, FORWARD, LOGGING, OPTIMIZER, OTHER
+from fulltilt.measure.timeline import (
+    AFTER_BACKWARD,
+    AFTER_FORWARD,
+    BACKWARD,
+    CHECKPOINT,
+    COPY,
+    DATA_WAIT,
+    EVAL,
+    FORWARD,
+    LOGGING,
+    OPTIMIZER,
+    OTHER,
+)
 
 MOST_INPUTS = 12
 """Of the model, that are looked at where two runs are to be compared."""
+MOST_GIVEN = 64
+"""Of a list or a dict that a module is given, longer ones are not looked into."""
 
 
 def install(watch: Watch, ended: Callable[[], None]) -> None:
@@ -40,6 +54,7 @@ def _modules(watch: Watch) -> None:
     called = nn.Module.__call__
     compiling = torch.compiler.is_dynamo_compiling
     with_gradients = torch.is_grad_enabled
+    tensor = torch.Tensor
 
     def outermost(self: Any, args: Any, kwargs: Any) -> Any:
         if compiling() or get_ident() != watch.thread:
@@ -51,10 +66,12 @@ def _modules(watch: Watch) -> None:
         else:
             phase = EVAL
             timeline.evaluated = True
-        goes_on = timeline.current == phase == FORWARD  # a loss function's, after the model's
+        goes_on = timeline.current == phase == FORWARD  # in a framework's step
         watch.inside = True
         if not goes_on:
             timeline.enter(phase)
+            if timeline.unsettled():  # a loss function's, after the model's, or a second forward with inputs of its own
+                timeline.settle(FORWARD if _computed(tensor, (*args, *kwargs.values())) else OTHER)
         try:
             return called(self, *args, **kwargs)
         finally:
@@ -63,8 +80,8 @@ def _modules(watch: Watch) -> None:
                 timeline.leave()
             else:
                 if not goes_on:
-                    timeline.leave_for(FORWARD)  # loss functions follow, up to the backward
-                if watch.input_samples is None or id(self) not in watch.trained:
+                    timeline.leave_for(AFTER_FORWARD)  # loss functions follow, up to the backward
+                if id(self) not in watch.trained:
                     _note_model(watch, self, args, kwargs)
                 if watch.inputs is not None and self is watch.model:
                     _note_input(watch.inputs, args, kwargs)
@@ -82,6 +99,20 @@ def _modules(watch: Watch) -> None:
         return called(self, *args, **kwargs) if watch.inside else outermost(self, args, kwargs)
 
     put(nn.Module, "__call__", __call__ if _hands_on(called) else around)
+
+
+def _computed(tensor: type[Any], given: Iterable[Any], *, deeper: bool = True) -> bool:
+    """Whether any of what a module is given was computed from weights: then that lies between it and the one before,
+    and not the making of its inputs."""
+    for value in given:
+        if isinstance(value, tensor):
+            if value.grad_fn is not None:
+                return True
+        elif deeper and isinstance(value, list | tuple | dict) and len(value) <= MOST_GIVEN:
+            inner = value.values() if isinstance(value, dict) else value
+            if _computed(tensor, inner, deeper=False):
+                return True
+    return False
 
 
 def _hands_on(called: Any) -> bool:
@@ -106,8 +137,6 @@ def _note_model(watch: Watch, module: Any, args: tuple[Any, ...], kwargs: dict[s
         device = "cuda" if given is not None and given.is_cuda else "cpu"
         if torch.is_autocast_enabled(device):
             watch.autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
-    if watch.input_samples is None and given is not None and given.dim():
-        watch.input_samples = int(given.shape[0])
 
 
 def _note_input(inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -140,13 +169,16 @@ def _backward(watch: Watch) -> None:
             if is_step:
                 watch.backward(args[0] if args else kwargs.get("tensors"))
             else:
+                watch.grads += 1
                 timeline.trained = True
             timeline.enter(BACKWARD)
+            if timeline.unsettled():
+                timeline.settle(FORWARD)
             try:
                 return function(*args, **kwargs)
             finally:
                 if is_step:
-                    timeline.leave_for(OPTIMIZER)  # clipping and the like follow, up to the optimizer's step
+                    timeline.leave_for(AFTER_BACKWARD)  # clipping and the like follow, up to the optimizer's step
                 else:
                     timeline.leave()
 
@@ -175,9 +207,8 @@ def _optimizers(watch: Watch, ended: Callable[[], None]) -> None:
         nonlocal entered
         if not compiling() and get_ident() == watch.thread:
             watch.step_of(optimizer)
-            if entered:
-                entered = False
-                watch.timeline.leave_for(OTHER)
+            watch.timeline.end_step(entered=entered)
+            entered = False
             if optimizer is watch.optimizer:
                 ended()
                 watch.dozing.step_ended(watch)

@@ -11,8 +11,9 @@ from typing import Any
 from fulltilt.launch.patching import put
 from fulltilt.launch.watch.batches import samples, size_bytes
 from fulltilt.launch.watch.changed import loader_state
-from fulltilt.launch.watch.places import spot
+from fulltilt.launch.watch.places import Spot, by_package, spot
 from fulltilt.launch.watch.stages import Stages
+from fulltilt.launch.watch.transforms import datasets
 from fulltilt.launch.watch.watch import LoaderSeen, Watch
 from fulltilt.measure.observation import Loader
 from fulltilt.measure.timeline import DATA_WAIT, EPOCH_START
@@ -32,7 +33,7 @@ def install(watch: Watch, stages: Stages) -> None:
     @functools.wraps(made)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         made(self, *args, **kwargs)
-        watch.made[self] = spot(2)
+        watch.made[self] = (_rebuilt(watch, self) if by_package(2) else None) or spot(2)
 
     @functools.wraps(began)
     def __iter__(self: Any) -> Any:  # noqa: N807
@@ -78,6 +79,20 @@ def install(watch: Watch, stages: Stages) -> None:
     put(DataLoader, "__init__", __init__)
     put(DataLoader, "__iter__", __iter__)
     put(_BaseDataLoaderIter, "__next__", __next__)
+
+
+def _rebuilt(watch: Watch, loader: Any) -> Spot | None:
+    """Where the script made the loader that a package makes anew for it, as Accelerate and Lightning do: one that does
+    the same with the same data. None where there is none, or no telling which."""
+    wrapped = {id(one) for one in datasets(loader.dataset)}
+    found = {
+        made
+        for known, made in watch.made.items()
+        if known.num_workers == loader.num_workers
+        and known.collate_fn is loader.collate_fn
+        and id(known.dataset) in wrapped
+    }
+    return found.pop() if len(found) == 1 else None
 
 
 def loader_seen(watch: Watch, loader: Any) -> LoaderSeen:
@@ -159,7 +174,7 @@ def timed_next(watch: Watch, mark: list[Any], following: Any) -> Any:
         mark[1] = None
         if seen.batch_bytes is None:
             seen.batch_bytes = size_bytes(batch)
-    watch.span_samples += samples(batch)
+    watch.span_samples += samples(batch) or (0 if seen.facts is None else seen.facts.batch_size or 0)
     return batch
 
 

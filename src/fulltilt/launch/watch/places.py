@@ -55,6 +55,17 @@ def spot(depth: int = 1) -> Spot | None:
     return _by_instruction.get((id(package.f_code), package.f_lasti)) or _new(package)
 
 
+def by_package(depth: int = 1) -> bool:
+    """Whether an installed package calls, be it on behalf of the user's code; torch itself is none."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None:
+        kind = _kind(frame.f_code.co_filename)
+        if kind in (_USER, _PACKAGE):
+            return kind == _PACKAGE
+        frame = frame.f_back
+    return False
+
+
 def _new(frame: FrameType) -> Spot:
     """Of an instruction that was not met before, in a line that may have been."""
     code, line = frame.f_code, frame.f_lineno

@@ -18,7 +18,7 @@ from fulltilt.launch.watch.held import generator, open_file
 from fulltilt.launch.watch.places import Spot, place, users_modules
 from fulltilt.launch.watch.transforms import datasets, names
 from fulltilt.launch.watch.waits import STEPS
-from fulltilt.launch.watch.watch import LoaderSeen, Watch, is_compiled, rank_and_world
+from fulltilt.launch.watch.watch import LoaderSeen, Watch, is_compiled
 from fulltilt.measure.observation import Copy, Loader, Observation, Phase, Step, Sync, Training
 from fulltilt.measure.stable import warm_up
 from fulltilt.measure.timeline import OTHER, PHASES, Record
@@ -31,7 +31,7 @@ LEAST_KEPT = 20
 
 def observation(watch: Watch) -> Observation:
     job, timeline = watch.job, watch.timeline
-    rank, world = rank_and_world()
+    rank, world = watch.ranks
     if watch.sleeper:
         watch.dozing.wake(watch)
     rest = timeline.rest()
@@ -91,6 +91,7 @@ def observation(watch: Watch) -> Observation:
             for (at, free), (count, spent, size, pinned) in watch.copies.items()
         ),
         training=training(watch),
+        backwards=watch.backwards + watch.grads,
         modules=users_modules(),
         rank=rank,
         world=world,
@@ -119,7 +120,7 @@ def with_limits(as_is: Observation, watch: Watch) -> Observation:
 
 def nothing_seen(watch: Watch, why: str) -> Observation:
     """Of a process that was watched in vain."""
-    rank, world = rank_and_world()
+    rank, world = watch.ranks
     return Observation(
         command=tuple(watch.job.command),
         mode=watch.job.mode,  # type: ignore[arg-type]

@@ -153,11 +153,14 @@ class Watch:
         self.unstepped = False
         """There are gradients that no step was seen of."""
         self.backwards = 0
+        self.grads = 0
+        """Of `torch.autograd.grad`, which a step may have many of, or none."""
         self.losses: list[Any] = []
         self.span_samples = 0
         self.step_samples = 0
         self.counted = False
-        """Batches have come from a loader, whose samples are counted; elsewhere what the model is given tells."""
+        """Batches have come from a loader, whose samples are counted. Elsewhere nothing tells them: a forward may be
+        one of many of a step, or an episode's, and its first dimension a sequence's."""
         self.unscaled: tuple[Any, Any] | None = None
         self.stepped = False
         """An optimizer stepped since GradScaler's last update."""
@@ -187,7 +190,6 @@ class Watch:
         self.written = False
 
     def _clear_model(self) -> None:
-        self.input_samples: int | None = None
         self.trained: set[int] = set()
         """Outermost modules that were called with gradients."""
         self.model = None
@@ -275,11 +277,13 @@ class Watch:
 
     def step_ended(self) -> None:
         record = self.timeline.step()
+        if self.group is None:
+            self.timeline.alone = self.place == (0, 1)
         samples = self.step_samples + self.span_samples
         if samples:
             self.counted = True
         # Loaders that are asked ahead give an epoch's first step two batches and its last none: both are counted so.
-        record.samples = samples if self.counted else self.input_samples
+        record.samples = samples if self.counted else None
         record.losses = self.losses
         self.losses, self.step_samples, self.span_samples = [], 0, 0
         if len(self.records) < MOST_RECORDS:
@@ -295,6 +299,12 @@ class Watch:
         if self.group is None:
             self.group = rank_and_world()
         return self.group
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """Rank and world as they were: a script may have taken its process group down when it is asked."""
+        now = rank_and_world()
+        return self.group if now == (0, 1) and self.group is not None else now
 
     @property
     def buffered(self) -> int:
