@@ -303,6 +303,13 @@ def test_workers_do_not_live_on_where_the_script_changes_its_data_set(planted):
     assert "restarted-workers" not in {finding.cause for finding in findings}
 
 
+def test_what_may_run_full_explains_no_headroom(planted):
+    """/dev/shm has no room for all batches, and the copies are what the step waits for."""
+    found = planted(phases={"copy": 9}, loader={"num_workers": 8}, surroundings={"shm_bytes": 64 * MIB}).diagnose()
+    assert [one.cause for one in found.findings] == ["small-shm"]
+    assert "copies to the device" in found.verdict
+
+
 def test_how_often_is_said_as_people_say_it(planted):
     found = planted(outside={"checkpoint": 0.15 * 60 * 0.0318}).diagnose().findings[0]
     assert found.fix.startswith("Save every 3rd time")

@@ -173,6 +173,7 @@ def _full_shm(figures: Figures, loader: Loader) -> list[Finding]:
             gain=None,
             fix=f"docker run --shm-size={_shm_size(_shm_needed(loader, loader.num_workers))} …, or fewer workers",
             place=loader.place,
+            about="between",  # it costs no time, until it ends the run
         )
     ]
 
