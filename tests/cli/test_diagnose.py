@@ -84,6 +84,7 @@ def test_compare_reads_what_was_written(diagnosed, tmp_path):
     done = run("compare", folder / "a.json", "b.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "2.00×" in done.stdout
+    assert done.stdout.count("as it is") == 2
     assert "gone  one slow transform" in done.stdout
     done = run("compare", folder / "a.json", "b.json", "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["speedup"] == pytest.approx(2)

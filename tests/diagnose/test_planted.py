@@ -208,37 +208,6 @@ def test_threads_that_fewer_would_not_better_are_left_alone(planted):
         assert "too-many-threads" not in [finding.cause for finding in found.findings]
 
 
-def test_a_step_that_its_workers_crowd_is_told_where_nothing_is_known_to_help(planted):
-    """Two cores, a worker and two threads that train on the CPU: each core that decodes does not train."""
-    found = planted(
-        phases={"copy": 0, "forward": 15, "backward": 28},
-        limit=31.5,
-        loader={"num_workers": 1},
-        loader_rate=4000.0,
-        stages={"decode": 0.3, "RandomResizedCrop": 0.1},
-        training={"device": "cpu", "threads": 2},
-        surroundings={"cores": 2, "gpu": None, "gpu_share": None},
-    ).diagnose()
-    assert not found.findings
-    assert found.verdict == (
-        "29 % headroom. 29 % of the time is a step slowed down by 1 worker beside it on 2 cores "
-        "(decode 75 %, RandomResizedCrop 25 % of their work); nothing is known that would make it less."
-    )
-
-
-def test_the_verdict_names_no_cause_that_is_not_the_headrooms(planted):
-    """Half of the step is waited for data that no worker would bring faster, and the optimizer is slow, too."""
-    found = planted(
-        phases={"data wait": 30, "optimizer": 9}, limit=35, loader_rate=1000, stages={"item": 0.9},
-        loader={"num_workers": 0, "batch_bytes": 10**9}, training={"fused": False, "foreach": True},
-    ).diagnose()  # fmt: skip
-    assert [finding.cause for finding in found.findings] == ["unfused-optimizer"]
-    assert found.verdict == (
-        "50 % headroom. 43 % of the time is batches that are made between the steps, 6.5 % of the time is a step "
-        "slowed down by the work of feeding it; nothing is known that would make it less."
-    )
-
-
 def test_a_data_set_of_whole_batches_has_epochs_as_long_as_seen(planted):
     # 30 batches of 32 samples each: as samples they would be an epoch of one step
     loader = {"batch_size": None, "samples": 30, "num_workers": 0, "start_seconds": 0.01}
@@ -253,6 +222,10 @@ def test_waiting_for_a_core_is_no_slow_disk(planted):
     plant = {"phases": STARVED, "loader": {"num_workers": 15}, "loader_rate": 446, "stages": stages}
     assert planted(**plant, surroundings={"cpu_share": 1.0}).diagnose().findings[0].cause == "slow-decode"
     assert planted(**plant, surroundings={"cpu_share": 0.4}).diagnose().findings[0].cause == "slow-disk"
+    # 15 workers alone give a sample each 11 ms: they wait for nothing then.
+    alone = {**plant, "loader_rate": 15 / 0.011}
+    causes = [one.cause for one in planted(**alone, surroundings={"cpu_share": 0.4}).diagnose().findings]
+    assert "slow-disk" not in causes
 
 
 def test_on_a_cpu_a_replay_on_a_busier_machine_is_not_believed(planted):
@@ -330,9 +303,34 @@ def test_workers_do_not_live_on_where_the_script_changes_its_data_set(planted):
     assert "restarted-workers" not in {finding.cause for finding in findings}
 
 
+def test_what_may_run_full_explains_no_headroom(planted):
+    """/dev/shm has no room for all batches, and the copies are what the step waits for."""
+    found = planted(phases={"copy": 9}, loader={"num_workers": 8}, surroundings={"shm_bytes": 64 * MIB}).diagnose()
+    assert [one.cause for one in found.findings] == ["small-shm"]
+    assert "copies to the device" in found.verdict
+
+
 def test_how_often_is_said_as_people_say_it(planted):
     found = planted(outside={"checkpoint": 0.15 * 60 * 0.0318}).diagnose().findings[0]
     assert found.fix.startswith("Save every 3rd time")
+
+
+def test_only_a_loader_that_evaluates_is_told_to_have_workers(planted):
+    plant = planted(outside={"eval": 0.6 * 60 * 0.0318})
+    (trains,) = plant.observation().loaders
+    for workers, told in ((None, False), (0, True), (2, False)):
+        evaluates = () if workers is None else (replace(trains, role="eval", num_workers=workers),)
+        (found,) = diagnose(plant.observation(loaders=(trains, *evaluates))).findings
+        assert found.fix.startswith("Evaluate every 12th time, or on a part of the data")
+        assert ("loader" in found.fix) is told
+
+
+def test_an_epochs_first_batch_is_one_batch(planted):
+    """Of a step that takes four, 128 ms of work: a quarter of it is waited for where workers live on."""
+    loader = {"persistent_workers": False, "samples": 3200, "starts": 2, "start_seconds": 0.2, "batch_size": 8}
+    found = planted(phases={"epoch start": 2}, stages={"item": 4}, loader=loader).diagnose()
+    restarted = next(one for one in found.findings if one.cause == "restarted-workers")
+    assert restarted.seconds == pytest.approx((0.2 - 0.032) / 100)
 
 
 def test_no_steps_is_said(planted):

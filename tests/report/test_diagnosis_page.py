@@ -108,6 +108,12 @@ def words_of(page):
     return " ".join(" ".join(outline.words).replace("\u00a0", " ").split())
 
 
+def test_rates_of_one_rank_are_called_so(diagnosis):
+    assert "per rank" not in diagnosis_page(diagnosis)
+    page = diagnosis_page(replace(diagnosis, observation=replace(diagnosis.observation, world=4)))
+    assert re.search(r"[0-9] samples/s per rank", page)
+
+
 def test_the_page_says_what_the_diagnosis_says(diagnosis):
     said = words_of(diagnosis_page(diagnosis))
     for part in (

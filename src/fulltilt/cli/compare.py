@@ -1,4 +1,4 @@
-"""`fulltilt compare A.json B.json`: two diagnoses or observations side by side."""
+"""`fulltilt compare A.json B.json`: two diagnoses or runs side by side."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def compare(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
-    """Put two diagnoses (or observations) of a script next to each other: rates, limits, phases, findings."""
+    """Put two diagnoses of a script next to each other: rates, limits, phases, findings.
+
+    Of what `fulltilt run --json` wrote, the run with its plan is taken.
+    """
     from fulltilt.diagnose.compare import compared
     from fulltilt.diagnose.serial import read
 
@@ -48,8 +51,9 @@ def table(result: Comparison, first: str, second: str) -> Table:
 
     shown = Table(box=box.SIMPLE, title_justify="left")
     shown.add_column("")
-    for name in (first, second, "change"):
-        shown.add_column(name, justify="right")
+    for name, label in zip((first, second), result.labels, strict=True):
+        shown.add_column(f"{name}\n{label}", justify="right")
+    shown.add_column("change", justify="right", vertical="bottom")
     for row in result.rows:
         shown.add_row(row.name, row.shown[0], row.shown[1], row.change or "")
     return shown

@@ -86,9 +86,10 @@ def _rates(diagnosis: Diagnosis, figures: Figures, width: int) -> Iterator[Text]
         rows.append(("loader alone", diagnosis.limits.loader, "yellow"))
     shown = [rate for _, rate, _ in rows if rate]
     top = max(shown, default=1.0)
-    room = max(width - 44, 10)
+    ranks = " per rank" if diagnosis.observation.world > 1 else ""  # a step is one rank's, and so are its samples
+    room = max(width - 44 - len(ranks), 10)
     for name, rate, colour in rows:
-        line = Text(f"{name:<18} {words.rate(rate, figures.unit):>18}  ")
+        line = Text(f"{name:<18} {words.rate(rate, figures.unit):>18}{ranks}  ")
         if rate:
             # A loader many times as fast needs no bar that makes the others invisible.
             scale = min(top, 2 * max(figures.rate or 0.0, diagnosis.limits.step or 0.0) or top)

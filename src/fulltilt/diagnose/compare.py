@@ -1,4 +1,4 @@
-"""Two diagnoses or observations, figure by figure."""
+"""Two diagnoses, observations or outcomes of runs, figure by figure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from fulltilt.measure.observation import Observation
 
 from . import words
 from .figures import PHASES, Figures
-from .finding import Diagnosis, Limits
+from .finding import Diagnosis, Limits, Outcome
 from .thresholds import CAUSES
+
+One = Diagnosis | Observation | Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,8 @@ class Row:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     rows: tuple[Row, ...]
+    labels: tuple[str, str]
+    """What was measured: the script as it is, or with its plan."""
     speedup: float | None
     """The second's rate divided by the first's."""
     gone: tuple[str, ...]
@@ -30,33 +34,50 @@ class Comparison:
     new: tuple[str, ...]
 
 
-def compared(first: Diagnosis | Observation, second: Diagnosis | Observation) -> Comparison:
+def compared(first: One, second: One) -> Comparison:
     a, b = _figures(first), _figures(second)
-    unit = a.unit if a.unit == b.unit else "steps"
-    rates = (_rate(a, unit), _rate(b, unit))
-    rows = [_row("rate", rates, unit)]
-    if isinstance(first, Diagnosis) and isinstance(second, Diagnosis):
-        if a.unit == b.unit:
-            rows.append(_row("limit of the step", (first.limits.step, second.limits.step), unit))
-        rows.append(_row("loader alone", (first.limits.loader, second.limits.loader), "samples"))
-        rows.append(_share("headroom", (first.headroom, second.headroom)))
-    rows.append(_seconds("step", (a.step, b.step)))
-    for phase in PHASES:
-        costs = (a.cost(phase), b.cost(phase))
-        if max(costs) > 0:
-            rows.append(_seconds(phase, costs))
+    units = {one.unit for one in (a, b) if one.steps} or {"samples"}
+    alike = len(units) == 1
+    unit = min(units) if alike else "steps"
+    rates = (_rate(first, a, unit), _rate(second, b, unit))
+    ranks = " per rank" if max(a.observation.world, b.observation.world) > 1 else ""
+    rows = [_row(f"rate{ranks}", rates, unit)]
+    if not isinstance(first, Observation) and not isinstance(second, Observation):
+        if alike:
+            rows.append(_row(f"limit of the step{ranks}", (a.limits.step, b.limits.step), unit))
+        if isinstance(first, Diagnosis) and isinstance(second, Diagnosis):
+            rows.append(_row("loader alone", (a.limits.loader, b.limits.loader), "samples"))
+        rows.append(_share("headroom", (_headroom(first, a), _headroom(second, b))))
+    if a.steps and b.steps:
+        rows.append(_seconds("step", (a.step, b.step)))
+        costs = {phase: (a.cost(phase), b.cost(phase)) for phase in PHASES}
+        rows += [_seconds(phase, both) for phase, both in costs.items() if max(both) > 0]
     gone, new = _causes(first, second)
     now, then = rates
-    return Comparison(rows=tuple(rows), speedup=then / now if now and then else None, gone=gone, new=new)
+    speedup = then / now if now and then else None
+    return Comparison(rows=tuple(rows), labels=(_label(first), _label(second)), speedup=speedup, gone=gone, new=new)
 
 
-def _figures(one: Diagnosis | Observation) -> Figures:
+def _label(one: One) -> str:
+    return "with its plan" if isinstance(one, Outcome) else "as it is"
+
+
+def _figures(one: One) -> Figures:
     if isinstance(one, Diagnosis):
         return Figures(observation=one.observation, limits=one.limits)
-    return Figures(observation=one, limits=Limits(step=None, loader=None))
+    if isinstance(one, Observation):
+        return Figures(observation=one, limits=Limits(step=None, loader=None))
+    nothing = Observation(command=(), ended="steps", seconds=0.0)
+    return Figures(observation=one.observation or nothing, limits=Limits(step=one.limit, loader=None))
 
 
-def _rate(figures: Figures, unit: str) -> float | None:
+def _headroom(one: One, figures: Figures) -> float | None:
+    return one.headroom if isinstance(one, Diagnosis) else figures.headroom
+
+
+def _rate(one: One, figures: Figures, unit: str) -> float | None:
+    if isinstance(one, Outcome) and not figures.steps:  # the plan was not run to its end: what its trial gave
+        return one.samples_per_second
     return figures.rate if figures.unit == unit or not figures.fed_step else 1 / figures.fed_step
 
 
@@ -81,7 +102,7 @@ def _seconds(name: str, values: tuple[float, float]) -> Row:
     return Row(name=name, values=values, shown=(words.seconds(before), words.seconds(after)), change=change)
 
 
-def _causes(first: Diagnosis | Observation, second: Diagnosis | Observation) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _causes(first: One, second: One) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if not isinstance(first, Diagnosis) or not isinstance(second, Diagnosis):
         return (), ()
     before = {finding.cause for finding in first.findings}

@@ -14,6 +14,8 @@ from .findings import FAMILIES, slow_rank
 from .remaining import in_the_way
 from .thresholds import CAUSES, LIMITS
 
+_LESS_BUSY = "the machine was less busy when it was measured"
+
 
 def read_source(file: str) -> str | None:
     """A file of the user's; None if it can't be read as text."""
@@ -33,7 +35,8 @@ def diagnose(
 ) -> Diagnosis:
     """Why the script is as fast as it is: `observation` of it as it is, `replay` and `loader` for its limits."""
     limits = Limits(step=_step_limit(observation, replay), loader=_loader_limit(loader))
-    figures = Figures(observation=observation, limits=limits, read_source=read_source)
+    local = max(len(ranks), 1)  # those of other machines are not watched
+    figures = Figures(observation=observation, limits=limits, read_source=read_source, local_ranks=local)
     found: list[Finding] = []
     if figures.steps >= LIMITS.least_steps:
         for family in FAMILIES:
@@ -97,13 +100,19 @@ def _notes(figures: Figures, replay: Observation | None) -> Iterator[str]:
         else:
             yield f"the step's limit was not measured: with batches given again it made {len(replay.steps)} steps"
             yield from (f"… {note}" for note in replay.notes)
-    elif figures.headroom is not None and figures.step:
-        apart = 1 - figures.limit / figures.fed_step - figures.headroom
-        if apart > LIMITS.no_headroom:
-            yield (
-                f"the step's limit lies {words.percent(apart)} further off than the waits for data explain: the "
-                "machine was less busy when it was measured, or the loader's work slows the step down"
-            )
+    elif (further := _further_off(figures)) is not None:
+        yield (
+            f"the step's limit lies {words.percent(further)} of the time further off than waiting for data and the "
+            f"loader's work beside the step explain: {_LESS_BUSY}"
+        )
+
+
+def _further_off(figures: Figures) -> float | None:
+    """Share of the time by which the limit lies beyond the headroom, where it is worth a word."""
+    if figures.limit is None or figures.reach is None or not figures.step:
+        return None
+    further = (figures.reach - figures.limit) / figures.fed_step
+    return further if further > LIMITS.no_headroom else None
 
 
 def _worth(finding: Finding) -> bool:
@@ -141,21 +150,36 @@ def _verdict(figures: Figures, findings: Sequence[Finding]) -> str:
         steps = "no training step" if not figures.steps else f"only {figures.steps} training steps"
         return f"Nothing can be said: {steps} could be watched."
     first = findings[0] if findings else None
-    if figures.headroom is None:
-        cause = f"{first.title}." if first is not None else "No cause was found for it to be slow."
-        return f"The step's limit could not be measured. {cause}"
+    if figures.headroom is None or figures.limit is None or figures.reach is None:
+        slow = f"{first.title}." if first is not None else "No cause was found for it to be slow."
+        return f"The step's limit could not be measured. {slow}"
+    others = [] if first is None or (first.gain or 0.0) < LIMITS.least_gain else [f"{first.title}."]
+    further = _further_off(figures)
+    busier = [] if further is None else [f"Its limit lies {words.percent(further)} further off: {_LESS_BUSY}."]
     if figures.headroom < LIMITS.no_headroom:
-        at = words.percent(1 - figures.headroom)
-        said = f"No headroom: the script trains at {at} of its step's limit, and feeding it better wins nothing."
-        return f"{said} {first.title}." if first is not None and (first.gain or 0) >= LIMITS.least_gain else said
+        at = words.percent(figures.limit / figures.fed_step)
+        said = f"the script trains at {at} of its step's limit, and " if further is None else ""
+        return " ".join([f"No headroom: {said}feeding it better wins nothing.", *busier, *others])
     said = f"{words.percent(figures.headroom)} headroom."
-    if first is not None and (first.gain is None or first.gain >= LIMITS.least_gain) and _explains(first, figures):
-        return f"{said} {first.title}."
-    assert figures.limit is not None, "headroom is what lies between a step and its limit"
-    told = in_the_way(figures, figures.limit, cores=figures.cores)
-    return f"{said} {told[0].upper()}{told[1:]}; nothing is known that would make it less."
+    cause = next((finding for finding in findings if _explains(finding)), None)
+    if cause is not None:
+        return " ".join([said, f"{cause.title}.", *_in_part(cause, figures), *busier])
+    told = in_the_way(figures, figures.reach, cores=figures.cores)
+    unknown = f"{told[0].upper()}{told[1:]}; nothing is known that would make it less."
+    return " ".join([said, unknown, *busier, *(f"Besides: {title}" for title in others)])
 
 
-def _explains(finding: Finding, figures: Figures) -> bool:
-    """Whether the finding is about what keeps the script from its limit: one about the step moves the limit itself."""
-    return finding.about != "step" or not figures.starved
+def _explains(finding: Finding) -> bool:
+    """Whether it keeps the script from its limit. One about the step moves the limit itself, and what lies between the
+    steps is no part of a step."""
+    return finding.about == "feeding" and (finding.gain is None or finding.gain >= LIMITS.least_gain)
+
+
+def _in_part(finding: Finding, figures: Figures) -> list[str]:
+    """That a finding is not all of the headroom, where it is far from it."""
+    if finding.gain is None or figures.headroom is None:
+        return []
+    saved = figures.whole * (1 - 1 / (1 + finding.gain))
+    if saved >= LIMITS.explains * figures.headroom * figures.fed_step:
+        return []
+    return [f"That explains a part of it: {words.gain(finding.gain)} is foretold."]

@@ -9,6 +9,7 @@ The model, in seconds per step:
 
 A fix shortens one of these. No fix of feeding makes a step shorter than its limit (the same step with its batches on
 the device already), nor, on a CPU, where step and workers share the cores, than the work of both divided by the cores.
+There workers make `own` longer, too, by no more than their work: what makes that less makes `own` less likewise.
 The gain is whole / whole afterwards − 1.
 """
 
@@ -43,6 +44,8 @@ class Figures:
     limits: Limits
     read_source: Callable[[str], str | None] = lambda _: None
     """The text of a file of the user's, where it can be read."""
+    local_ranks: int = 1
+    """Processes of the training that were watched on this machine: they share its cores."""
 
     @cached_property
     def steps(self) -> int:
@@ -152,27 +155,52 @@ class Figures:
         loader = self.train_loader
         if loader is None:
             return 0.0
-        timed = fsum(stage.seconds for stage in loader.stages)
-        if timed > 0 and self.per_step and self.unit == "samples":
-            return timed * self.per_step
-        return self.loader * max(1, min(loader.num_workers, self.cores))
+        timed = fsum(map(self.taken, self._stages)) * (self.per_step or 0.0)
+        return timed if timed > 0 else self.loader * max(1, min(loader.num_workers, self.cores))
 
     @cached_property
     def core_work(self) -> float:
-        """Of `work`, what a core is busy with: waiting for a disk needs none."""
-        loader = self.train_loader
-        if loader is None or not loader.stages:
-            return self.work
-        timed = fsum(stage.seconds for stage in loader.stages)
-        waited = fsum(stage.seconds * waited_share(stage) for stage in loader.stages if self.waits_for_files(stage))
-        return self.work * (1 - waited / timed) if timed > 0 else self.work
+        """Of `work`, what a core is busy with: waiting for a disk needs none. A decoder's own threads are not seen."""
+        core = fsum(map(core_seconds, self._stages)) * (self.per_step or 0.0)
+        return core if self._stages else self.work
+
+    @cached_property
+    def file_work(self) -> float:
+        """Of `work`, what files are waited for."""
+        waited = (self.taken(stage) - core_seconds(stage) for stage in self._stages if self.waits_for_files(stage))
+        return fsum(waited) * (self.per_step or 0.0)
+
+    @cached_property
+    def _stages(self) -> tuple[Stage, ...]:
+        """Stages of the training loader; none where samples, of which they are, can't be counted."""
+        return self.train_loader.stages if self.train_loader is not None and self.unit == "samples" else ()
+
+    def taken(self, stage: Stage) -> float:
+        """Seconds of a worker that the stage takes for a sample, without the waits for a core that the step was on."""
+        core = core_seconds(stage)
+        return core + self._own_waits * (stage.seconds - core)
+
+    @cached_property
+    def _own_waits(self) -> float:
+        """Share of the stages' waits that are the loader's own, for a disk say: those that it has alone, too."""
+        loader, alone = self.train_loader, self.limits.loader
+        core = fsum(map(core_seconds, self._stages))
+        waited = fsum(stage.seconds for stage in self._stages) - core
+        if loader is None or not alone or waited <= 0:
+            return 1.0
+        return min(max((max(loader.num_workers, 1) / alone - core) / waited, 0.0), 1.0)
 
     def waits_for_files(self, stage: Stage) -> bool:
         """For a disk or a network. Where all cores are busy everything waits, for a core: that is not meant."""
         found = self.observation.surroundings
         busy = found is not None and found.cpu_share is not None and found.cpu_share >= LIMITS.busy_cpu
         least = LIMITS.waiting_read_when_busy if busy else LIMITS.waiting_read
-        return stage.name not in ("collate", "hand over", "pin") and waited_share(stage) >= least
+        return stage.name not in ("collate", "hand over", "pin") and self.waited_share(stage) >= least
+
+    def waited_share(self, stage: Stage) -> float:
+        """Share of the stage in which no core worked for it."""
+        taken = self.taken(stage)
+        return 1 - core_seconds(stage) / taken if taken > 0 else 0.0
 
     @cached_property
     def cores(self) -> int:
@@ -216,26 +244,36 @@ class Figures:
 
     @cached_property
     def headroom(self) -> float | None:
-        """1 − actual / limit; on a CPU no more than the waits that were seen.
-
-        There all moments are in a phase, so what lies beyond is another load of the machine, or workers that crowd it.
-        """
-        if self.limit is None or not self.step:
+        """1 − actual / limit; on a CPU no more than was seen to be in the step's way."""
+        if self.reach is None or not self.step:
             return None
-        found = max(1 - self.limit / self.fed_step, 0.0)
-        if self.on_gpu or self.crowded or self.observation.world > 1:  # ranks wait for each other within the step
-            return found
-        waits = self.wait + self.cost("epoch start") + self.phases.get("copy", 0.0)
-        return min(found, waits / self.fed_step)
+        return max(1 - self.reach / self.fed_step, 0.0)
 
     @cached_property
-    def crowded(self) -> bool:
-        """Workers and threads are more than the cores, and the step's own work suffers from it."""
+    def reach(self) -> float | None:
+        """Seconds of a step that feeding it better can bring it down to.
+
+        That is its limit, but on a CPU all moments are in a phase: there it is the step without its waits and what its
+        workers cost it. What lies beyond is another load of the machine.
+        """
+        if self.limit is None or self.on_gpu or self.observation.world > 1:  # ranks wait for each other within the step
+            return self.limit
+        return max(self.limit, self.own - self.phases.get("copy", 0.0) - self.crowding)
+
+    @cached_property
+    def crowding(self) -> float:
+        """Seconds that workers cost the step's own work, where they and its threads are more than the cores.
+
+        A team of threads waits for the one whose core a worker has taken, but no longer than that works.
+        """
         loader, training = self.train_loader, self.observation.training
-        if loader is None or self.limit is None:
-            return False
+        if loader is None or not loader.num_workers or self.limit is None:
+            return 0.0
         threads = 1 if training is None or self.on_gpu else training.threads
-        return loader.num_workers + threads > self.cores and self.own >= LIMITS.contention * self.limit
+        if (loader.num_workers + threads) * self.local_ranks <= self.cores:
+            return 0.0
+        cost = min(self.own - self.limit, self.core_work)
+        return cost if cost >= (LIMITS.contention - 1) * self.limit else 0.0
 
     @cached_property
     def starved(self) -> bool:
@@ -287,7 +325,7 @@ class Figures:
         """Seconds of a step when workers need that long for its samples while the step's own work takes `own`."""
         working = self.own if own is None else own
         bound = self.shared(self.core_work if core_work is None else core_work)
-        return min(max(loader, working, bound, self.limit or 0.0) + self.start, self.step)
+        return min(max(loader, working, bound, self.reach or 0.0) + self.start, self.step)
 
     def stepping(self, own: float) -> float:
         """Seconds of a step when its own work takes `own` and feeding stays as it is."""
@@ -301,16 +339,14 @@ class Figures:
     def ranked_stages(self) -> list[tuple[Stage, float]]:
         """Stages of the training loader with their shares of its work, the greatest first."""
         loader = self.train_loader
-        stages = [] if loader is None else sorted(loader.stages, key=lambda stage: -stage.seconds)
-        timed = fsum(stage.seconds for stage in stages)
-        return [(stage, stage.seconds / timed) for stage in stages] if timed > 0 else []
+        stages = [] if loader is None else sorted(loader.stages, key=lambda stage: -self.taken(stage))
+        timed = fsum(map(self.taken, stages))
+        return [(stage, self.taken(stage) / timed) for stage in stages] if timed > 0 else []
 
 
-def waited_share(stage: Stage) -> float:
-    """Share of the stage in which no core worked for it."""
-    if stage.cpu_seconds is None or stage.seconds <= 0:
-        return 0.0
-    return max(1 - stage.cpu_seconds / stage.seconds, 0.0)
+def core_seconds(stage: Stage) -> float:
+    """Of one core, per sample; all of its time where it was not told apart."""
+    return stage.seconds if stage.cpu_seconds is None else min(stage.cpu_seconds, stage.seconds)
 
 
 def transforms(stages: list[tuple[Stage, float]]) -> list[tuple[Stage, float]]:

@@ -17,7 +17,8 @@ def remaining(seen: Observation, limit: float | None, *, cores: int) -> str | No
     """One sentence; None at the limit, or where it is not known.
 
     Compared is with the step whose batches lie on the device already: what that leaves out is waiting for batches, the
-    starts of epochs and copies. Whatever is slower beyond these is slowed down by the loader's work beside it.
+    starts of epochs and copies. Whatever is slower beyond these is slowed down by the loader's work beside it, as far
+    as that can be (`Figures.reach`).
     """
     figures = Figures(observation=seen, limits=Limits(step=limit, loader=None))
     at_limit = figures.limit
@@ -33,7 +34,9 @@ def in_the_way(figures: Figures, at_limit: float, *, cores: int) -> str:
         "epochs that start": figures.cost("epoch start"),
         "copies to the device": figures.phases.get("copy", 0.0),
     }
-    parts[_beside(figures, cores)] = figures.fed_step - at_limit - sum(parts.values())
+    reach = max(at_limit, figures.reach or 0.0)
+    parts[_beside(figures, cores)] = figures.fed_step - reach - sum(parts.values())
+    parts["a machine that was less busy when the limit was measured"] = reach - at_limit
     ranked = sorted(((seconds / figures.fed_step, cause) for cause, seconds in parts.items()), reverse=True)
     named = ranked[:1] + [part for part in ranked[1:_NAMED] if part[0] >= LIMITS.no_headroom]
     return ", ".join(f"{words.percent(share)} of the time is {cause}" for share, cause in named)

@@ -1,4 +1,4 @@
-"""A diagnosis as JSON and back; `fulltilt compare` reads what `--json` wrote."""
+"""A diagnosis as JSON and back; `fulltilt compare` reads what `--json` wrote, of `fulltilt run`, too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fulltilt.errors import InputError
 from fulltilt.measure.observation import Observation
 from fulltilt.measure.observation import from_json as observation_from_json
 
-from .finding import Diagnosis
+from .finding import Diagnosis, Outcome
 
 KIND = "fulltilt diagnosis"
 
@@ -36,12 +36,12 @@ def _plain(value: Any) -> Any:
 
 
 def from_json(data: Mapping[str, Any]) -> Diagnosis:
-    found: Diagnosis = _adapter().validate_python({key: value for key, value in data.items() if key != "kind"})
+    found: Diagnosis = _adapter(Diagnosis).validate_python({key: value for key, value in data.items() if key != "kind"})
     return found
 
 
-def read(path: Path) -> Diagnosis | Observation:
-    """What the file holds; an InputError that says why where it holds neither."""
+def read(path: Path) -> Diagnosis | Observation | Outcome:
+    """What the file holds; of a run what came out of it. An InputError that says why where it holds none of them."""
     from pydantic import ValidationError
 
     try:
@@ -52,11 +52,9 @@ def read(path: Path) -> Diagnosis | Observation:
         raise InputError(f"{path} is not JSON ({error}); give a file that --json wrote") from None
     if not isinstance(data, dict):
         raise InputError(f"{path} holds a {type(data).__name__}, not a diagnosis; give a file that --json wrote")
-    # What `fulltilt run` writes holds its diagnosis under that name.
-    inner = data.get("diagnosis")
-    if isinstance(inner, dict):
-        data = inner
     try:
+        if "plan" in data:  # what `fulltilt run` writes
+            return _of_run(data, path)
         return from_json(data) if "findings" in data else observation_from_json(data)
     except ValidationError as error:
         first = error.errors()[0]
@@ -66,8 +64,19 @@ def read(path: Path) -> Diagnosis | Observation:
         ) from None
 
 
+def _of_run(data: Mapping[str, Any], path: Path) -> Diagnosis | Outcome:
+    """The script with its plan; as it is, where that is how it was left."""
+    if isinstance(data.get("after"), dict):
+        outcome: Outcome = _adapter(Outcome).validate_python(data["after"])
+        return outcome
+    if isinstance(data.get("diagnosis"), dict):
+        return from_json(data["diagnosis"])
+    why = data.get("not_tuned") or "it used a plan that was found before"
+    raise InputError(f"{path} holds no figures of its run ({why}); give one that was tuned, or of fulltilt diagnose")
+
+
 @cache
-def _adapter() -> Any:
+def _adapter(kind: type[Diagnosis] | type[Outcome]) -> Any:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(Diagnosis)
+    return TypeAdapter(kind)

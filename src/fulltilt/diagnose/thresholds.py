@@ -22,6 +22,8 @@ class Thresholds:
     """Fewer steps than that say nothing about a rate."""
 
     # Feeding.
+    explains: float = 1 / 3
+    """Share of the headroom that a fix has to win, or it is said to be a part of it."""
     data_wait: float = 0.05
     """Share of the step in which the loop waits for its loader."""
     dominant_stage: float = 0.45

@@ -86,6 +86,7 @@ def _rates_card(diagnosis: Diagnosis, figures: Figures, after: Outcome | None) -
     else:
         word, tone = f"{words.percent(room)} headroom", "warn" if room < 0.3 else "bad"
     before = figures.rate if after is None or after.before is None else after.before
+    ranks = " per rank" if diagnosis.observation.world > 1 else ""
     rates: list[tuple[str, float | None, str]] = [("as it is", before, "blue")]
     if after is not None:
         rates.append(("with the plan", after.samples_per_second, "green"))
@@ -106,7 +107,7 @@ def _rates_card(diagnosis: Diagnosis, figures: Figures, after: Outcome | None) -
             )
             if rate
             else tag("div", class_="lane"),
-            tag("b", bound(words.rate(rate, figures.unit))),
+            tag("b", bound(words.rate(rate, figures.unit) + ranks)),
             class_="row",
         )
         for name, rate, colour in rates
@@ -115,7 +116,7 @@ def _rates_card(diagnosis: Diagnosis, figures: Figures, after: Outcome | None) -
     beside = (
         tag("div", tag("b", f"{mean:.2f}×"), tag("small", "with the plan"), class_="mean")
         if mean is not None
-        else tag("div", tag("b", bound(words.rate(figures.rate, figures.unit))), class_="mean")
+        else tag("div", tag("b", bound(words.rate(figures.rate, figures.unit) + ranks)), class_="mean")
     )
     heading = tag(
         "div",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import ceil
 
 from fulltilt.measure.observation import Phase
@@ -17,15 +18,17 @@ def between(figures: Figures) -> list[Finding]:
     if not figures.whole:
         return []
     return [
-        *_seldom(figures, "eval", "evaluation", LIMITS.evaluation, "Evaluation takes", _evaluate),
+        *_seldom(figures, "eval", "evaluation", LIMITS.evaluation, "Evaluation takes", partial(_evaluate, figures)),
         *_seldom(figures, "checkpoint", "checkpoints", LIMITS.checkpoint, "Writing checkpoints takes", _save),
         *_logging(figures),
         *_own_code(figures),
     ]
 
 
-def _evaluate(every: str) -> str:
-    return f"Evaluate every {every} time, or on a part of the data; give the evaluation's loader workers too"
+def _evaluate(figures: Figures, every: str) -> str:
+    alone = any(loader.role == "eval" and not loader.num_workers for loader in figures.observation.loaders)
+    workers = "; give the evaluation's loader workers too" if alone else ""
+    return f"Evaluate every {every} time, or on a part of the data{workers}"
 
 
 def _save(every: str) -> str:

@@ -35,8 +35,8 @@ def wanted_workers(figures: Figures) -> int:
     # A GPU's step needs a core to itself, to launch; a CPU's that has less to do than its loader shares its own.
     shared = not figures.on_gpu and figures.work > _MUCH_MORE * figures.own
     loader_cores = max(1, figures.cores - (0 if shared else 1))
-    if figures.core_work > 0:
-        loader_cores = min(ceil(loader_cores * figures.work / figures.core_work), 4 * figures.cores)
+    if figures.work > figures.file_work:
+        loader_cores = min(ceil(loader_cores * figures.work / (figures.work - figures.file_work)), 4 * figures.cores)
     target = LIMITS.worker_reserve * (figures.limit if figures.limit is not None else figures.own)
     return max(1, min(loader_cores, ceil(figures.work / target) if target > 0 else loader_cores))
 
@@ -173,13 +173,14 @@ def _full_shm(figures: Figures, loader: Loader) -> list[Finding]:
             gain=None,
             fix=f"docker run --shm-size={_shm_size(_shm_needed(loader, loader.num_workers))} …, or fewer workers",
             place=loader.place,
+            about="between",  # it costs no time, until it ends the run
         )
     ]
 
 
 def _too_many(figures: Figures, loader: Loader) -> list[Finding]:
     """More workers than cores, and the step itself is slower while they work than without them."""
-    if loader.num_workers <= figures.cores or not figures.crowded or not figures.limit:
+    if loader.num_workers <= figures.cores or not figures.crowding or not figures.limit:
         return []
     contention = figures.own / figures.limit
     wanted = min(wanted_workers(figures), figures.cores)
@@ -192,12 +193,12 @@ def _too_many(figures: Figures, loader: Loader) -> list[Finding]:
                 f"the step's own work takes {words.seconds(figures.own)} while they load and "
                 f"{words.seconds(figures.limit)} without them: {contention:.1f} times as long",
             ),
-            gain=figures.gain(step=figures.fed(figures.loader, own=figures.limit)),
+            gain=figures.gain(step=figures.fed(figures.loader, own=figures.own - figures.crowding)),
             fix=f"DataLoader(…, num_workers={wanted})",
             place=loader.place,
             diff=edits.edited(figures.read_source, file, edit),
             settings={"loader.num_workers": wanted},
-            seconds=figures.own - figures.limit,
+            seconds=figures.crowding,
         )
     ]
 

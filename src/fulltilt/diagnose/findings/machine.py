@@ -31,16 +31,23 @@ def _threads(figures: Figures) -> list[Finding]:
     training = figures.observation.training
     if training is None or figures.on_gpu:
         return []
-    if training.threads <= figures.cores:
-        return _threads_beside_workers(figures, training.threads)
+    ranks, threads = figures.local_ranks, training.threads
+    if ranks * threads <= figures.cores:
+        return _threads_beside_workers(figures, threads)
+    wanted = max(1, figures.cores // ranks)
+    if wanted >= threads:
+        return []
+    on_cores = f"on {figures.cores} core{'s' * (figures.cores > 1)}"
     return [
         _fewer_threads(
             figures,
-            figures.cores,
-            title=f"torch computes with {training.threads} threads on {figures.cores} cores",
-            evidence=f"{training.threads / figures.cores:.0f} threads take turns on each core, and wait for each other",
+            wanted,
+            title=f"{ranks} ranks compute with {threads} threads each, {on_cores}"
+            if ranks > 1
+            else f"torch computes with {threads} threads {on_cores}",
+            evidence=f"{ranks * threads / figures.cores:.2g} threads take turns on each core, and wait for each other",
             gain=None,  # between nothing and many times: it depends on how the threads wait
-            about="step",
+            about="feeding" if ranks > 1 else "step",
         )
     ]
 
@@ -51,11 +58,12 @@ def _threads_beside_workers(figures: Figures, threads: int) -> list[Finding]:
     Counted is what is left if fewer threads take as many times longer: often they don't.
     """
     loader, limit = figures.train_loader, figures.limit
-    if loader is None or not loader.num_workers or limit is None or not figures.crowded:
+    if loader is None or limit is None or not figures.crowding:
         return []
-    wanted = max(1, figures.cores - loader.num_workers)
+    wanted = max(1, figures.cores // figures.local_ranks - loader.num_workers)
     alone = limit * threads / wanted
-    if wanted >= threads or figures.own < LIMITS.contention * alone:
+    beside = limit + figures.crowding
+    if wanted >= threads or beside < LIMITS.contention * alone:
         return []
     workers = f"{loader.num_workers} worker{'' if loader.num_workers == 1 else 's'}"
     return [
@@ -67,7 +75,7 @@ def _threads_beside_workers(figures: Figures, threads: int) -> list[Finding]:
                 f"the step's own work takes {words.seconds(figures.own)} beside them and {words.seconds(limit)} alone: "
                 "threads that have no core hold up those that have"
             ),
-            gain=figures.gain(step=figures.fed(figures.loader, own=alone)),
+            gain=figures.gain(step=figures.fed(figures.loader, own=figures.own - (beside - alone))),
             about="feeding",
         )
     ]
@@ -83,7 +91,7 @@ def _fewer_threads(
         title=title,
         evidence=(evidence,),
         gain=gain,
-        fix=call,
+        fix=f"{call}, or OMP_NUM_THREADS={wanted} in the environment",
         diff=edits.edited(figures.read_source, script, edits.replaced_call("set_num_threads", call)),
         settings={"threads": wanted},
         about=about,
@@ -176,7 +184,6 @@ def slow_rank(ranks: Sequence[Observation]) -> list[Finding]:
             ),
             gain=slow.gain(step=slow.step - late),
             fix="Look at that rank's GPU, its cores and its share of the data: all ranks need the same",
-            about="between",
             seconds=late,
         )
     ]

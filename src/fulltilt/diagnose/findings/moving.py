@@ -40,7 +40,8 @@ def _restarted(figures: Figures) -> list[Finding]:
     if loader.starts < 2 and figures.steps > figures.epoch_steps:
         return []
     # With workers that stay, an epoch's first batch still has to be made, by one of them alone.
-    first_batch = min(figures.work, loader.start_seconds)
+    batches = max((figures.per_step or 0.0) / loader.batch_size, 1.0) if loader.batch_size else 1.0
+    first_batch = min(figures.work / batches, loader.start_seconds)
     saved = (loader.start_seconds - first_batch) / figures.epoch_steps
     if saved < LIMITS.epoch_start * figures.whole:
         return []

@@ -1,4 +1,7 @@
-"""What the loader's work consists of: one transform, the disk, decoding, collate."""
+"""What the loader's work consists of: one transform, the disk, decoding, collate.
+
+It costs a step that waits for its batches, and one on a CPU whose cores it is done on.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import re
 from fulltilt.measure.observation import Loader, Stage
 
 from .. import words
-from ..figures import Figures, transforms, waited_share
+from ..figures import Figures, transforms
 from ..finding import Finding
 from ..thresholds import LIMITS
 from .loading import condition, settings, wanted_workers, with_values, with_workers
@@ -22,7 +25,7 @@ _ON_GPU = re.compile(
 
 def stages(figures: Figures) -> list[Finding]:
     loader = figures.train_loader
-    if loader is None or loader.in_memory or not figures.starved:
+    if loader is None or loader.in_memory or not (figures.starved or figures.crowding):
         return []
     ranked = figures.ranked_stages()
     if not ranked:
@@ -31,7 +34,7 @@ def stages(figures: Figures) -> list[Finding]:
     stage, share = ranked[0]
     if _dominates(ranked):
         if figures.waits_for_files(stage):
-            found.append(_disk(figures, loader, stage, share))
+            found += [_disk(figures, loader, stage, share)] if figures.starved else []
         elif stage.name == "collate":
             found.append(_collate(figures, loader, stage, share))
         elif stage.name == "decode":
@@ -48,7 +51,8 @@ def without(figures: Figures, share: float, factor: float) -> float:
     left = 1 - share * (1 - 1 / factor)
     if loader is None or loader.num_workers == 0:
         return max(figures.own + figures.start + figures.wait * left, figures.limit or 0.0)
-    return figures.fed(figures.loader * left, core_work=figures.core_work * left)
+    own = figures.own - figures.crowding * (1 - left)
+    return figures.fed(figures.loader * left, own=own, core_work=figures.core_work * left)
 
 
 def _dominates(ranked: list[tuple[Stage, float]]) -> bool:
@@ -57,28 +61,47 @@ def _dominates(ranked: list[tuple[Stage, float]]) -> bool:
     return share >= LIMITS.dominant_stage and share >= LIMITS.dominant_over_next * following
 
 
-def _takes(stage: Stage, share: float) -> str:
-    return f"{stage.name} takes {words.percent(share)} of the loader's work: {words.seconds(stage.seconds)} per sample"
+def _takes(figures: Figures, stage: Stage, share: float) -> str:
+    taken = words.seconds(figures.taken(stage))
+    return f"{stage.name} takes {words.percent(share)} of the loader's work: {taken} per sample"
 
 
-def _waits(figures: Figures) -> str:
-    return f"{words.percent(figures.wait / figures.step)} of each step is spent waiting for data"
+def _title(figures: Figures, what: str, share: float, *, starved: str) -> str:
+    """`starved` where the step waits for its loader; else what that takes from it."""
+    if figures.starved:
+        return starved
+    return f"{what} takes {words.seconds(figures.core_work * share)} of a core from each step, which has none to spare"
+
+
+def _cost(figures: Figures, share: float) -> float:
+    """Seconds of a step that such a share of the loader's work costs."""
+    return (figures.wait + figures.crowding) * share
+
+
+def _seen(figures: Figures) -> list[str]:
+    """What loading was seen to cost the step."""
+    waits = f"{words.percent(figures.wait / figures.step)} of each step is spent waiting for data"
+    beside = (
+        f"loading takes {words.seconds(figures.core_work)} of a core from each step, whose own work takes "
+        f"{words.seconds(figures.own)} beside it and {words.seconds(figures.limit or 0.0)} alone"
+    )
+    return [waits] * figures.starved + [beside] * (figures.crowding > 0)
 
 
 def _transform(figures: Figures, loader: Loader, stage: Stage, share: float) -> Finding:
     rest = [(other, part) for other, part in figures.ranked_stages() if other is not stage]
-    evidence = [_takes(stage, share), _waits(figures)]
+    evidence = [_takes(figures, stage, share), *_seen(figures)]
     if rest:
         evidence.append(f"the next is {rest[0][0].name} with {words.percent(rest[0][1])}")
     return Finding(
         cause="slow-transform",
-        title=f"One transform holds the loader up: {stage.name}",
+        title=_title(figures, stage.name, share, starved=f"One transform holds the loader up: {stage.name}"),
         evidence=tuple(evidence),
         gain=figures.gain(step=without(figures, share, LIMITS.transform_factor)),
         fix=f"Write {stage.name} with whole-array operations (numpy, torch, OpenCV) instead of loops, "
         "do it once before training, or on the GPU for a whole batch",
         place=loader.place,
-        seconds=figures.wait * share,
+        seconds=_cost(figures, share),
     )
 
 
@@ -91,42 +114,48 @@ def _disk(figures: Figures, loader: Loader, stage: Stage, share: float) -> Findi
         cause="slow-disk",
         title="The loader waits for its files, not for a processor",
         evidence=(
-            _takes(stage, share),
-            f"in {words.percent(waited_share(stage))} of that no core worked: the disk or the network was waited for",
-            _waits(figures),
+            _takes(figures, stage, share),
+            f"in {words.percent(figures.waited_share(stage))} of that no core worked: "
+            "the disk or the network was waited for",
+            *_seen(figures),
         ),
         gain=figures.gain(step=step),
         fix=f"Copy the data set to a local disk or into memory, {instead}",
         place=loader.place,
         settings=settings(with_values(loader, workers)) if more else {},
-        seconds=figures.wait * share,
+        seconds=_cost(figures, share),
     )
 
 
 def _collate(figures: Figures, loader: Loader, stage: Stage, share: float) -> Finding:
     return Finding(
         cause="slow-collate",
-        title="Putting the samples together into a batch takes longer than making them",
-        evidence=(_takes(stage, share), _waits(figures)),
+        title=_title(
+            figures,
+            "Putting samples together into batches",
+            share,
+            starved="Putting the samples together into a batch takes longer than making them",
+        ),
+        evidence=(_takes(figures, stage, share), *_seen(figures)),
         gain=figures.gain(step=without(figures, share, LIMITS.collate_factor)),
         fix="Return arrays or tensors of one shape from the data set and stack them in one call in collate_fn; "
         "no lists of numbers, no loops over elements",
         place=loader.place,
-        seconds=figures.wait * share,
+        seconds=_cost(figures, share),
     )
 
 
 def _decode(figures: Figures, loader: Loader, stage: Stage, share: float) -> Finding:
     return Finding(
         cause="slow-decode",
-        title="Decoding images holds the loader up",
-        evidence=(_takes(stage, share), _waits(figures)),
+        title=_title(figures, "Decoding images", share, starved="Decoding images holds the loader up"),
+        evidence=(_takes(figures, stage, share), *_seen(figures)),
         gain=figures.gain(step=without(figures, share, LIMITS.decode_factor)),
         fix="Decode with simplejpeg instead of Pillow (fulltilt.decode), or store the images smaller",
         place=loader.place,
         level="numeric",
         settings={"decode": True},
-        seconds=figures.wait * share,
+        seconds=_cost(figures, share),
     )
 
 
@@ -134,23 +163,25 @@ def _cacheable(figures: Figures, loader: Loader, share: float) -> list[Finding]:
     """Where workers can't decode fast enough on all cores, the same files need not be decoded each epoch."""
     left = 1 - share * (1 - 1 / LIMITS.decode_factor)
     workers = max(wanted_workers(figures), loader.num_workers, 1)
-    if figures.limit is None or loader.num_workers == 0:  # workers first: they cost nothing
+    if figures.reach is None or loader.num_workers == 0:  # workers first: they cost nothing
         return []
-    fastest = figures.fed(figures.work * left / workers, own=figures.limit, core_work=figures.core_work * left)
-    if fastest <= figures.limit * (1 + LIMITS.no_headroom):
+    own = figures.reach + figures.crowding * left
+    fastest = figures.fed(figures.work * left / workers, own=own, core_work=figures.core_work * left)
+    if fastest <= figures.reach * (1 + LIMITS.no_headroom):
         return []
     return [
         Finding(
             cause="cacheable",
-            title="The same files are decoded again in each epoch, and the cores cannot keep up",
+            title="The same files are decoded again in each epoch, "
+            + ("and the cores cannot keep up" if figures.starved else "on cores that the step needs"),
             evidence=(
                 f"with a faster decoder {workers} worker{'s' * (workers > 1)} would still take "
-                f"{words.seconds(fastest)} for a step that could be done in {words.seconds(figures.limit)}",
+                f"{words.seconds(fastest)} for a step that could be done in {words.seconds(figures.reach)}",
             ),
             gain=figures.gain(step=without(figures, share, LIMITS.cache_factor)),
             fix="Decode once and keep the pixels: fulltilt cache build, then fulltilt.feed.feed(…, cache=…)",
             place=loader.place,
-            seconds=figures.wait * share,
+            seconds=_cost(figures, share),
         )
     ]
 
@@ -176,7 +207,7 @@ def _gpu_augmentation(figures: Figures, loader: Loader) -> list[Finding]:
             evidence=(
                 f"{names} take {words.percent(share)} of the loader's work",
                 f"{workers} workers would still need {words.seconds(with_workers(figures, workers))} for a step",
-                _waits(figures),
+                *_seen(figures),
             ),
             gain=figures.gain(step=without(figures, share, LIMITS.gpu_augmentation_factor)),
             fix="Send the decoded uint8 images and augment the batch on the GPU: fulltilt.augment."
@@ -184,6 +215,6 @@ def _gpu_augmentation(figures: Figures, loader: Loader) -> list[Finding]:
             place=loader.place,
             level="semantic",
             settings={"augment": True} if loader.augmentation else {},
-            seconds=figures.wait * share,
+            seconds=_cost(figures, share),
         )
     ]

@@ -1,0 +1,54 @@
+"""The one sentence above the bars: it agrees with them, and names only what keeps the script from its limit."""
+
+from __future__ import annotations
+
+STARVED = {"data wait": 40}
+ON_CPU = {
+    "training": {"device": "cpu", "threads": 1},
+    "surroundings": {"gpu": None, "gpu_share": None},
+}
+
+
+def test_no_headroom_is_told_beside_a_limit_that_lies_far_off(planted):
+    """Nothing waits, yet the limit's bar is 1.7 times as long: 104 and 177 samples/s."""
+    found = planted(phases={"data wait": 0, "copy": 0}, limit=18.6, **ON_CPU).diagnose()
+    assert found.headroom < 0.05
+    assert found.verdict == (
+        "No headroom: feeding it better wins nothing. Its limit lies 41 % further off: the machine was less busy when "
+        "it was measured."
+    )
+    near = planted(phases={"data wait": 0, "copy": 0}, limit=31, **ON_CPU).diagnose()
+    assert near.verdict == (
+        "No headroom: the script trains at 98 % of its step's limit, and feeding it better wins nothing."
+    )
+
+
+def test_headroom_is_not_a_finding_about_the_step(planted):
+    """Half of the step is waited for data that no worker would bring faster, and the optimizer is slow, too."""
+    found = planted(
+        phases={"data wait": 30, "optimizer": 9}, limit=35, loader_rate=1000, stages={"item": 0.9},
+        loader={"num_workers": 0, "batch_bytes": 10**9}, training={"fused": False, "foreach": True},
+    ).diagnose()  # fmt: skip
+    assert [finding.cause for finding in found.findings] == ["unfused-optimizer"]
+    assert found.verdict == (
+        "50 % headroom. 43 % of the time is batches that are made between the steps, 6.5 % of the time is a step "
+        "slowed down by the work of feeding it; nothing is known that would make it less. Besides: AdamW updates the "
+        "weights with many small operations."
+    )
+
+
+def test_the_first_finding_that_explains_it_is_named_not_the_first_of_all(planted):
+    plant = {"phases": {"data wait": 3}, "loader": {"num_workers": 2}, "loader_rate": 800, "stages": {"item": 2.5}}
+    found = planted(**plant, outside={"eval": 0.6 * 60 * 0.0318}).diagnose()
+    assert [finding.cause for finding in found.findings] == ["evaluation", "too-few-workers"]
+    assert found.verdict == "9.2 % headroom. 2 workers cannot load as fast as the step trains."
+
+
+def test_what_wins_little_explains_a_part(planted):
+    """Batches so large that handing them over takes workers twice as long as making them."""
+    plant = {"phases": STARVED, "loader_rate": 800, "stages": {"item": 1.25}}
+    for size, told in ((19, ""), (180, " That explains a part of it: +10 % is foretold.")):
+        found = planted(**plant, loader={"num_workers": 0, "batch_bytes": size * 10**6}).diagnose()
+        assert found.verdict == (
+            "56 % headroom. The training process loads its own data: while it loads it does not train." + told
+        )
