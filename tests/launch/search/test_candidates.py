@@ -21,7 +21,7 @@ def finding(settings: dict[str, Any], gain: float | None, level: Level = "exact"
 def observed(device: str = "cpu", *, workers: int = 0) -> Observation:
     loader = Loader(
         role="train", place=None, dataset="Images", samples=1000, batch_size=8, num_workers=workers,
-        prefetch_factor=None, persistent_workers=False, pin_memory=False, batch_bytes=1,
+        prefetch_factor=None, persistent_workers=False, pin_memory=False, batch_bytes=1, draws=False,
     )  # fmt: skip
     training = Training(
         model="Net", parameters=1, dtype="float32", device=device, images=True, channels_last=False, compiled=False,

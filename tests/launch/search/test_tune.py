@@ -21,6 +21,7 @@ class Script:
     """A loop whose loader takes 20 ms per batch and worker, and whose step takes 4 ms."""
 
     generator: str | None = None
+    draws: bool | None = False
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class Script:
             role="train", place=None, dataset="Files", samples=80_000, batch_size=8, num_workers=workers,
             prefetch_factor=2 if workers else None, persistent_workers=False, pin_memory=False, batch_bytes=100,
             samples_per_second=8 / feeding if mode == "loader" and feeding else None, generator=self.generator,
+            draws=self.draws,
         )  # fmt: skip
         training = Training(
             model="Net", parameters=1000, dtype="float32", device="cpu", images=False, channels_last=False,

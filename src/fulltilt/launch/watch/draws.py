@@ -1,4 +1,4 @@
-"""Random draws of samples: whether there are any, and, where two runs are compared, draws that depend on the sample alone.
+"""Random draws of samples: whether there are any; and, for runs that are compared, such that depend on the sample alone.
 
 With draws tied to the sample, a run with four workers trains on what one without does. In the run itself nothing is
 tied: samples that draw are others with another number of workers. So it is looked whether they draw.
@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-
 
 FIRST_LOOKS = 16
 LOOK_EVERY = 32

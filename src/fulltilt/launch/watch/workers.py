@@ -61,8 +61,8 @@ def _fetchers(fetch: Any, stages: Stages, tie_draws: int | None) -> None:
         made(self, dataset, auto_collation, Timed(stages, "collate", collate_fn), drop_last)
         self._fulltilt_loader = loader = os.environ.get(NUMBER)
         # Samples whose draws are tied leave the generators as they were: there is nothing to see.
-        sees = loader is not None and tie_draws is None
-        self._fulltilt_looks = stages.looks.setdefault(loader, Looks()) if sees else None
+        if loader is not None and tie_draws is None:
+            self._fulltilt_looks = stages.looks.setdefault(loader, Looks())
 
     put(fetch._BaseDatasetFetcher, "__init__", __init__)
     for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
