@@ -1,4 +1,4 @@
-"""Random draws of samples: whether there are any; and, for runs that are compared, such that depend on the sample alone.
+"""Random draws of samples: whether there are any; and, for runs that are compared, such as depend on the sample only.
 
 With draws tied to the sample, a run with four workers trains on what one without does. In the run itself nothing is
 tied: samples that draw are others with another number of workers. So it is looked whether they draw.
