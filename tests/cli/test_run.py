@@ -80,7 +80,10 @@ def test_a_starved_script_is_found_a_plan_that_is_used_again(home: Path) -> None
     assert plan is not None, first.stderr
     assert plan["settings"].get("loader.num_workers", 0) >= 2, first.stderr
     assert plan["after"] >= 1.5 * plan["before"]
-    assert "to the last bit" in plan["verified"]
+    assert "to the last bit, with each sample's random draws fixed; in the run itself they are" in plan["verified"]
+    assert f"fulltilt: verified: {plan['verified']}\n" in first.stderr
+    assert found["after"]["verified"] == plan["verified"]
+    assert "random draws fixed" in (home / "found.html").read_text()
     assert found["losses"]["before"] == found["losses"]["after"]
     assert len(found["losses"]["before"]) >= 12
     assert found["diagnosis"]["headroom"] > 0.5
@@ -101,6 +104,11 @@ def test_a_starved_script_is_found_a_plan_that_is_used_again(home: Path) -> None
     assert "trained" not in shown.stdout
     assert '"loader.num_workers" =' in shown.stdout
     assert "DataLoader(…, num_workers=" in shown.stdout
+    assert f'verified = "{plan["verified"]}"' in shown.stdout
+
+    other = run("--level", "exact", "--no-tune", "--dry-run", "train.py", "90")
+    assert "does not fit: it is of level numeric, asked for is exact" in other.stderr
+    assert "no plan" in other.stdout, "its samples draw: with its workers they would draw others"
 
     (home / "helpers.py").write_text("# changed\n")
     stale = run("--no-tune", "--dry-run", "train.py", "90")
@@ -109,6 +117,76 @@ def test_a_starved_script_is_found_a_plan_that_is_used_again(home: Path) -> None
     (home / "train.py").write_text(SLEEPY)
     stale = run("--no-tune", "--dry-run", "train.py", "90")
     assert "the script has changed since" in stale.stderr
+
+
+DRAWING = """
+import sys, time, torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+torch.set_num_threads(1)
+
+class Samples(Dataset):
+    def __init__(self, count, draws):
+        self.count, self.draws = count, draws
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        own = torch.Generator().manual_seed(index)
+        return torch.randn(8, generator=None if self.draws else own) + index % 3, index % 3
+
+def slow_start(_):
+    time.sleep(0.2)
+
+torch.manual_seed(0)
+net = nn.Sequential(nn.Dropout(0.1), nn.Linear(8, 3))  # draws of its own, between those of the loaders
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+draws, workers = sys.argv[1] == "draws", int(sys.argv[2])
+train = DataLoader(Samples(96, draws), 8, shuffle=True, num_workers=workers, worker_init_fn=slow_start)
+held_out = DataLoader(Samples(8, True), 8)
+for epoch in range(int(sys.argv[3])):
+    for inputs, labels in train:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(net(inputs), labels)
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        for inputs, labels in held_out:
+            print(epoch, loss.item(), nn.functional.cross_entropy(net(inputs), labels).item())
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("words", "found", "not_found"),
+    [
+        (("draws", "2", "8"), "loader.persistent_workers", "loader.num_workers"),
+        (("own", "0", "8"), "loader.num_workers", ""),
+    ],
+    ids=["samples that draw", "samples that draw nothing"],
+)
+def test_at_level_exact_the_run_prints_what_the_script_does(
+    home: Path, words: tuple[str, ...], found: str, not_found: str
+) -> None:
+    """To the last digit, over several epochs, with an evaluation in between whose samples draw in the training process:
+    its workers are left alone, or the next epoch's order would be another one.
+
+    Planted is a slow start of workers, or that there are none; both are mended many times over.
+    """
+    (home / "train.py").write_text(DRAWING)
+    plain = subprocess.run([sys.executable, "train.py", *words], capture_output=True, text=True, check=True)
+    ended = run("--level", "exact", "--max-seconds", "45", "--json", "found.json", "train.py", *words)
+    assert ended.returncode == 0, ended.stderr
+    plan = json.loads((home / "found.json").read_text())["plan"]
+    assert found in plan["settings"], ended.stderr
+    assert not_found not in plan["settings"]
+    assert plan["verified"].endswith("losses are the same, to the last bit")
+    left_out = "another number of workers is left out at level exact: its samples draw random numbers"
+    assert (left_out in ended.stderr) == (words[0] == "draws")
+    assert ended.stdout == plain.stdout
 
 
 def test_a_time_too_short_for_one_trial_is_said_with_one_that_does(home: Path) -> None:

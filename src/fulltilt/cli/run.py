@@ -37,7 +37,9 @@ def run(
     nproc_per_node: Annotated[int | None, typer.Option(help="Run it with torchrun, in so many processes.")] = None,
     level: Annotated[
         LevelName,
-        typer.Option(help="exact: same order, same maths. numeric: losses within their band. semantic: others, too."),
+        typer.Option(
+            help="exact: same order, maths and random draws. numeric: losses within their band. semantic: others, too."
+        ),
     ] = LevelName.NUMERIC,
     plan_file: Annotated[
         Path | None, typer.Option("--plan", help="Use this plan; where there is no such file, it is made.")
@@ -80,6 +82,7 @@ def run(
         _write(plan, found, None, None, html=html, as_json=as_json)
         return
     from fulltilt.launch.run import execute
+    from fulltilt.launch.search.plan import default_path
 
     status, seen = execute(command, {} if plan is None else plan.settings)
     left = _remaining(plan, seen)
@@ -88,6 +91,7 @@ def run(
     except FulltiltError as error:  # the exit status is the script's
         say(str(error))
     _summarise(plan, found, seen, left)
+    _tell_draws(plan, seen, plan_file or default_path(command))
     raise typer.Exit(status)
 
 
@@ -119,7 +123,8 @@ def _plan(
 
 def _known(command: Command, level: LevelName, path: Path, *, named: bool) -> Plan | None:
     from fulltilt.launch.search import plan as plans
-    from fulltilt.launch.search.candidates import allowed, level_of
+    from fulltilt.launch.search.candidates import allowed
+    from fulltilt.launch.search.redrawn import level_in_run
 
     if not path.exists():
         return None
@@ -129,8 +134,8 @@ def _known(command: Command, level: LevelName, path: Path, *, named: bool) -> Pl
         say(str(error))
         return None
     stale = plan.why_not(plans.key_of(command))
-    if stale is None and not allowed(level_of(plan.settings), level.value):
-        stale = f"it is of level {level_of(plan.settings)}, asked for is {level}"
+    if stale is None and not allowed(level_in_run(plan.settings), level.value):
+        stale = f"it is of level {level_in_run(plan.settings)}, asked for is {level}"
     if stale is None and not allowed(level.value, plan.level):
         stale = f"it was looked for at level {plan.level}, asked for is {level}"
     if stale is not None:
@@ -243,6 +248,28 @@ def _unit(found: Tuned | NotTuned | None, seen: Observation | None) -> str:
     if watched is None:
         return "per second"
     return "steps/s" if watched.samples_per_second is None else "samples/s"
+
+
+def _tell_draws(plan: Plan | None, seen: Observation | None, path: Path) -> None:
+    """Samples that drew in the run itself, where that was not seen when the plan was made: what was said of it was not
+    all. A plan of level exact leaves their workers alone from then on."""
+    from fulltilt.launch.search import plan as plans
+    from fulltilt.launch.search import redrawn
+
+    names = () if plan is None or seen is None else redrawn.after_all(plan, seen)
+    if plan is None or not names:
+        return
+    say(
+        f"samples of {', '.join(names)} drew random numbers, which was not seen when the plan was made: with other "
+        "workers than the script's own they were others"
+    )
+    if redrawn.level_in_run(plan.settings) != "exact" or not path.exists():
+        return
+    try:
+        plans.write(redrawn.without(plan, names), path)
+        say(f"the plan {path} leaves their workers alone from now on")
+    except FulltiltError as error:
+        say(str(error))
 
 
 def _write(

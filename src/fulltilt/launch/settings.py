@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fulltilt.diagnose.finding import Level
+from fulltilt.measure.observation import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +25,14 @@ class Kind:
 
 SETTINGS: dict[str, Kind] = {
     "loader.num_workers": Kind(
-        level="exact", says="worker processes of the loader", by_hand="DataLoader(…, num_workers={value})"
+        level="exact",  # order and maths are; where samples draw, `search/redrawn.py` says what is not
+        says="worker processes of the loader",
+        by_hand="DataLoader(…, num_workers={value})",
+    ),
+    "loader.undrawn": Kind(
+        level="exact",
+        says="other workers for these loaders alone, whose samples draw no random numbers: others would draw others",
+        by_hand="# num_workers of {value} alone",
     ),
     "loader.prefetch_factor": Kind(
         level="exact", says="batches each worker is ahead", by_hand="DataLoader(…, prefetch_factor={value})"
@@ -99,6 +108,13 @@ SETTINGS: dict[str, Kind] = {
         by_hand="DataLoader(…, batch_size={value}), with a learning rate to match",
     ),
 }
+
+
+def loader_name(place: Place | None, dataset: str, samples: int | None) -> str:
+    """By which a loader is found again in another run: `train.py:13 Photos 50000`. One line may make several."""
+    where = "?" if place is None else f"{os.path.basename(place.file)}:{place.line}"
+    return f"{where} {dataset} {samples}"
+
 
 Settings = dict[str, Any]
 """Names of the table above and their values: `{"loader.num_workers": 8, "tf32": True}`."""

@@ -129,6 +129,9 @@ class Loader:
     """A file that the data set holds open (`Records.file`) and one process reads: several would share its place."""
     generator: str | None = None
     """One of random numbers that the data set has (`Photos.rng`), where it has no workers: each would have a copy."""
+    draws: bool | None = None
+    """Making its samples moves a random generator of the process that makes them (torch's, numpy's, Python's): with
+    another number of workers they are others. None where it could not be seen."""
     in_memory: bool = False
     """Its samples are tensors that lie in memory already (a TensorDataset)."""
     transforms: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fulltilt.diagnose.finding import Finding, Level
-from fulltilt.launch.search.candidates import candidates, describe, level_of, neighbours
+from fulltilt.launch.search.candidates import candidates, describe, level_of, neighbours, redraws, wants_workers
 from fulltilt.launch.search.edits import by_hand, only_by_hand
 from fulltilt.launch.settings import SETTINGS
 from fulltilt.measure.observation import Loader, Observation, Place, Stage, Step, Training
@@ -21,7 +21,7 @@ def finding(settings: dict[str, Any], gain: float | None, level: Level = "exact"
 def observed(device: str = "cpu", *, workers: int = 0) -> Observation:
     loader = Loader(
         role="train", place=None, dataset="Images", samples=1000, batch_size=8, num_workers=workers,
-        prefetch_factor=None, persistent_workers=False, pin_memory=False, batch_bytes=1,
+        prefetch_factor=None, persistent_workers=False, pin_memory=False, batch_bytes=1, draws=False,
     )  # fmt: skip
     training = Training(
         model="Net", parameters=1, dtype="float32", device=device, images=True, channels_last=False, compiled=False,
@@ -66,6 +66,29 @@ def test_workers_are_not_tried_where_samples_depend_on_them() -> None:
     drawn = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], samples=None),))
     settings = [one.settings for one in candidates(FINDINGS, drawn, cores=8, level="numeric")]
     assert any("loader.num_workers" in one for one in settings)
+
+
+def drawing(seen: Observation, draws: bool | None = True, **changes: Any) -> Observation:
+    return dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], draws=draws, **changes),))
+
+
+@pytest.mark.parametrize("draws", [True, None], ids=["draws", "not seen"])
+def test_where_samples_draw_another_number_of_workers_is_not_exact(draws: bool | None) -> None:
+    def tried(seen: Observation, level: Level) -> list[dict[str, Any]]:
+        return [dict(one.settings) for one in candidates(FINDINGS, seen, cores=8, level=level)]
+
+    assert tried(drawing(observed(), draws), "exact") == [], "without workers nothing can live on or keep its memory"
+    assert tried(drawing(observed(workers=2), draws), "exact") == [
+        {"loader.persistent_workers": True}, {"loader.keep_memory": True},
+    ]  # fmt: skip
+    changed = drawing(observed(workers=2), draws, changes=True)
+    assert tried(changed, "exact") == [{"loader.keep_memory": True}]
+    assert tried(drawing(observed(), draws), "numeric") == tried(observed(), "numeric")
+    assert redraws(drawing(observed(), draws), "exact")
+    assert not redraws(drawing(observed(), draws), "numeric")
+    assert not redraws(observed(), "exact")
+    assert wants_workers(FINDINGS, drawing(observed(), draws), cores=8)
+    assert not wants_workers(FINDINGS[1:3], drawing(observed(), draws), cores=8)
 
 
 def test_on_a_gpu_workers_follow_the_faster_step_up_to_the_cores() -> None:

@@ -21,6 +21,7 @@ class Script:
     """A loop whose loader takes 20 ms per batch and worker, and whose step takes 4 ms."""
 
     generator: str | None = None
+    draws: bool | None = False
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class Script:
             role="train", place=None, dataset="Files", samples=80_000, batch_size=8, num_workers=workers,
             prefetch_factor=2 if workers else None, persistent_workers=False, pin_memory=False, batch_bytes=100,
             samples_per_second=8 / feeding if mode == "loader" and feeding else None, generator=self.generator,
+            draws=self.draws,
         )  # fmt: skip
         training = Training(
             model="Net", parameters=1000, dtype="float32", device="cpu", images=False, channels_last=False,
@@ -121,6 +123,38 @@ def test_workers_are_found_verified_and_planned() -> None:
     compared = [one for one in script.asked if one.get("tie_draws")]
     assert len(compared) == 2, "as it is, and with the plan"
     assert len({one["seed"] for one in compared}) == 1
+
+
+def test_where_samples_draw_workers_are_left_out_at_exact_and_told_of_at_numeric() -> None:
+    script, said = Script(), list[str]()
+    script.draws = True
+    found = tuned(script, "exact", said=said)
+    assert isinstance(found, Tuned)
+    assert not found.plan.settings
+    assert not any("loader.num_workers" in one["settings"] for one in script.asked)
+    (left,) = found.plan.notes
+    assert left in said
+    assert "left out at level exact: its samples draw random numbers" in left
+    said.clear()
+    found = tuned(script, "numeric", said=said)
+    assert isinstance(found, Tuned)
+    assert found.plan.settings["loader.num_workers"] >= 2
+    assert not found.plan.notes
+    assert "loader.undrawn" not in found.plan.settings
+    assert "to the last bit, with each sample's random draws fixed; in the run itself" in found.plan.verified
+    assert found.after is not None
+    assert found.after.verified == found.plan.verified
+    assert f"verified: {found.plan.verified}" in said
+
+
+def test_where_nothing_is_drawn_exact_workers_are_those_of_the_loaders_that_were_seen() -> None:
+    script = Script()
+    found = tuned(script, "exact")
+    assert isinstance(found, Tuned)
+    assert found.plan.settings["loader.undrawn"] == ["? Files 80000"]
+    assert found.plan.verified == "all 40 losses are the same, to the last bit"
+    with_workers = [one["settings"] for one in script.asked if "loader.num_workers" in one["settings"]]
+    assert all("loader.undrawn" in one for one in with_workers), "trials and comparisons are of what is run"
 
 
 def test_a_loader_that_was_measured_with_the_script_as_it_is_is_not_measured_again() -> None:

@@ -2,7 +2,8 @@
 
 Their arguments are changed where that leaves order and maths alone: `changed_arguments` says when it does not.
 Draws: torch seeds worker n with a base seed plus n, so another number of workers draws other random numbers within the
-samples, as a restart with another seed would. Verification takes that out of the comparison: `draws.py`.
+samples, as a restart with another seed would. Verification takes that out of the comparison (`watch/draws.py`); where
+the run is to be the same, too, `undrawn` names the loaders that may have another number (`search/redrawn.py`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from fulltilt.launch.apply import living_on
 from fulltilt.launch.apply.batches import Batches, LentIterator
 from fulltilt.launch.apply.next_epoch import NextEpoch
 from fulltilt.launch.apply.resident import tensors_of
+from fulltilt.launch.settings import loader_name
 from fulltilt.launch.watch.batches import length
 from fulltilt.launch.watch.changed import loader_state
 from fulltilt.launch.watch.held import generator, open_file
+from fulltilt.launch.watch.places import place, spot
+from fulltilt.launch.watch.transforms import datasets
 
 Note = Callable[[str], None]
 
@@ -88,6 +92,19 @@ def changed_arguments(wanted: Mapping[str, Any], given: Mapping[str, Any], *, no
     if "batch_size" in wanted and _trains(given):
         changed["batch_size"] = int(wanted["batch_size"])
     return changed
+
+
+def _for_this(wanted: Mapping[str, Any], given: Mapping[str, Any], note: Note) -> Mapping[str, Any]:
+    """What is wanted of a loader that is being made: other workers of those alone that are known to draw nothing."""
+    undrawn = wanted.get("undrawn")
+    if undrawn is None or "num_workers" not in wanted:
+        return wanted
+    *_, inner = datasets(given["dataset"])
+    name = loader_name(place(spot(2)), type(inner).__name__, length(given["dataset"]))
+    if name in undrawn:
+        return wanted
+    note(f"num_workers: left alone for {name}, whose samples were not seen to draw nothing")
+    return {key: value for key, value in wanted.items() if key != "num_workers"}
 
 
 def _trains(given: Mapping[str, Any]) -> bool:
@@ -174,7 +191,7 @@ def _making(original: Callable[..., None], wanted: Mapping[str, Any], ours: Any,
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         given = signature.bind(self, *args, **kwargs)  # a TypeError is the script's own
         given.apply_defaults()
-        changed = changed_arguments(wanted, given.arguments, note=note)
+        changed = changed_arguments(_for_this(wanted, given.arguments, note), given.arguments, note=note)
         given.arguments.update(changed)
         with _many_workers_are_meant("num_workers" in changed):
             original(*given.args, **given.kwargs)

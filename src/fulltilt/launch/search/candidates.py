@@ -30,6 +30,7 @@ _LADDER = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 _WORDS: dict[str, Callable[[Any], str]] = {
     "loader.num_workers": lambda value: f"{value} worker{'' if value == 1 else 's'}",
+    "loader.undrawn": lambda _: "only where samples draw nothing",
     "loader.prefetch_factor": lambda value: f"{value} batches ahead per worker",
     "loader.persistent_workers": lambda value: "workers live on" if value else "workers end with the epoch",
     "loader.keep_memory": lambda _: "workers keep memory",
@@ -83,7 +84,7 @@ def candidates(
     """What to try for these findings; nothing where none of them can be mended from outside."""
     taken: dict[str, Any] = {}
     found: list[Candidate] = []
-    refused = _refused(observation)
+    refused = _refused(observation, level)
     for finding in sorted(findings, key=_foretold, reverse=True):
         if not allowed(finding.level, level):
             continue
@@ -95,11 +96,13 @@ def candidates(
         if settings:
             taken |= settings
             found.append(Candidate(title=describe(settings), settings=settings, gain=_foretold(finding)))
-    found += _workers(observation, taken, cores, _faster(found))
+    found += _workers(observation, taken, cores, _faster(found), refused)
     found += _semantic(findings, observation, taken) if level == "semantic" else []
     taken |= {name: value for one in found for name, value in one.settings.items()}
     found += _bytes(observation, taken, _faster(found))
-    found += _riders(observation, taken, level, cores) if found else []
+    # Workers that are too few, and can't be more, have what makes each of them faster.
+    starved = redraws(observation, level) and wants_workers(findings, observation, cores=cores)
+    found += _riders(observation, taken, level, cores) if found or starved else []
     found = [_with_precision(candidate, observation, taken) for candidate in found]
     return tuple(_with_workers_for_all(candidate, found, observation, cores) for candidate in found)
 
@@ -145,12 +148,30 @@ def neighbours(
     return graphed + tuple({**settings, "loader.num_workers": count} for count in order if count is not None)
 
 
-def _refused(observation: Observation) -> tuple[str, ...]:
+def redraws(observation: Observation, level: Level) -> bool:
+    """Another number of workers is not exact, or may not be: samples that draw would draw others."""
+    loader = training_loader(observation)
+    return level == "exact" and loader is not None and loader.draws is not False
+
+
+def wants_workers(findings: Sequence[Finding], observation: Observation, *, cores: int) -> bool:
+    """Whether another number of them would be tried, did samples not draw."""
+    found = candidates(findings, observation, cores=cores, level="numeric")
+    return any("loader.num_workers" in one.settings for one in found)
+
+
+def _refused(observation: Observation, level: Level) -> tuple[str, ...]:
     """Settings that its loader can't have."""
     loader = training_loader(observation)
     if loader is None:
         return ()
-    return _WORKERS if loader.keeps_workers else ("loader.persistent_workers",) if loader.changes else ()
+    fixed = redraws(observation, level)
+    if loader.keeps_workers or (fixed and not loader.num_workers):
+        return _WORKERS
+    return (
+        *(("loader.num_workers",) if fixed else ()),
+        *(("loader.persistent_workers",) if loader.changes else ()),
+    )
 
 
 def _foretold(finding: Finding) -> float:
@@ -158,13 +179,17 @@ def _foretold(finding: Finding) -> float:
     return max(finding.gain or 0.0, getattr(finding, "limit_gain", None) or 0.0)
 
 
-def _workers(observation: Observation, taken: Mapping[str, Any], cores: int, faster: float) -> list[Candidate]:
+def _workers(
+    observation: Observation, taken: Mapping[str, Any], cores: int, faster: float, refused: Sequence[str]
+) -> list[Candidate]:
     """A loop that waits for a loader with fewer workers than cores, or that would: a trial says more than any
     forecast. `faster`: so many times, the others are foretold to make the step."""
     loader = training_loader(observation)
     waits, total = waited(observation)
     feeding = "loader.num_workers" in taken or "loader.resident" in taken
-    if loader is None or loader.in_memory or feeding or loader.num_workers >= cores or loader.keeps_workers:
+    if loader is None or loader.in_memory or feeding or loader.num_workers >= cores:
+        return []
+    if "loader.num_workers" in refused:
         return []
     wanted, gain = cores, _RIDER
     if waits > _WAITS * total:
@@ -177,9 +202,7 @@ def _workers(observation: Observation, taken: Mapping[str, Any], cores: int, fas
         enough = math.ceil(_RESERVE * loader.num_workers * share)  # as fast as it is now
         wanted = min(cores, max(loader.num_workers + 1, enough))
     settings = {"loader.num_workers": wanted, "loader.persistent_workers": True}
-    settings = {
-        name: value for name, value in settings.items() if name not in taken and name not in _refused(observation)
-    }
+    settings = {name: value for name, value in settings.items() if name not in taken and name not in refused}
     return [Candidate(title=describe(settings), settings=settings, gain=gain)]
 
 

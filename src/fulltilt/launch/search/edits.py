@@ -46,4 +46,6 @@ def only_by_hand(findings: Sequence[Finding]) -> list[str]:
 def _written(name: str, value: Any, *, command: str, optimizer: str | None) -> str:
     if name == "compile" and isinstance(value, str):
         return f'model.compile(mode="{value}")'
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
     return SETTINGS[name].by_hand.format(value=value, command=command, optimizer=optimizer or "torch.optim.…")

@@ -207,6 +207,8 @@ def _fits(name: str, value: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and least <= value <= 1024
     if name == "loader.batch_size":
         return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    if name == "loader.undrawn":
+        return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
     if name == "autocast":
         return value in ("bfloat16", "float16")
     if name == "compile":

@@ -19,7 +19,7 @@ from typing import Any
 from fulltilt.diagnose import diagnose
 from fulltilt.diagnose.finding import Diagnosis, Level, LossCurves, Outcome, Trial
 from fulltilt.launch.command import Command
-from fulltilt.launch.search import lines
+from fulltilt.launch.search import lines, redrawn
 from fulltilt.launch.search.budget import (
     COMPILE_SECONDS,
     FIRST_COMPILE_SECONDS,
@@ -31,7 +31,7 @@ from fulltilt.launch.search.budget import (
     too_short,
     verify_steps,
 )
-from fulltilt.launch.search.candidates import candidates, describe, neighbours
+from fulltilt.launch.search.candidates import candidates, describe, neighbours, redraws, wants_workers
 from fulltilt.launch.search.edits import only_by_hand
 from fulltilt.launch.search.judge import Judge, has_room
 from fulltilt.launch.search.pairs import compare
@@ -107,6 +107,10 @@ class Tuner:
     """Kept back for it."""
     limits: dict[str, float] = field(default_factory=dict)
     """The step's, by the settings that were tried."""
+    undrawn: tuple[str, ...] | None = None
+    """Loaders that alone are given another number of workers; None binds it to none."""
+    notes: list[str] = field(default_factory=list)
+    """What the plan says besides."""
 
     def tune(self) -> Tuned | NotTuned:
         began = self.clock()
@@ -120,7 +124,12 @@ class Tuner:
             return NotTuned(reason="too few steps could be watched")
         self.say(lines.limits(diagnosis, baseline))
         self.say(diagnosis.verdict)
+        self.undrawn = redrawn.undrawn(seen[0]) if self.level == "exact" else None
         chosen = candidates(diagnosis.findings, seen[0], cores=self.cores, level=self.level)
+        fixed = redraws(seen[0], self.level)
+        if fixed and wants_workers(diagnosis.findings, seen[0], cores=self.cores):
+            self.notes.append(redrawn.left_out(seen[0]))
+            self.say(self.notes[-1])
         if not chosen:
             self.say("nothing that can be set from outside is foretold to pay")
             for line in only_by_hand(diagnosis.findings)[:1]:
@@ -148,7 +157,7 @@ class Tuner:
                 settings,
                 cores=self.cores,
                 waits=waits,
-                workers=_workers(seen[0]),
+                workers=None if fixed else _workers(seen[0]),
                 samples=_samples(seen[0]),
                 world=seen[0].world,
             ),
@@ -222,7 +231,8 @@ class Tuner:
 
     def _run(self, *, at_most: float = math.inf, **options: Any) -> Observation:
         """Observe; `at_most` are seconds of the whole run, which has others of its own where it hangs."""
-        if (options.get("settings") or {}).get("compile"):
+        options["settings"] = redrawn.bound(options.get("settings") or {}, self.undrawn)
+        if options["settings"].get("compile"):
             options["max_seconds"] += COMPILE_SECONDS
         late = 30.0 + 3 * self.start_seconds + 2 * options["max_seconds"]
         deadline = min(late, at_most)
@@ -294,13 +304,14 @@ class Tuner:
                 plan=plan, diagnosis=diagnosis, trials=tuple(trials), losses=judged.curves,
                 seconds=self.clock() - began,
             )  # fmt: skip
-        self.say(f"verified: {judged.reason}")
         limit = self._limit_with(settings, diagnosis, rate.value)
-        plan = self._plan(settings, found.baseline, diagnosis, verified=judged.reason, after=rate.value, limit=limit)
+        settings = redrawn.bound(settings, self.undrawn)
+        verified = redrawn.told(judged.reason, settings, diagnosis.observation)
+        self.say(f"verified: {verified}")
+        plan = self._plan(settings, found.baseline, diagnosis, verified=verified, after=rate.value, limit=limit)
         outcome = Outcome(
-            samples_per_second=rate.value, before=plan.before, settings=settings, limit=limit,
-            verified=judged.reason,
-        )  # fmt: skip
+            samples_per_second=rate.value, before=plan.before, settings=settings, limit=limit, verified=verified
+        )
         return Tuned(
             plan=plan, diagnosis=diagnosis, trials=tuple(trials), after=outcome, losses=judged.curves,
             seconds=self.clock() - began,
@@ -369,6 +380,7 @@ class Tuner:
             after=_told(after if settings else baseline.value),
             limit=_told(limit if settings else diagnosis.limits.step),
             verified=verified,
+            notes=tuple(self.notes),
             modules={path: hash_of(path) for path in diagnosis.observation.modules},
         )
 

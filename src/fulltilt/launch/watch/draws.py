@@ -1,12 +1,62 @@
-"""Random draws that depend on the sample alone: with them, a run with four workers trains on what one without does."""
+"""Random draws of samples: whether there are any; and, for runs that are compared, such as depend on the sample only.
+
+With draws tied to the sample, a run with four workers trains on what one without does. In the run itself nothing is
+tied: samples that draw are others with another number of workers. So it is looked whether they draw.
+"""
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+FIRST_LOOKS = 16
+LOOK_EVERY = 32
+"""Batches that are looked at in each process that makes them: the first, then one of so many. A look takes 0.1 ms."""
+
+
+class Looks:
+    """Whether making a loader's batches moves a generator of this process: torch's, numpy's, Python's.
+
+    One that a data set seeds for each sample itself is none of them: what it gives depends on nobody.
+    """
+
+    __slots__ = ("_made", "draws")
+
+    def __init__(self) -> None:
+        self.draws: bool | None = None
+        """None before the first look."""
+        self._made = 0
+
+    def due(self) -> bool:
+        """A batch is to be made: whether it is looked at. Once draws were seen, none is."""
+        if self.draws:
+            return False
+        self._made += 1
+        return self._made <= FIRST_LOOKS or self._made % LOOK_EVERY == 0
+
+    def made(self, before: tuple[Any, ...]) -> None:
+        """A batch that was looked at, with generators as `before` when it was begun."""
+        self.draws = self.draws or moved(before, states())
+
+
+def states() -> tuple[Any, ...]:
+    """Of the generators that samples draw from without making one."""
+    import torch
+
+    numpy = sys.modules.get("numpy")
+    of_numpy = None if numpy is None else pickle.dumps(numpy.random.get_state(legacy=False))
+    return random.getstate(), of_numpy, torch.default_generator.get_state()
+
+
+def moved(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
+    import torch
+
+    numpys = None not in (before[1], after[1]) and before[1] != after[1]  # it may have been imported just now
+    return numpys or before[0] != after[0] or not torch.equal(before[2], after[2])
 
 
 def tied(dataset: Any, seed: int) -> Any:

@@ -206,6 +206,7 @@ def _loader(seen: LoaderSeen, facts: Loader, out: Path) -> Loader:
         start_seconds=start_seconds(seen.waits_ns, live_on=facts.persistent_workers, making=making),
         samples_per_second=seen.samples_per_second,
         stages=parts,
+        draws=stages.draws(out, str(seen.number)),
     )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any
 
+from fulltilt.launch.watch.draws import Looks
 from fulltilt.measure.observation import Stage
 
 WRITE_SECONDS = 0.25
@@ -96,6 +97,10 @@ class Stages:
 
     def clear(self) -> None:
         self.tallies: dict[str, Tally] = {}
+        self.looks: dict[str, Looks] = {}
+        """By loader: whether its samples draw."""
+        self.looking: Looks | None = None
+        """At the batch that is made now."""
         self.queues: dict[int, str] = {}
         """A loader's queue of batches, by its id -> the loader: how its pinning thread is known."""
         self.in_worker = False
@@ -166,11 +171,12 @@ class Stages:
             self.write()
 
     def write(self) -> None:
-        for loader, tally in list(self.tallies.items()):
+        for loader in list(self.tallies.keys() | self.looks.keys()):
+            tally, looks = self.tallies.get(loader, Tally()), self.looks.get(loader, Looks())
             file = self._out / f"stages-{loader}-{os.getpid()}.json"
             aside = file.with_suffix(".part")
             samples, spent = tally.usual()
-            aside.write_text(json.dumps({"samples": samples, "spent": spent}))
+            aside.write_text(json.dumps({"samples": samples, "spent": spent, "draws": looks.draws}))
             aside.replace(file)
 
 
@@ -212,6 +218,12 @@ def _same(function: Any) -> Any:
 class _Sum:
     samples: int = 0
     spent: dict[str, list[int]] = field(default_factory=dict)
+
+
+def draws(out: Path, loader: str) -> bool | None:
+    """Whether a loader's samples draw, in any of the processes that made them; None where nobody has looked."""
+    found = [json.loads(file.read_text()).get("draws") for file in out.glob(f"stages-{loader}-*.json")]
+    return None if all(one is None for one in found) else any(found)
 
 
 def read(out: Path, loader: str) -> tuple[Stage, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from fulltilt.launch.imports import after_import
 from fulltilt.launch.patching import put
-from fulltilt.launch.watch.draws import tied
+from fulltilt.launch.watch.draws import Looks, states, tied
 from fulltilt.launch.watch.loaders import NUMBER
 from fulltilt.launch.watch.stages import Stages, Timed
 from fulltilt.launch.watch.traces import without_us
@@ -39,6 +39,7 @@ def install(watch: Watch, stages: Stages, *, tie_draws: int | None) -> None:
     from torch.utils.data._utils import fetch
 
     _fetchers(fetch, stages, tie_draws)
+    _asked_for_seeds(stages)
     _worker_loop(watch, stages)
     _pinning(stages)
     _failing()
@@ -58,7 +59,10 @@ def _fetchers(fetch: Any, stages: Stages, tie_draws: int | None) -> None:
         if tie_draws is not None:
             dataset = tied(dataset, tie_draws)
         made(self, dataset, auto_collation, Timed(stages, "collate", collate_fn), drop_last)
-        self._fulltilt_loader = os.environ.get(NUMBER)
+        self._fulltilt_loader = loader = os.environ.get(NUMBER)
+        # Samples whose draws are tied leave the generators as they were: there is nothing to see.
+        if loader is not None and tie_draws is None:
+            self._fulltilt_looks = stages.looks.setdefault(loader, Looks())
 
     put(fetch._BaseDatasetFetcher, "__init__", __init__)
     for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
@@ -68,6 +72,18 @@ def _fetchers(fetch: Any, stages: Stages, tie_draws: int | None) -> None:
 def _fetching(stages: Stages, fetched: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fetched)
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
+        looks = getattr(self, "_fulltilt_looks", None)
+        before = states() if looks is not None and looks.due() else None
+        stages.looking = looks if before is not None else None
+        try:
+            return timed(self, possibly_batched_index)
+        finally:
+            stages.looking = None
+            if looks is not None and before is not None:
+                looks.made(before)
+            stages.write_now_and_then()
+
+    def timed(self: Any, possibly_batched_index: Any) -> Any:
         if stages.skips():
             return fetched(self, possibly_batched_index)
         loader = getattr(self, "_fulltilt_loader", None)
@@ -78,9 +94,23 @@ def _fetching(stages: Stages, fetched: Callable[..., Any]) -> Callable[..., Any]
             return fetched(self, possibly_batched_index)
         finally:
             stages.end()
-            stages.write_now_and_then()
 
     return fetch
+
+
+def _asked_for_seeds(stages: Stages) -> None:
+    """A sample that asks for its process' seed, to make a generator of it, draws as well: each worker has another."""
+    import torch
+
+    original = torch.initial_seed
+
+    @functools.wraps(original)
+    def initial_seed() -> int:
+        if stages.looking is not None:
+            stages.looking.draws = True
+        return original()
+
+    put(torch, "initial_seed", initial_seed)
 
 
 def _worker_loop(watch: Watch, stages: Stages) -> None:
