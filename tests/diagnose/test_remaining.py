@@ -73,6 +73,6 @@ def test_what_workers_cannot_have_cost_is_the_machines(planted):
     ).observation()  # fmt: skip
     told = remaining(seen, LIMIT, cores=2)
     assert told == (
-        "at 61 % of the limit: 26 % of the time is a machine that was less busy when the limit was measured, 12 % of the "
-        "time is a step slowed down by 1 worker beside it on 2 cores (decode 100 % of their work)"
+        "at 61 % of the limit: 26 % of the time is a machine that was less busy when the limit was measured, 12 % of "
+        "the time is a step slowed down by 1 worker beside it on 2 cores (decode 100 % of their work)"
     )
