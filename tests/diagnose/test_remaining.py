@@ -63,3 +63,16 @@ def test_two_causes_are_told_where_both_count(planted):
         "at 71 % of the limit: 18 % of the time is waiting for batches (4 workers on 16 cores make no more), "
         "11 % of the time is copies to the device"
     )
+
+
+def test_what_workers_cannot_have_cost_is_the_machines(planted):
+    """On a CPU: 20 ms slower than its limit beside a worker that had 6.4 ms of a core to do."""
+    seen = planted(
+        phases={"copy": 0, "forward": 30}, loader={"num_workers": 1}, stages={"decode": 0.2},
+        training={"device": "cpu", "threads": 2}, surroundings={"cores": 2, "gpu": None, "gpu_share": None},
+    ).observation()  # fmt: skip
+    told = remaining(seen, LIMIT, cores=2)
+    assert told == (
+        "at 61 % of the limit: 26 % of the time is a machine that was less busy when the limit was measured, 12 % of "
+        "the time is a step slowed down by 1 worker beside it on 2 cores (decode 100 % of their work)"
+    )

@@ -21,7 +21,7 @@ def compare(
 ) -> None:
     """Put two diagnoses of a script next to each other: rates, limits, phases, findings.
 
-    Of what `fulltilt run --json` wrote, the run with its plan is taken.
+    Of what `fulltilt run` wrote, the run with its plan is taken.
     """
     from fulltilt.diagnose.compare import compared
     from fulltilt.diagnose.serial import read
