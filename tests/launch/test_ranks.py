@@ -7,6 +7,7 @@ import pytest
 
 from fulltilt.launch.command import Command, parse
 from fulltilt.launch.observe import observe_all
+from fulltilt.launch.run import execute
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "ranks.py")
 
@@ -30,6 +31,20 @@ def test_ranks_are_known_after_their_group_is_gone(full: bool, tmp_path: Path) -
     ranks = observe_all(parse([str(script), str(tmp_path / "meeting")]), full=full)
     assert [(one.rank, one.world, one.ended) for one in ranks] == [(0, 2, "script"), (1, 2, "script")]
     assert all(one.steps[-1].number == 29 for one in ranks)
+
+
+@pytest.mark.parametrize("trial", [True, False])
+def test_a_torchrun_of_ours_leaves_no_folder_behind(
+    trial: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("PET_LOG_DIR", raising=False)
+    command = parse([SCRIPT, "0"], processes=2)
+    if trial:
+        assert observe_all(command, max_steps=10)[0].exit_status == 0
+    else:
+        assert execute(command, {}) == (0, None)
+    assert not list(tmp_path.glob("torchelastic_*"))
 
 
 WATCHERS = """

@@ -43,6 +43,8 @@ QUIET = {
     "CLEARML_OFFLINE_MODE": "1",
 }
 """A trial leaves no trace, with services that keep figures neither."""
+_LOGS = "PET_LOG_DIR"
+"""As torchrun's --log-dir."""
 _meetings = itertools.count(1)
 
 Progress = Callable[[float, bool], None]
@@ -144,6 +146,7 @@ def environment(file: Path, *, shield: bool = False) -> dict[str, str]:
     return {
         **os.environ,
         **_own_meeting_place(),
+        **torchruns_logs(file.parent, trial=shield),
         jobs.VARIABLE: str(file),
         jobs.LAUNCHER: str(os.getpid()),
         "PYTHONPATH": os.pathsep.join(paths),
@@ -161,6 +164,12 @@ def _own_meeting_place() -> dict[str, str]:
         return {}
     port = int(os.environ["MASTER_PORT"]) + next(_meetings)
     return {"MASTER_PORT": str(port if port < 65536 else port - 20000), "TORCHELASTIC_USE_AGENT_STORE": "False"}
+
+
+def torchruns_logs(scratch: Path, *, trial: bool = False) -> dict[str, str]:
+    """Where a torchrun of ours keeps what it writes of each run: it would leave a folder among the temporary ones. In
+    the script's own run the user may have said where; a trial leaves nothing there either."""
+    return {} if _LOGS in os.environ and not trial else {_LOGS: str(scratch / "out" / "torchrun")}
 
 
 def by_torchrun() -> bool:

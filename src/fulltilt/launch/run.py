@@ -16,7 +16,7 @@ import psutil
 
 from fulltilt.launch import job as jobs
 from fulltilt.launch.command import Command
-from fulltilt.launch.observe import environment
+from fulltilt.launch.observe import environment, torchruns_logs
 from fulltilt.measure.observation import Observation, read
 
 _SIGNAL = 128
@@ -34,13 +34,20 @@ def execute(command: Command, settings: Mapping[str, Any]) -> tuple[int, Observa
         out.mkdir()
         file = Path(scratch) / "job.json"
         jobs.Job(out=str(out), settings=dict(settings), full=True, lets_go=True, command=command.words).write(file)
-        process = subprocess.Popen(command.argv(), env=_environment(file) if settings else None)
+        process = subprocess.Popen(
+            command.argv(), env=_environment(file) if settings else _plain(command, Path(scratch))
+        )
         try:
             with _signals_for(process):
                 status = process.wait()
         finally:
             _end_tree(process)
         return (status if status >= 0 else _SIGNAL - status), _seen(out)
+
+
+def _plain(command: Command, scratch: Path) -> dict[str, str] | None:
+    """The script's environment as it is, but that a torchrun of ours leaves nothing behind."""
+    return None if command.processes is None else {**os.environ, **torchruns_logs(scratch)}
 
 
 def _environment(file: Path) -> dict[str, str]:
