@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -134,7 +135,7 @@ class Samples(Dataset):
         return self.count
 
     def __getitem__(self, index):
-        time.sleep(0.01)
+        time.sleep(0.005)
         own = torch.Generator().manual_seed(index)
         return torch.randn(8, generator=None if self.draws else own) + index % 3, index % 3
 
@@ -153,6 +154,7 @@ for epoch in range(int(sys.argv[3])):
         loss = nn.functional.cross_entropy(net(inputs), labels)
         loss.backward()
         optimizer.step()
+        time.sleep(0.01)  # as many workers as that needs, no more
     with torch.no_grad():
         for inputs, labels in held_out:
             print(epoch, loss.item(), nn.functional.cross_entropy(net(inputs), labels).item())
@@ -160,33 +162,56 @@ for epoch in range(int(sys.argv[3])):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("words", "found", "not_found"),
-    [
-        (("draws", "2", "8"), "loader.persistent_workers", "loader.num_workers"),
-        (("own", "0", "8"), "loader.num_workers", ""),
-    ],
-    ids=["samples that draw", "samples that draw nothing"],
-)
-def test_at_level_exact_the_run_prints_what_the_script_does(
-    home: Path, words: tuple[str, ...], found: str, not_found: str
-) -> None:
-    """To the last digit, over several epochs, with an evaluation in between whose samples draw in the training process:
-    its workers are left alone, or the next epoch's order would be another one.
-
-    Planted is a slow start of workers, or that there are none; both are mended many times over.
+@pytest.mark.parametrize("draws", [True, False], ids=["samples that draw", "samples that draw nothing"])
+def test_at_level_exact_the_run_prints_what_the_script_does(home: Path, draws: bool) -> None:
+    """To the last digit, over many epochs, with an evaluation in between whose samples draw in the training process: it
+    is given no workers, or the next epoch's order would be another one. Planted is a training loader without workers.
     """
     (home / "train.py").write_text(DRAWING)
+    words = ("draws" if draws else "own", "0", "20")
     plain = subprocess.run([sys.executable, "train.py", *words], capture_output=True, text=True, check=True)
-    ended = run("--level", "exact", "--max-seconds", "45", "--json", "found.json", "train.py", *words)
+    ended = run("--level", "exact", "--max-seconds", "100", "--json", "found.json", "train.py", *words)
     assert ended.returncode == 0, ended.stderr
     plan = json.loads((home / "found.json").read_text())["plan"]
-    assert found in plan["settings"], ended.stderr
-    assert not_found not in plan["settings"]
-    assert plan["verified"].endswith("losses are the same, to the last bit")
+    assert plan is not None, ended.stderr
+    assert ("loader.num_workers" in plan["settings"]) != draws, ended.stderr
     left_out = "another number of workers is left out at level exact: its samples draw random numbers"
-    assert (left_out in ended.stderr) == (words[0] == "draws")
+    assert (left_out in ended.stderr) == draws
+    assert plan["verified"].endswith("left as it is" if draws else "losses are the same, to the last bit")
     assert ended.stdout == plain.stdout
+
+
+TRAIN = f"train.py:{DRAWING[: DRAWING.index('train = ')].count(chr(10)) + 1} Samples 96"
+
+
+@pytest.mark.parametrize(
+    ("settings", "fits"),
+    [
+        ({"loader.persistent_workers": True, "loader.keep_memory": True, "loader.prefetch_factor": 4}, True),
+        ({"loader.num_workers": 4}, False),
+        ({"loader.num_workers": 4, "loader.undrawn": [TRAIN]}, True),
+    ],
+    ids=["living on", "other workers", "other workers, it was thought"],
+)
+def test_a_plan_is_used_at_level_exact_where_it_leaves_draws_as_they_are(
+    home: Path, settings: dict[str, Any], fits: bool
+) -> None:
+    """Samples draw in two workers. The last plan says that they don't: it is told, and corrected."""
+    from fulltilt.launch.command import parse
+    from fulltilt.launch.search.plan import Plan, key_of, read, write
+
+    (home / "train.py").write_text(DRAWING)
+    words = ["train.py", "draws", "2", "4"]
+    plan = Plan(key=key_of(parse(words)), level="exact", settings=settings, before=1.0, verified="the same")
+    write(plan, home / "plan.toml")
+    plain = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
+    ended = run("--level", "exact", "--no-tune", "--plan", "plan.toml", *words)
+    assert ended.returncode == 0, ended.stderr
+    assert ("does not fit: it is of level numeric, asked for is exact" in ended.stderr) != fits
+    thought = "loader.undrawn" in settings
+    assert (ended.stdout == plain.stdout) != thought, "with other workers, draws are others"
+    assert (f"{TRAIN} drew random numbers, which was not seen" in ended.stderr) == thought
+    assert read(home / "plan.toml").settings == ({} if thought else settings)
 
 
 def test_a_time_too_short_for_one_trial_is_said_with_one_that_does(home: Path) -> None:

@@ -101,10 +101,16 @@ def shared_out(candidates: Sequence[Candidate], script: Script, *, left: float, 
     return too_short(candidates, script, left=left, seconds=seconds)
 
 
+def is_enough(script: Script, *, left: float, seconds: float) -> bool:
+    """For the shortest trial, the script beside it and the proof, of what is `left` of the `seconds`."""
+    proof = script.runs(True) * (script.start_seconds + min(VERIFY_SECONDS, VERIFY_STEPS[0] * script.step_seconds))
+    return left + _GRACE * seconds >= _TRIALS * (script.start_seconds + _short(script)) + proof
+
+
 def too_short(candidates: Sequence[Candidate], script: Script, *, left: float, seconds: float) -> TooShort:
     """What to say of it."""
     trial = script.start_seconds + TRIAL_SECONDS
-    trial += FIRST_COMPILE_SECONDS if all(one.compiles for one in candidates) else 0.0
+    trial += FIRST_COMPILE_SECONDS if candidates and all(one.compiles for one in candidates) else 0.0
     proof = _proof(candidates, script, verify_steps(script.step_seconds))
     needed = seconds - left + _AMPLE * trial + proof
     return TooShort(

@@ -27,6 +27,7 @@ from fulltilt.launch.search.budget import (
     VERIFY_SECONDS,
     Script,
     TooShort,
+    is_enough,
     shared_out,
     too_short,
     verify_steps,
@@ -49,6 +50,9 @@ _AS_IS_SHARE = 0.12
 _AS_IS_SECONDS = (6.0, 25.0)
 _AS_IS_MOST = 0.2
 """Of a time so short that those would take most of it; a limit's steps take no more than that, either."""
+_AS_IS_UNTIL = 0.75
+"""Of the time: limits that are measured behind the steps are broken off then. Steps that began within half of it are
+over by that."""
 _LIMIT_SECONDS = 8.0
 _LIMIT_NOISE = 0.05
 _TRIAL_STEPS = (45, 1500)
@@ -111,6 +115,8 @@ class Tuner:
     """Loaders that alone are given another number of workers; None binds it to none."""
     notes: list[str] = field(default_factory=list)
     """What the plan says besides."""
+    unlimited: bool = False
+    """No time was left to measure the step's limit, and so none for trials."""
 
     def tune(self) -> Tuned | NotTuned:
         began = self.clock()
@@ -130,7 +136,7 @@ class Tuner:
         if fixed and wants_workers(diagnosis.findings, seen[0], cores=self.cores):
             self.notes.append(redrawn.left_out(seen[0]))
             self.say(self.notes[-1])
-        if not chosen:
+        if not (chosen or self.unlimited):
             self.say("nothing that can be set from outside is foretold to pay")
             for line in only_by_hand(diagnosis.findings)[:1]:
                 self.say(f"an edit of the script is: {line}")
@@ -138,7 +144,9 @@ class Tuner:
             return Tuned(plan=plan, diagnosis=diagnosis, seconds=self.clock() - began)
         script = self._script()
         left = self.until - self.clock()
-        budget = shared_out(chosen, script, left=left, seconds=self.seconds)
+        # Without the step's limit the findings that need it are missing: what would pay is not known.
+        share = too_short if self.unlimited else shared_out
+        budget = share(chosen, script, left=left, seconds=self.seconds)
         if isinstance(budget, TooShort):
             return self._no_time(budget, left, diagnosis)
         if len(budget.candidates) < len(chosen):
@@ -177,8 +185,8 @@ class Tuner:
         least, most = _AS_IS_SECONDS
         span = min(max(self.seconds * _AS_IS_SHARE, least), most, self.seconds * _AS_IS_MOST)
         ranks = self.observe(
-            self.command, max_seconds=span, first_step_seconds=self.seconds / 2, deadline_seconds=self.seconds,
-            then=("replay", "loader"),
+            self.command, max_seconds=span, first_step_seconds=self.seconds / 2,
+            deadline_seconds=self.seconds * _AS_IS_UNTIL, then=("replay", "loader"),
         )  # fmt: skip
         seen = ranks[0]
         if seen.ended in ("failed", "killed"):
@@ -189,8 +197,9 @@ class Tuner:
         self.seeks_status = seen.ended != "script"
         more = f"--max-seconds {2 * self.seconds:g} gives it more"
         if seen.ended == "time" and not seen.steps:
-            if self.clock() - began >= self.seconds:
-                return NotTuned(reason=f"its first steps took longer than {self.seconds:g} s ({more})")
+            late = self.seconds * _AS_IS_UNTIL
+            if self.clock() - began >= late:
+                return NotTuned(reason=f"its first steps took longer than {late:g} of {self.seconds:g} s ({more})")
             return NotTuned(reason=f"it took no step within {self.seconds / 2:g} s, half of the time ({more})")
         if len(seen.steps) < LEAST_STEPS:
             few = f"{len(seen.steps) or 'no'} training steps could be watched"
@@ -218,12 +227,24 @@ class Tuner:
         seen = ranks[0]
         replay = loader = None
         if any(one.role != "eval" for one in seen.loaders):
-            replay = seen.replayed or self._limit({})
-            loader = seen.alone or self._run(mode="loader", max_seconds=self._limit_seconds)
+            needed, left = self.start_seconds + self._limit_seconds, self.until - self.clock()
+            replay = seen.replayed or (self._limit({}) if needed <= left else None)
+            self.unlimited = replay is None
+            # A trial says more than what the loader gives alone: that is looked for where both are to be had, or none.
+            left = self.until - self.clock()
+            tries, tries_after = (
+                is_enough(self._script(), left=some, seconds=self.seconds) for some in (left, left - needed)
+            )
+            has_time = needed <= left and tries == tries_after
+            loader = seen.alone or (self._alone() if has_time else None)
         return diagnose(seen, replay=replay, loader=loader, ranks=ranks if len(ranks) > 1 else ())
 
     def _limit(self, settings: Mapping[str, Any]) -> Observation:
-        return self._run(mode="replay", settings=settings, max_steps=100, max_seconds=self._limit_seconds)
+        left = self.until - self.clock()
+        return self._run(mode="replay", settings=settings, max_steps=100, max_seconds=self._limit_seconds, at_most=left)
+
+    def _alone(self) -> Observation:
+        return self._run(mode="loader", max_seconds=self._limit_seconds, at_most=self.until - self.clock())
 
     @property
     def _limit_seconds(self) -> float:
