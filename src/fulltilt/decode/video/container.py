@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fulltilt.decode.video.entry import h264_entry, packed, unneeded
-from fulltilt.decode.video.forks import watch
+from fulltilt.decode.video.forks import keep_converters, watch
 from fulltilt.decode.video.index import FrameIndex, PacketFacts, index_of
 from fulltilt.errors import DecodeError, InputError, UnavailableError
 from fulltilt.machine.paths import pyav_problem
@@ -32,6 +32,7 @@ def pyav() -> Any:
     problem = pyav_problem(av.__version__)
     if problem is not None:
         raise UnavailableError(problem)
+    keep_converters()
     # Its log stays off, as it is: a decoder's thread that logs waits for the interpreter lock, and whoever closes the
     # file holds it while waiting for the thread.
     return av
