@@ -94,9 +94,9 @@ def _has_cuvid(version: str, site: _Site) -> str | None:  # noqa: ARG001
 
 def pyav_problem(version: str, site: _Site | None = None) -> str | None:  # noqa: ARG001
     """Why videos can't be read with a PyAV of this version, or None."""
-    if _major(version) == _PYAV:
+    if _major(version) in _PYAV:
         return None
-    return f"videos need PyAV {_PYAV}, found {version} ({_VIDEO})"
+    return f"videos need PyAV {' or '.join(map(str, _PYAV))}, found {version} ({_VIDEO})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +120,8 @@ class _Spec:
 
 
 _VIDEO = "pip install 'fulltilt[video]'"
-_PYAV = 18
-"""The next one gives times as a type of its own, and opens files with other arguments."""
+_PYAV = (18, 19)
+"""That the decoders are tested with. From one to the next, types and arguments change."""
 _NVJPEG = (
     "import torch, torchvision.io as io; "
     "io.decode_jpeg(io.encode_jpeg(torch.zeros(3, 16, 16, dtype=torch.uint8)), device='cuda')"

@@ -32,8 +32,8 @@ def same(path, reference, *, threads=1):
 
 def test_a_library_of_another_version_is_named(tmp_path, monkeypatch):
     path = make(tmp_path / "v", count=3)
-    monkeypatch.setattr(av, "__version__", "19.0.2")
-    with pytest.raises(UnavailableError, match=r"videos need PyAV 18, found 19\.0\.2 \(pip install"):
+    monkeypatch.setattr(av, "__version__", "20.0.0")
+    with pytest.raises(UnavailableError, match=r"videos need PyAV 18 or 19, found 20\.0\.0 \(pip install"):
         open_video(path)
 
 
@@ -186,14 +186,15 @@ def test_a_title_in_other_letters(tmp_path):
     reference, data = sequential(path), path.read_bytes()
     assert data.count(b"VideoHandler") == 1
     path.write_bytes(data.replace(b"VideoHandler", "Vidéo de é".encode("latin-1").ljust(12)))
-    with pytest.raises(UnicodeDecodeError):
-        av.open(str(path))
+    if av.__version__.startswith("18."):  # the next one opens it by itself
+        with pytest.raises(UnicodeDecodeError):
+            av.open(str(path))
     same(path, reference)
 
 
 @pytest.mark.parametrize("codec", ["mpeg-ts", "h264"])
 def test_a_stream_that_turns_up_on_the_way(tmp_path, monkeypatch, codec):
-    """PyAV does not know it, and fails when it comes to the file's end."""
+    """PyAV 18 does not know it, and fails when it comes to the file's end."""
 
     class Surprised:
         def __init__(self, file):

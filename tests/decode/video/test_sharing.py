@@ -7,7 +7,10 @@ import os
 import pickle
 import signal
 import threading
+import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import av
 import numpy as np
@@ -85,6 +88,46 @@ def right(video, reference, *, seed):
     draw = np.random.default_rng(seed)
     asked = [draw.integers(0, 80, 3) for _ in range(12)]
     return all(np.array_equal(video.frames(wanted), reference[wanted]) for wanted in asked)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("where", ["the same thread", "another thread"])
+def test_forks_leave_pyavs_own_converters_alone(tmp_path, where):
+    """From 19 on it keeps one for each thread, whose threads are not forked; another thread's is ended by the fork."""
+    path = make(tmp_path / "v", count=12)
+    reference = sequential(path)
+
+    def converted():
+        picture = av.VideoFrame.from_ndarray(np.full((96, 64), 128, np.uint8), "yuv420p")
+        return picture.to_ndarray(format="rgb24", threads=2)  # where there is one core, "auto" would start none
+
+    before = converted()
+    with open_video(path) as video, ThreadPoolExecutor(1) as other:
+
+        def right():
+            return np.array_equal(converted(), before) and np.array_equal(video.frames([7]), reference[[7]])
+
+        fork = partial(within, right, seconds=30)
+        assert (fork() if where == "the same thread" else other.submit(fork).result()) == 0
+        assert right()
+
+
+def within(task, *, seconds):
+    """Exit status of a child that does it. It may hang before its first instruction, where no alarm is set yet."""
+    child = os.fork()
+    if not child:
+        try:
+            os._exit(int(not task()))
+        finally:
+            os._exit(2)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        time.sleep(0.02)
+    os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1]
 
 
 def test_pickled_it_is_opened_again(tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fulltilt.decode.video.entry import h264_entry, packed, unneeded
-from fulltilt.decode.video.forks import watch
+from fulltilt.decode.video.forks import keep_converters, watch
 from fulltilt.decode.video.index import FrameIndex, PacketFacts, index_of
 from fulltilt.errors import DecodeError, InputError, UnavailableError
 from fulltilt.machine.paths import pyav_problem
@@ -32,6 +32,7 @@ def pyav() -> Any:
     problem = pyav_problem(av.__version__)
     if problem is not None:
         raise UnavailableError(problem)
+    keep_converters()
     # Its log stays off, as it is: a decoder's thread that logs waits for the interpreter lock, and whoever closes the
     # file holds it while waiting for the thread.
     return av
@@ -70,7 +71,7 @@ class Container:
         self._av = pyav()
         self.read_errors = (self._av.FFmpegError, OSError, IndexError)
         """That reading packets raises. The last at the end of a file in which another stream has turned up on the way,
-        such as sound that begins later: PyAV has not heard of it."""
+        such as sound that begins later: PyAV 18 has not heard of it."""
         self._is_fresh = False
         """Opened, and nothing has been read of it."""
         self._is_closed = False
@@ -143,8 +144,7 @@ class Container:
         return file, stream
 
     def _av_open(self, options: dict[str, str]) -> Any:
-        """Titles and names that are written in other letters than UTF-8 are nobody's concern here."""
-        return self._av.open(str(self.path), options=options, metadata_errors="replace")
+        return self._av.open(str(self.path), options=options, **_unread(self._av))
 
     def _kind(self) -> Any:
         """What is wrong with a file that no demuxer takes."""
@@ -251,6 +251,14 @@ class Container:
         opened, self._opened, self._is_fresh = self._opened, None, False
         if opened is not None:
             opened[0].close()
+
+
+def _unread(av: Any) -> dict[str, str]:
+    """Titles and names that are written in other letters than UTF-8 are nobody's concern here.
+
+    From 19 on PyAV takes them as they are, and has no argument for it.
+    """
+    return {"metadata_errors": "replace"} if av.__version__.startswith("18.") else {}
 
 
 def _is_told(file: InputContainer) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -138,7 +139,8 @@ class Video(Closing):
             self.height, self.width = reversed(sides) if self._turn % 2 else sides
             """As it is meant to be seen."""
             self.colours = self.known.colours
-            self._unit = stream.time_base
+            unit = stream.time_base  # a fraction or None, or FFmpeg's own kind of number, which may be 0/1
+            self._unit = Fraction(unit.numerator, unit.denominator) if unit else None
             """Of times, in seconds: a fraction, so that a time that can be written down is that very number."""
         except BaseException:
             self._container.close()

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fulltilt.decode.video.forks import keep_converters
 from fulltilt.errors import FulltiltError
 from fulltilt.feed.order import random_words
 
@@ -123,6 +124,7 @@ def freeze_in_forks() -> None:
     What a trainer has left to the garbage collector is the trainer's. In a fork, CUDA events or graphs among it would
     call a driver that does not survive the fork, and end the process.
     """
+    keep_converters()  # a data set may use PyAV, and the trainer has tried it before
     os.register_at_fork(after_in_child=gc.freeze)
 
 
