@@ -54,6 +54,27 @@ def total(seen: Observation, phase: str) -> float:
     return sum(step.phases.get(phase, 0.0) for step in seen.steps)  # type: ignore[call-overload]
 
 
+def test_workers_that_a_loop_lets_go_of_end_in_the_epochs_start(tmp_path: Path) -> None:
+    """A loop that knows how many batches there are never asks for one more: its workers end when it drops them."""
+    seen = seen_of(
+        """
+from multiprocessing.util import Finalize
+def leaves_slowly(_):
+    Finalize(None, time.sleep, args=(0.4,), exitpriority=1)
+loader = DataLoader(data, batch_size=4, num_workers=1, worker_init_fn=leaves_slowly)
+batches = None
+for _ in range(4):
+    batches = None
+    batches = iter(loader)
+    for _ in range(len(loader)):
+        train(next(batches)[0])
+""",
+        tmp_path,
+    )
+    assert seen.outside["epoch start"] > 0.8  # the first of the three may lie before the steps that count
+    assert total(seen, "other") + seen.outside.get("other", 0.0) < 0.4, "nothing else was waited for"
+
+
 @pytest.fixture(scope="module")
 def plain() -> Observation:
     seen = observe(parse([str(SCRIPTS / "plain.py"), "--seconds", "0.002", "--epochs", "4"]), full=True)

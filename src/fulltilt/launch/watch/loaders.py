@@ -11,6 +11,7 @@ from typing import Any
 from fulltilt.launch.patching import put
 from fulltilt.launch.watch.batches import samples, size_bytes
 from fulltilt.launch.watch.changed import loader_state
+from fulltilt.launch.watch.hooks import phased
 from fulltilt.launch.watch.places import Spot, by_package, spot
 from fulltilt.launch.watch.stages import Stages
 from fulltilt.launch.watch.transforms import datasets
@@ -24,7 +25,7 @@ NUMBER = "FULLTILT_LOADER"
 
 def install(watch: Watch, stages: Stages) -> None:
     from torch.utils.data import DataLoader
-    from torch.utils.data.dataloader import _BaseDataLoaderIter
+    from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
     made = DataLoader.__init__
     began: Any = DataLoader.__iter__
@@ -79,6 +80,9 @@ def install(watch: Watch, stages: Stages) -> None:
     put(DataLoader, "__init__", __init__)
     put(DataLoader, "__iter__", __iter__)
     put(_BaseDataLoaderIter, "__next__", __next__)
+    # A loop that asks for no more batches than there are, as Lightning's, ends its workers when it lets go of them.
+    ending = _MultiProcessingDataLoaderIter._shutdown_workers
+    put(_MultiProcessingDataLoaderIter, "_shutdown_workers", phased(watch, ending, EPOCH_START))
 
 
 def _rebuilt(watch: Watch, loader: Any) -> Spot | None:
