@@ -144,10 +144,10 @@ def test_a_script_of_three_steps() -> None:
     assert len(seen.steps) == 2
 
 
-def test_a_loop_without_a_loader_has_samples_losses_and_no_loaders() -> None:
+def test_a_loop_without_a_loader_has_losses_and_no_samples() -> None:
     seen = observe(small("trains", "30"))
     assert seen.loaders == ()
-    assert all(step.samples == 8 and step.loss is not None for step in seen.steps)
+    assert all(step.samples is None and step.loss is not None for step in seen.steps)
     assert seen.training is not None
     assert (seen.training.model, seen.training.optimizer, seen.training.parameters) == ("Model", "SGD", 5)
 

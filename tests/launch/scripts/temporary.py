@@ -84,9 +84,9 @@ class Samples(Dataset):
         return 8
 
 
-def doubles(tensor, queue):
-    queue.put(tensor.mul_(2))
-    queue.get()
+def doubles(tensor, there, back):
+    there.put(tensor.mul_(2))
+    back.get()  # by another queue: this end would be as welcome to its own
 
 
 def main(start):
@@ -107,12 +107,12 @@ def main(start):
         torch.multiprocessing.set_sharing_strategy(strategy)
         loader = DataLoader(Samples(), batch_size=2, num_workers=1, multiprocessing_context=start)
         assert sum(int(batch[:, 0].sum()) for batch in loader) == sum(range(8))
-        there = torch.multiprocessing.get_context(start).SimpleQueue()
+        there, back = (torch.multiprocessing.get_context(start).SimpleQueue() for _ in range(2))
         tensor = torch.ones(5000).share_memory_()
-        process = torch.multiprocessing.get_context(start).Process(target=doubles, args=(tensor, there))
+        process = torch.multiprocessing.get_context(start).Process(target=doubles, args=(tensor, there, back))
         process.start()
         assert there.get().sum() == tensor.sum() == 10000
-        there.put(None)
+        back.put(None)
         process.join()
     with context.Manager() as manager:
         shared = manager.dict(a=1)
