@@ -243,11 +243,11 @@ def _summarise(plan: Plan | None, found: Tuned | NotTuned | None, seen: Observat
 
 def _unit(found: Tuned | NotTuned | None, seen: Observation | None) -> str:
     """What rates count, as was seen now; a plan of before does not say."""
+    from fulltilt.launch.search.lines import unit_of
+
     diagnosis = None if found is None else found.diagnosis
     watched = seen if diagnosis is None else diagnosis.observation
-    if watched is None:
-        return "per second"
-    return "steps/s" if watched.samples_per_second is None else "samples/s"
+    return "per second" if watched is None else unit_of(watched)
 
 
 def _tell_draws(plan: Plan | None, seen: Observation | None, path: Path) -> None:

@@ -22,6 +22,8 @@ class Script:
 
     generator: str | None = None
     draws: bool | None = False
+    samples: int | None = 8
+    """Of a step."""
 
     def __init__(
         self,
@@ -57,7 +59,13 @@ class Script:
         if step + waits == 0:
             raise AssertionError
         steps = tuple(
-            Step(number=at, started=self.start + at * (step + waits), seconds=step + waits, phases=phases, samples=8)
+            Step(
+                number=at,
+                started=self.start + at * (step + waits),
+                seconds=step + waits,
+                phases=phases,
+                samples=self.samples,
+            )
             for at in range(count)
         )
         loader = Loader(
@@ -95,6 +103,17 @@ def tuned(
     ).tune()  # fmt: skip
     assert said or isinstance(found, NotTuned)
     return found
+
+
+@pytest.mark.parametrize(("samples", "unit"), [(8, "samples/s"), (None, "steps/s")])
+def test_rates_are_called_what_they_count(samples: int | None, unit: str) -> None:
+    script, said = Script(), list[str]()
+    script.samples = samples
+    tuned(script, said=said)
+    rates = [line for line in said if "/s" in line]
+    assert rates[0].startswith("as it is ")
+    assert any(line.startswith("tried ") for line in rates)
+    assert all(unit in line for line in rates)
 
 
 def test_what_only_an_edit_can_mend_is_said() -> None:

@@ -14,24 +14,29 @@ _DRIFT = 0.15
 """Two measurements of the script as it is that are further apart are both told."""
 
 
-def limits(diagnosis: Diagnosis, baseline: Rate) -> str:
-    found = [f"as it is {amount(baseline.value)} samples/s"]
+def unit_of(seen: Observation) -> str:
+    """Of rates: without a loader there are no samples to count."""
+    return "steps/s" if seen.samples_per_second is None else "samples/s"
+
+
+def limits(diagnosis: Diagnosis, baseline: Rate, unit: str) -> str:
+    found = [f"as it is {amount(baseline.value)} {unit}"]
     found += [] if diagnosis.limits.step is None else [f"its step's limit {amount(diagnosis.limits.step)}"]
     found += [] if diagnosis.limits.loader is None else [f"its loader alone {amount(diagnosis.limits.loader)}"]
     return ", ".join(found)
 
 
-def tried(trial: Trial) -> str:
-    rate = "" if trial.samples_per_second is None else f" {amount(trial.samples_per_second)} samples/s,"
+def tried(trial: Trial, unit: str) -> str:
+    rate = "" if trial.samples_per_second is None else f" {amount(trial.samples_per_second)} {unit},"
     return f"tried {trial.title}:{rate} {trial.reason}"
 
 
-def drift(first: Rate, again: Rate) -> str | None:
+def drift(first: Rate, again: Rate, unit: str) -> str | None:
     """Figures that don't agree are explained, or the summary's would seem wrong."""
     if abs(math.log(again.value / first.value)) <= math.log(1.0 + _DRIFT):
         return None
     return (
-        f"as it is, beside the trials: {amount(again.value)} samples/s, where it was {amount(first.value)} at "
+        f"as it is, beside the trials: {amount(again.value)} {unit}, where it was {amount(first.value)} at "
         "first: others use this machine, too, or the script's own pace changes"
     )
 

@@ -144,7 +144,7 @@ def to_toml(plan: Plan) -> str:
         "[settings]",
         *(f"{_value(name)} = {_value(value)}" for name, value in plan.settings.items()),
         "",
-        "[figures]  # samples per second",
+        "[figures]  # samples per second; steps, where no loader counts samples",
         *(f"{name} = {_value(figure)}" for name, figure in _figures(plan).items() if figure is not None),
         "",
         "[made_for]",

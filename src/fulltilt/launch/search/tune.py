@@ -115,6 +115,8 @@ class Tuner:
     """Loaders that alone are given another number of workers; None binds it to none."""
     notes: list[str] = field(default_factory=list)
     """What the plan says besides."""
+    unit: str = "samples/s"
+    """Of rates, in what is said."""
     unlimited: bool = False
     """No time was left to measure the step's limit, and so none for trials."""
 
@@ -128,7 +130,8 @@ class Tuner:
         baseline = rate_of(seen[0])
         if baseline is None:
             return NotTuned(reason="too few steps could be watched")
-        self.say(lines.limits(diagnosis, baseline))
+        self.unit = lines.unit_of(seen[0])
+        self.say(lines.limits(diagnosis, baseline, self.unit))
         self.say(diagnosis.verdict)
         self.undrawn = redrawn.undrawn(seen[0]) if self.level == "exact" else None
         chosen = candidates(diagnosis.findings, seen[0], cores=self.cores, level=self.level)
@@ -174,7 +177,7 @@ class Tuner:
         if not found.trials:
             short = too_short(chosen, script, left=left, seconds=self.seconds)
             return self._no_time(short, left, diagnosis)
-        if (drifted := lines.drift(baseline, found.baseline)) is not None:
+        if (drifted := lines.drift(baseline, found.baseline, self.unit)) is not None:
             self.say(drifted)
         return self._verified(found, diagnosis, began)
 
@@ -377,7 +380,7 @@ class Tuner:
     # what comes of it
 
     def _tried(self, trial: Trial) -> None:
-        self.say(lines.tried(trial))
+        self.say(lines.tried(trial, self.unit))
 
     def _no_time(self, short: TooShort, left: float, diagnosis: Diagnosis) -> NotTuned:
         reason = lines.too_short(short, seconds=self.seconds, watched=self.seconds - left)
