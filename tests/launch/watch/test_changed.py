@@ -12,6 +12,8 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from fulltilt.launch.watch.changed import loader_state, shares
+from fulltilt.launch.watch.stages import Stages
+from fulltilt.launch.watch.transforms import time_parts
 
 
 class Jitter:
@@ -160,6 +162,36 @@ def test_another_collate_fn_is_seen_and_a_variable_without_a_value_is_none() -> 
     assert loader_state(loader) != before
     loader.collate_fn = list
     assert loader_state(loader) != before
+
+
+def helper(value: Any) -> Any:
+    return value
+
+
+def test_timers_of_ours_are_no_change_of_the_scripts(tmp_path: Path) -> None:
+    """They are put into a class, too, when a loader without workers makes its samples in the training process: one for
+    evaluation, say, whose data set is of the class that others train with."""
+
+    class Halved(Dataset[Any]):
+        def __init__(self) -> None:
+            self.transform = lambda value: value
+
+        def half(self, value: int) -> float:
+            return value / 2
+
+        def __getitem__(self, index: int) -> Any:
+            return helper(self.transform(self.half(index)))
+
+    train, held_out = DataLoader(Halved()), DataLoader(Halved())
+    before, real = loader_state(train), helper
+    try:
+        time_parts(held_out.dataset, Stages(tmp_path))
+        assert globals()["helper"] is not real, "it is timed"
+        assert loader_state(train) == before
+        time_parts(train.dataset, Stages(tmp_path))
+        assert loader_state(train) == before
+    finally:
+        globals()["helper"] = real
 
 
 def test_nothing_of_it_is_touched() -> None:

@@ -17,7 +17,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any
 
 from fulltilt.launch.watch.places import is_users
-from fulltilt.launch.watch.stages import Timed
+from fulltilt.launch.watch.transforms import TIMED, theirs
 
 MOST_BYTES = 64 << 20
 """Arrays up to here are read through, at a gigabyte per second or more, once for each epoch."""
@@ -54,17 +54,18 @@ def _around(value: Any) -> Iterator[tuple[str, Any]]:
     """What else its code works with."""
     if isinstance(value, MethodType):
         yield "self", value.__self__
-        value = value.__func__
+        value = theirs(value.__func__)
     if isinstance(value, functools.partial):
         yield from (("function", value.func), ("given", value.args), ("named", value.keywords))
     if isinstance(value, FunctionType):
         yield from _variables(value)
         return
     for kind in type(value).__mro__:
-        functions = [one for one in vars(kind).values() if isinstance(one, FunctionType)]
+        members = {name: theirs(one) for name, one in vars(kind).items() if name != TIMED}
+        functions = [one for one in members.values() if isinstance(one, FunctionType)]
         if not any(is_users(one.__code__.co_filename) for one in functions):
             continue
-        for name, attribute in vars(kind).items():
+        for name, attribute in members.items():
             if isinstance(attribute, FunctionType):
                 yield from _variables(attribute)
             elif not name.startswith("__") and not isinstance(attribute, type) and not hasattr(attribute, "__get__"):
@@ -101,7 +102,7 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _state(value: Any, depth: int, known: set[int]) -> Any:
-    value = value.function if isinstance(value, Timed) else value  # ours, in place of the script's
+    value = theirs(value)
     if isinstance(value, str | int | float | bool | type(None)):
         return value
     if id(value) in known or depth <= 0 or isinstance(value, type | ModuleType | BuiltinFunctionType):

@@ -13,7 +13,8 @@ from fulltilt.launch.watch.places import is_users
 from fulltilt.launch.watch.stages import Stages, Timed
 
 _DEEPEST = 4
-_TIMED = "_fulltilt_timed"
+TIMED = "_fulltilt_timed"
+"""Of a class whose parts are timed; of a function that was put in place of the script's, that one."""
 _OPENS = ("loader", "default_loader", "pil_loader", "accimage_loader")
 """A dataset's function that opens and decodes a file."""
 
@@ -106,10 +107,10 @@ def _replace(part: Part, timed: Timed) -> None:
 
 
 def _time_class(kind: type, stages: Stages) -> None:
-    if _TIMED in vars(kind) or not kind.__flags__ & _HEAP_TYPE:
+    if TIMED in vars(kind) or not kind.__flags__ & _HEAP_TYPE:
         return
     put(kind, "__call__", _timed_method(kind.__name__, kind.__call__, stages))
-    put(kind, _TIMED, True)
+    put(kind, TIMED, True)
 
 
 _HEAP_TYPE = 1 << 9
@@ -120,9 +121,9 @@ def _time_helpers(kind: type, stages: Stages) -> None:
     """Methods and functions of the user's that `__getitem__` calls by name."""
     get = getattr(kind, "__getitem__", None)
     code = getattr(get, "__code__", None)
-    if code is None or _TIMED in vars(kind) or not is_users(code.co_filename):
+    if code is None or TIMED in vars(kind) or not is_users(code.co_filename):
         return
-    put(kind, _TIMED, True)
+    put(kind, TIMED, True)
     scope = get.__globals__  # type: ignore[union-attr]
     for name in code.co_names:
         method = vars(kind).get(name)
@@ -141,4 +142,12 @@ def _timed_method(name: str, function: Any, stages: Stages) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         return timed(*args, **kwargs)
 
+    vars(call)[TIMED] = function
     return call
+
+
+def theirs(value: Any) -> Any:
+    """The script's own, where it was put something in place of."""
+    if isinstance(value, Timed):
+        return value.function
+    return vars(value).get(TIMED, value) if isinstance(value, types.FunctionType) else value
