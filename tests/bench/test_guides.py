@@ -612,6 +612,8 @@ def test_a_contestant_that_takes_too_long_says_where_it_was(monkeypatch):
 
 def test_what_is_said_last():
     assert run.last_words("") == []
+    placed = '  File "/home/me/.venv/lib/python3.12/site-packages/torch/_tensor.py", line 631 in backward'
+    assert run.last_words(placed) == ['  File "torch/_tensor.py", line 631 in backward']
     assert run.last_words("\n".join(f"{at}\n" for at in range(20))) == [str(at) for at in range(12, 20)]
     where = ["before", "Current thread 0x1 (most recent call first):", *(f"  File {at}" for at in range(20))]
     assert run.last_words("\n".join(where)) == [f"  File {at}" for at in range(8)]

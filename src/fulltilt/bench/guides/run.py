@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -40,6 +41,7 @@ _LAST_LINES = 8
 """Of what a contestant said that failed."""
 _WHERE = "(most recent call first)"
 """The head of what `WHERE` is answered with."""
+_INSTALLED = re.compile(r"(?<=\")/[^\"]*/(?:site-packages|dist-packages|src)/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,8 +234,11 @@ def contend(
 
 
 def last_words(text: str) -> list[str]:
-    """The last lines of what was said: of an error its end, of a place in the program its innermost calls."""
-    lines = [line.rstrip()[:200] for line in text.splitlines() if line.strip()]
+    """The last lines of what was said: of an error its end, of a place in the program its innermost calls.
+
+    Files by what they are called in a package: where this machine has them is nobody's business in a result.
+    """
+    lines = [_INSTALLED.sub("", line.rstrip())[:200] for line in text.splitlines() if line.strip()]
     heads = [at for at, line in enumerate(lines) if _WHERE in line]
     return lines[heads[-1] + 1 :][:_LAST_LINES] if heads else lines[-_LAST_LINES:]
 
