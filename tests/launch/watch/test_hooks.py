@@ -460,7 +460,7 @@ for epoch in range(4):
             compute(0.004)
 """
     seen = seen_of(code, tmp_path)
-    assert seen.outside["eval"] > 4 * 10 * 0.004
+    assert seen.outside["eval"] > 3 * 10 * 0.004, "all but the first epoch's, which is part of warming up"
     assert shares(seen)["other"] < 1
     assert {loader.role for loader in seen.loaders} == {"train", "eval"}
 
