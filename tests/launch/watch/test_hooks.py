@@ -460,7 +460,9 @@ for epoch in range(4):
             compute(0.004)
 """
     seen = seen_of(code, tmp_path)
-    assert seen.outside["eval"] > 3 * 10 * 0.004, "all but the first epoch's, which is part of warming up"
+    epochs = sum(step.number % 5 == 4 for step in seen.steps)  # behind each of these; the first may be warming up
+    assert epochs >= 3
+    assert seen.outside["eval"] > epochs * 10 * 0.004
     assert shares(seen)["other"] < 1
     assert {loader.role for loader in seen.loaders} == {"train", "eval"}
 
