@@ -49,26 +49,26 @@ def test_commands_have_names():
 
 
 def test_figures_of_a_script_that_is_left_as_it_is():
-    found = figures({"diagnosis": told(), "plan": plan(), "after": None, "not_tuned": None})
-    one = CommandFigures(name="a", command="train.py", seconds=1.0, **found)
+    found = figures({"diagnosis": told(), "plan": plan(), "after": None, "trials": [], "not_tuned": None})
+    one = CommandFigures(name="a", command="train.py", seconds=1.0, max_seconds=60.0, **found)
     assert (one.times, one.met, one.cause) == (1.0, True, None)
 
 
 def test_what_is_slower_or_hardly_known_is_not_met():
     after = {"samples_per_second": 97.0, "remaining": None}
     diagnosis = told(findings=[{"cause": "slow-disk"}])
-    slower = figures({"diagnosis": diagnosis, "plan": plan(), "after": after, "not_tuned": None})
-    one = CommandFigures(name="a", command="train.py", seconds=1.0, **slower)
+    slower = figures({"diagnosis": diagnosis, "plan": plan(), "after": after, "trials": [], "not_tuned": None})
+    one = CommandFigures(name="a", command="train.py", seconds=1.0, max_seconds=60.0, **slower)
     assert (one.times, one.met, one.cause) == (pytest.approx(0.97), False, "slow-disk")
     diagnosis = told(observation={"attributed": 0.9})
-    unknown = figures({"diagnosis": diagnosis, "plan": plan(), "after": None, "not_tuned": None})
-    assert not CommandFigures(name="a", command="train.py", seconds=1.0, **unknown).met
+    unknown = figures({"diagnosis": diagnosis, "plan": plan(), "after": None, "trials": [], "not_tuned": None})
+    assert not CommandFigures(name="a", command="train.py", seconds=1.0, max_seconds=60.0, **unknown).met
 
 
 def test_a_script_that_was_not_tuned_has_its_reason():
     for diagnosis, attributed in ((told(), 0.97), (None, None)):
-        found = figures({"diagnosis": diagnosis, "plan": None, "after": None, "not_tuned": "too few steps"})
-        one = CommandFigures(name="a", command="train.py", seconds=1.0, **found)
+        found = figures({"diagnosis": diagnosis, "plan": None, "after": None, "trials": [], "not_tuned": "too few steps"})
+        one = CommandFigures(name="a", command="train.py", seconds=1.0, max_seconds=60.0, **found)
         assert (one.problem, one.met, one.attributed) == ("not tuned: too few steps", False, attributed)
 
 

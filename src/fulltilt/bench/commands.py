@@ -35,6 +35,8 @@ class CommandFigures:
     name: str
     command: str
     seconds: float
+    max_seconds: float
+    """That `run` had to find a plan."""
     problem: str | None = None
     """Why there are no figures, or not all."""
     attributed: float | None = None
@@ -50,6 +52,8 @@ class CommandFigures:
     limit: float | None = None
     verified: str = ""
     settings: Mapping[str, Any] | None = None
+    tried: Mapping[str, str] | None = None
+    """What was tried, and what came of it."""
     remaining: str | None = None
 
     @property
@@ -92,7 +96,8 @@ def measure(
                 found = figures(_ran(words, Path(scratch), level=level, max_seconds=max_seconds))
             except FulltiltError as failed:
                 found = {"problem": str(failed)}
-        yield CommandFigures(name=name, command=shlex.join(words), seconds=round(time.monotonic() - began, 1), **found)
+        took = round(time.monotonic() - began, 1)
+        yield CommandFigures(name=name, command=shlex.join(words), seconds=took, max_seconds=max_seconds, **found)
 
 
 def figures(ran: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,6 +120,7 @@ def figures(ran: Mapping[str, Any]) -> dict[str, Any]:
         "limit": plan["limit"],
         "verified": plan["verified"],
         "settings": plan["settings"],
+        "tried": {trial["title"]: trial["reason"] for trial in ran["trials"]},
         "remaining": None if after is None else after["remaining"],
     }
 

@@ -45,6 +45,7 @@ class Dozing:
             return
         if self.first_burst is None:
             self.first_burst = len(watch.records)
+        watch.sources.clear()
         watch.sleeper, watch.thread = watch.thread, 0
         self._was_inside, watch.inside = watch.inside, True  # modules pass through, too
         if watch.gpu is not None:

@@ -60,6 +60,8 @@ def _modules(watch: Watch) -> None:
         if compiling() or get_ident() != watch.thread:
             return called(self, *args, **kwargs)
         timeline = watch.timeline
+        if watch.sources:
+            watch.sources.forward(timeline)
         trains = with_gradients()
         if trains and self.training:
             phase = FORWARD

@@ -173,6 +173,7 @@ def timed_next(watch: Watch, mark: list[Any], following: Any) -> Any:
         timeline.leave()
         watch.last_loader = seen
     mark[2] = given + 1
+    watch.sources.next_batch()
     if start_ns is not None:
         seen.waits_ns.append(start_ns + timeline.clock() - began_ns)
         mark[1] = None

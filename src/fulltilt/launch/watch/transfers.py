@@ -54,6 +54,7 @@ def _moving(watch: Watch, name: str, moved: Callable[..., Any]) -> Callable[...,
             if known is not None:
                 return known
         timeline = watch.timeline
+        watch.sources.copies(timeline)
         began_ns = timeline.clock()
         found = moved(self, *args, **kwargs)
         if found is self:
@@ -87,6 +88,7 @@ def _copying(watch: Watch, copied: Callable[..., Any]) -> Callable[..., Any]:
         timeline = watch.timeline
         if timeline.current in (CHECKPOINT, SYNC):
             return copied(self, source, *args, **kwargs)
+        watch.sources.copies(timeline)
         began_ns = timeline.clock()
         found = copied(self, source, *args, **kwargs)
         free = bool(kwargs.get("non_blocking", args[0] if args else False))
@@ -163,3 +165,5 @@ def _note_copy(watch: Watch, tensor: Any, spent_ns: int, free: bool) -> None:
     tally[0] += 1
     tally[1] += spent_ns
     tally[2] += tensor.nbytes
+    if watch.span_samples:  # of a batch
+        watch.sources.hold(tensor)

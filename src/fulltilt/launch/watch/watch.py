@@ -15,6 +15,7 @@ from fulltilt.launch.job import Job
 from fulltilt.launch.watch.agreement import agreement
 from fulltilt.launch.watch.dozing import Dozing
 from fulltilt.launch.watch.places import Spot
+from fulltilt.launch.watch.sources import Sources
 from fulltilt.measure.observation import Loader
 from fulltilt.measure.stable import LEAST_SECONDS, is_stable
 from fulltilt.measure.timeline import Record, Timeline
@@ -143,6 +144,7 @@ class Watch:
         self.syncs: dict[tuple[Spot | None, str], list[int]] = {}
         self.copies: dict[tuple[Spot | None, bool], list[int]] = {}
         """By place and whether they were asked not to block: count, time, bytes, whether from pinned memory."""
+        self.sources = Sources()
         self.optimizer = None
         self.counts: Counter[int] = Counter()
         """Steps of each optimizer since the last one that counted."""
