@@ -67,7 +67,9 @@ def test_what_is_slower_or_hardly_known_is_not_met():
 
 def test_a_script_that_was_not_tuned_has_its_reason():
     for diagnosis, attributed in ((told(), 0.97), (None, None)):
-        found = figures({"diagnosis": diagnosis, "plan": None, "after": None, "trials": [], "not_tuned": "too few steps"})
+        found = figures(
+            {"diagnosis": diagnosis, "plan": None, "after": None, "trials": [], "not_tuned": "too few steps"}
+        )
         one = CommandFigures(name="a", command="train.py", seconds=1.0, max_seconds=60.0, **found)
         assert (one.problem, one.met, one.attributed) == ("not tuned: too few steps", False, attributed)
 
