@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from fulltilt.measure.observation import Loader, Observation
+from fulltilt.measure.observation import Loader, Observation, Step
 
 _BLOCKS = 8
 _LEAST_IN_BLOCK = 4
@@ -14,6 +15,8 @@ _LEAST_STEPS = 5
 _LEAST_NOISE = 0.005
 """Two runs of one script differ by as much, however even each of them is."""
 _FEW_STEPS_NOISE = 0.1
+_ODD = 0.05
+"""Of the steps, those that are the first of their size: where they are more, sizes vary, and none of them is odd."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,15 +32,28 @@ class Rate:
 
 def rate_of(observation: Observation) -> Rate | None:
     """What the script's steps came to, epochs' starts included as an epoch's share of them; None without steps."""
-    steps = observation.steps
+    steps = settled(observation.steps)
     if len(steps) < _LEAST_STEPS:
         return None
+    observation = replace(observation, steps=steps)
     seconds = [step.seconds for step in steps]
     total = observation.step_seconds + len(steps) * start_seconds_per_step(observation)
     samples = [step.samples for step in steps if step.samples is not None]
     count = sum(samples) if len(samples) == len(steps) else len(steps)
     waits, _ = waited(observation)
     return Rate(value=count / total, noise=_noise(seconds), waits=waits / total) if total > 0 else None
+
+
+def settled(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Without the first step of each further size, such as an epoch's last batch: kernels are chosen for it, a graph is
+    captured, the model compiled once more. That is paid once in a training, and would be most of a short trial."""
+    known: set[int | None] = set()
+    kept = []
+    for step in steps:
+        if not known or step.samples in known:
+            kept.append(step)
+        known.add(step.samples)
+    return tuple(kept if len(steps) - len(kept) <= _ODD * len(steps) else steps)
 
 
 def start_seconds_per_step(observation: Observation) -> float:
