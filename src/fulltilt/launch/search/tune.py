@@ -9,11 +9,9 @@ never left out: what could not be verified is not applied.
 from __future__ import annotations
 
 import functools
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 
 from fulltilt.diagnose import diagnose
@@ -23,7 +21,6 @@ from fulltilt.launch.search import lines, redrawn
 from fulltilt.launch.search.budget import (
     COMPILE_SECONDS,
     FIRST_COMPILE_SECONDS,
-    TRIAL_SECONDS,
     VERIFY_SECONDS,
     Script,
     TooShort,
@@ -38,26 +35,18 @@ from fulltilt.launch.search.judge import Judge, has_room
 from fulltilt.launch.search.pairs import compare
 from fulltilt.launch.search.plan import Key, Plan, hash_of
 from fulltilt.launch.search.rate import Rate, rate_of, training_loader
+from fulltilt.launch.search.runs import MOST_SHARE, Observe, Runs, Say, without_starts
 from fulltilt.launch.search.search import LEAST_GAIN, Found, as_trial, key_of, search
 from fulltilt.launch.search.verify import LEAST_STEPS, fallbacks
 from fulltilt.launch.settings import SETTINGS, Settings, feeds_only
 from fulltilt.measure.observation import Observation
 
-Observe = Callable[..., tuple[Observation, ...]]
-Say = Callable[[str], None]
-
 _AS_IS_SHARE = 0.12
 _AS_IS_SECONDS = (6.0, 25.0)
-_AS_IS_MOST = 0.2
-"""Of a time so short that those would take most of it; a limit's steps take no more than that, either."""
 _AS_IS_UNTIL = 0.75
 """Of the time: limits that are measured behind the steps are broken off then. Steps that began within half of it are
 over by that."""
-_LIMIT_SECONDS = 8.0
 _LIMIT_NOISE = 0.05
-_TRIAL_STEPS = (45, 1500)
-_AS_LONG = 1.5
-"""How many times as long as it was thought to take, the script may take to its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,25 +83,10 @@ class Tuner:
     observe: Observe
     say: Say = lambda _: None
     clock: Callable[[], float] = time.monotonic
-    until: float = 0.0
-    step_seconds: float = 0.0
-    start_seconds: float = 0.0
-    """From the command's start to its first step."""
-    own_status: int | None = None
-    """What the script leaves with by itself, where it came to its end."""
-    seeks_status: bool = True
-    """Whether it leaves with one was not looked for yet."""
+    runs: Runs = field(init=False)
     room: bool = False
     """Several of it may run at the same time."""
     judge: Judge = field(init=False)
-    trial_seconds: float = TRIAL_SECONDS
-    """Of steps; starting the script comes on top."""
-    verify_seconds: float = 0.0
-    """Kept back for it."""
-    limits: dict[str, float] = field(default_factory=dict)
-    """The step's, by the settings that were tried."""
-    undrawn: tuple[str, ...] | None = None
-    """Loaders that alone are given another number of workers; None binds it to none."""
     notes: list[str] = field(default_factory=list)
     """What the plan says besides."""
     unit: str = "samples/s"
@@ -122,7 +96,10 @@ class Tuner:
 
     def tune(self) -> Tuned | NotTuned:
         began = self.clock()
-        self.until = began + self.seconds
+        self.runs = Runs(
+            command=self.command, observe=self.observe, seconds=self.seconds, say=self.say, clock=self.clock,
+            until=began + self.seconds,
+        )  # fmt: skip
         seen = self._as_is()
         if isinstance(seen, NotTuned):
             return seen
@@ -133,7 +110,7 @@ class Tuner:
         self.unit = lines.unit_of(seen[0])
         self.say(lines.limits(diagnosis, baseline, self.unit))
         self.say(diagnosis.verdict)
-        self.undrawn = redrawn.undrawn(seen[0]) if self.level == "exact" else None
+        self.runs.undrawn = redrawn.undrawn(seen[0]) if self.level == "exact" else None
         chosen = candidates(diagnosis.findings, seen[0], cores=self.cores, level=self.level)
         fixed = redraws(seen[0], self.level)
         if fixed and wants_workers(diagnosis.findings, seen[0], cores=self.cores):
@@ -146,7 +123,7 @@ class Tuner:
             plan = self._plan({}, baseline, diagnosis, verified="nothing to verify: the script is left as it is")
             return Tuned(plan=plan, diagnosis=diagnosis, seconds=self.clock() - began)
         script = self._script()
-        left = self.until - self.clock()
+        left = self.runs.left
         # Without the step's limit the findings that need it are missing: what would pay is not known.
         share = too_short if self.unlimited else shared_out
         budget = share(chosen, script, left=left, seconds=self.seconds)
@@ -154,15 +131,15 @@ class Tuner:
             return self._no_time(budget, left, diagnosis)
         if len(budget.candidates) < len(chosen):
             self.say(f"{left:.0f} s are left for trials: those that are foretold to give most are tried")
-        self.trial_seconds, self.verify_seconds = budget.trial_seconds, budget.verify_seconds
+        self.runs.trial_seconds, self.runs.kept_back = budget.trial_seconds, budget.verify_seconds
         self.judge = self._judge(budget.verify_steps)
         found = search(
             budget.candidates,
             baseline,
-            measure=self._measure,
+            measure=self.runs.trial,
             clock=self.clock,
-            seconds=self.until - self.clock() - self.verify_seconds,
-            trial_seconds=self.start_seconds + self.trial_seconds,
+            seconds=self.runs.left - self.runs.kept_back,
+            trial_seconds=self.runs.start_seconds + self.runs.trial_seconds,
             compile_seconds=FIRST_COMPILE_SECONDS,
             neighbours=lambda settings, waits: neighbours(
                 settings,
@@ -186,7 +163,7 @@ class Tuner:
     def _as_is(self) -> tuple[Observation, ...] | NotTuned:
         began = self.clock()
         least, most = _AS_IS_SECONDS
-        span = min(max(self.seconds * _AS_IS_SHARE, least), most, self.seconds * _AS_IS_MOST)
+        span = min(max(self.seconds * _AS_IS_SHARE, least), most, self.seconds * MOST_SHARE)
         ranks = self.observe(
             self.command, max_seconds=span, first_step_seconds=self.seconds / 2,
             deadline_seconds=self.seconds * _AS_IS_UNTIL, then=("replay", "loader"),
@@ -196,8 +173,7 @@ class Tuner:
             status = seen.exit_status or 0
             how = f"signal {-status}" if status < 0 else f"exit status {status}"
             return NotTuned(reason=f"it ends with an error ({how})")
-        self.own_status = seen.exit_status if seen.ended == "script" else None
-        self.seeks_status = seen.ended != "script"
+        self.runs.learn(seen, took=self.clock() - began)
         more = f"--max-seconds {2 * self.seconds:g} gives it more"
         if seen.ended == "time" and not seen.steps:
             late = self.seconds * _AS_IS_UNTIL
@@ -207,22 +183,18 @@ class Tuner:
         if len(seen.steps) < LEAST_STEPS:
             few = f"{len(seen.steps) or 'no'} training steps could be watched"
             return NotTuned(reason=f"{few} in {span:g} s ({more})" if seen.ended == "time" else few)
-        self.step_seconds = median(step.seconds for step in seen.steps)
-        first, last = seen.steps[0], seen.steps[-1]
-        trained = last.started + last.seconds - first.started  # with steps that were passed by, and what lies between
-        self.start_seconds = max(0.5, self.clock() - began - trained - seen.behind_seconds)
         self.room = len(ranks) == 1 and has_room(seen, self.cores)
-        self.judge = self._judge(verify_steps(self.step_seconds))
+        self.judge = self._judge(verify_steps(self.runs.step_seconds))
         return ranks
 
     def _judge(self, steps: int) -> Judge:
-        run = functools.partial(self._run, max_steps=steps, max_seconds=3 * VERIFY_SECONDS)
+        run = functools.partial(self.runs.run, max_steps=steps, max_seconds=3 * VERIFY_SECONDS)
         return Judge(run, steps=steps, side_by_side=self.room)
 
     def _script(self) -> Script:
         return Script(
-            start_seconds=self.start_seconds,
-            step_seconds=self.step_seconds,
+            start_seconds=self.runs.start_seconds,
+            step_seconds=self.runs.step_seconds,
             runs=lambda exact: self.judge.runs(exact=exact),
         )
 
@@ -230,74 +202,17 @@ class Tuner:
         seen = ranks[0]
         replay = loader = None
         if any(one.role != "eval" for one in seen.loaders):
-            needed, left = self.start_seconds + self._limit_seconds, self.until - self.clock()
-            replay = seen.replayed or (self._limit({}) if needed <= left else None)
+            needed, left = self.runs.start_seconds + self.runs.limit_seconds, self.runs.left
+            replay = seen.replayed or (self.runs.limit({}) if needed <= left else None)
             self.unlimited = replay is None
             # A trial says more than what the loader gives alone: that is looked for where both are to be had, or none.
-            left = self.until - self.clock()
+            left = self.runs.left
             tries, tries_after = (
                 is_enough(self._script(), left=some, seconds=self.seconds) for some in (left, left - needed)
             )
             has_time = needed <= left and tries == tries_after
-            loader = seen.alone or (self._alone() if has_time else None)
+            loader = seen.alone or (self.runs.alone() if has_time else None)
         return diagnose(seen, replay=replay, loader=loader, ranks=ranks if len(ranks) > 1 else ())
-
-    def _limit(self, settings: Mapping[str, Any]) -> Observation:
-        left = self.until - self.clock()
-        return self._run(mode="replay", settings=settings, max_steps=100, max_seconds=self._limit_seconds, at_most=left)
-
-    def _alone(self) -> Observation:
-        return self._run(mode="loader", max_seconds=self._limit_seconds, at_most=self.until - self.clock())
-
-    @property
-    def _limit_seconds(self) -> float:
-        return min(_LIMIT_SECONDS, self.seconds * _AS_IS_MOST)
-
-    def _run(self, *, at_most: float = math.inf, **options: Any) -> Observation:
-        """Observe; `at_most` are seconds of the whole run, which has others of its own where it hangs."""
-        options["settings"] = redrawn.bound(options.get("settings") or {}, self.undrawn)
-        if options["settings"].get("compile"):
-            options["max_seconds"] += COMPILE_SECONDS
-        late = 30.0 + 3 * self.start_seconds + 2 * options["max_seconds"]
-        deadline = min(late, at_most)
-        return self.observe(self.command, deadline_seconds=deadline, own_status=self.own_status, **options)[0]
-
-    # trials
-
-    def _measure(self, settings: Settings) -> Rate | str:
-        least, most = _TRIAL_STEPS
-        workers = int(settings.get("loader.num_workers", 0))
-        steps = min(max(round(2 * self.trial_seconds / self.step_seconds), least), most)
-        # One that takes longer than it was thought to must not take the others' time.
-        left = self.until - self.clock() - self.verify_seconds
-        seen = self._run(
-            settings=settings, max_steps=steps + 2 * workers, max_seconds=self.trial_seconds,
-            at_most=max(left, self.start_seconds + self.trial_seconds),
-            then=() if feeds_only(settings) else ("replay",),
-        )  # fmt: skip
-        if seen.replayed is not None and (limit := _without_starts(seen.replayed)) is not None:
-            self.limits[key_of(settings)] = limit
-        if seen.ended in ("failed", "killed") and not self._ends_so_by_itself(seen):
-            return f"failed ({lines.last_words(seen)})"
-        return rate_of(seen) or ("not ready in time" if seen.ended == "time" and not seen.steps else "too few steps")
-
-    def _ends_so_by_itself(self, seen: Observation) -> bool:
-        """Whether what looks like a failed trial is the script's own exit status: a trial that is faster comes to the
-        script's end where the script as it is was not watched so far. It is looked for once."""
-        status = seen.exit_status or 0
-        if seen.raised or status <= 0 or len(seen.steps) < LEAST_STEPS:
-            return False
-        if self.seeks_status:
-            self.seeks_status = False
-            last = seen.steps[-1].number + 1
-            needed = _AS_LONG * (self.start_seconds + last * self.step_seconds)
-            if needed > self.until - self.clock() - self.verify_seconds:
-                self.say(f"a trial ended with exit status {status}; no time is left to see whether that is its own")
-                return False
-            self.say(f"a trial ended with exit status {status}: looking whether the script does so by itself")
-            (alone, *_) = self.observe(self.command, full=True, deadline_seconds=needed)
-            self.own_status = alone.exit_status if alone.ended == "script" else None
-        return status == self.own_status
 
     # losses
 
@@ -329,7 +244,7 @@ class Tuner:
                 seconds=self.clock() - began,
             )  # fmt: skip
         limit = self._limit_with(settings, diagnosis, rate.value)
-        settings = redrawn.bound(settings, self.undrawn)
+        settings = redrawn.bound(settings, self.runs.undrawn)
         verified = redrawn.told(judged.reason, settings, diagnosis.observation)
         self.say(f"verified: {verified}")
         plan = self._plan(settings, found.baseline, diagnosis, verified=verified, after=rate.value, limit=limit)
@@ -346,10 +261,10 @@ class Tuner:
     ) -> tuple[dict[str, Any], Rate | None]:
         """Of settings that are left to go back to, the first that could be measured; none where it does not pay."""
         # What was judged before is known by now: of the next ones, one run is left to be made.
-        self.verify_seconds = min(self.verify_seconds, self.start_seconds + VERIFY_SECONDS)
+        self.runs.kept_back = min(self.runs.kept_back, self.runs.start_seconds + VERIFY_SECONDS)
         while lesser and lesser[0]:
             settings = lesser.pop(0)
-            held = self._measure(settings)
+            held = self.runs.trial(settings)
             gain = 0.0 if isinstance(held, str) else compare(held, baseline)[0]
             if not isinstance(held, str) and gain >= LEAST_GAIN:
                 return settings, held
@@ -368,13 +283,13 @@ class Tuner:
         known = diagnosis.limits.step
         if known is None or (feeds_only(settings) and known >= reached):
             return known
-        tried = self.limits.get(key_of(settings), 0.0)
+        tried = self.runs.limits.get(key_of(settings), 0.0)
         if tried >= reached * (1 - _LIMIT_NOISE):
             return tried
-        needed = self.start_seconds + (COMPILE_SECONDS if "compile" in settings else 2.0)
-        if self.until - self.clock() < needed:
+        needed = self.runs.start_seconds + (COMPILE_SECONDS if "compile" in settings else 2.0)
+        if self.runs.left < needed:
             return None
-        limit = _without_starts(self._limit(settings))
+        limit = without_starts(self.runs.limit(settings))
         return None if limit is None or limit < reached * (1 - _LIMIT_NOISE) else limit
 
     # what comes of it
@@ -407,11 +322,6 @@ class Tuner:
             notes=tuple(self.notes),
             modules={path: hash_of(path) for path in diagnosis.observation.modules},
         )
-
-
-def _without_starts(replay: Observation) -> float | None:
-    """A step's rate, in what `rate_of` counts."""
-    return replay.samples_per_second or replay.steps_per_second
 
 
 def _told(figure: float | None) -> float | None:
