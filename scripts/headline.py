@@ -69,6 +69,36 @@ LINES = (
         gain="**{unet_plain_times:.1f}×**",
     ),
     Line(
+        result="h200/commands",
+        what={
+            "en": "timm's own train.py with ResNet-50, likewise",
+            "zh": "timm 自带的 train.py（ResNet-50），同样不改一行",
+        },
+        usual={"en": "as it is: {timm_before:,.0f} img/s", "zh": "原样运行：{timm_before:,.0f} 张/秒"},
+        ours={"en": "{timm_after:,.0f} img/s", "zh": "{timm_after:,.0f} 张/秒"},
+        gain="**{timm_times:.1f}×**",
+    ),
+    Line(
+        result="h200/commands",
+        what={
+            "en": "A Lightning script as its introduction has one, likewise",
+            "zh": "按 Lightning 入门教程写的脚本，同样不改一行",
+        },
+        usual={"en": "as it is: {lightning_before:,.0f} img/s", "zh": "原样运行：{lightning_before:,.0f} 张/秒"},
+        ours={"en": "{lightning_after:,.0f} img/s", "zh": "{lightning_after:,.0f} 张/秒"},
+        gain="**{lightning_times:.1f}×**",
+    ),
+    Line(
+        result="h200/commands",
+        what={
+            "en": "A script with Hugging Face's Trainer, likewise",
+            "zh": "使用 Hugging Face Trainer 的脚本，同样不改一行",
+        },
+        usual={"en": "as it is: {huggingface_before:,.0f} img/s", "zh": "原样运行：{huggingface_before:,.0f} 张/秒"},
+        ours={"en": "{huggingface_after:,.0f} img/s", "zh": "{huggingface_after:,.0f} 张/秒"},
+        gain="**{huggingface_times:.1f}×**",
+    ),
+    Line(
         result="h200/feed",
         what={"en": "ResNet-50 trained from JPEG files by `feed`", "zh": "ResNet-50 从 JPEG 文件训练，使用 `feed`"},
         usual={
@@ -221,6 +251,11 @@ def _scripts(result: Result) -> dict[str, float]:
     return found
 
 
+def _commands(result: Result) -> dict[str, float]:
+    figures = ("before", "after", "times")
+    return {f"{one['name']}_{figure}": one[figure] for one in result["commands"] for figure in figures}
+
+
 def _rates(result: Result, *, prefix: str | None = None) -> dict[str, float]:
     """Each case's rate under its key, its share in percent under KEY_share."""
     found: dict[str, float] = {}
@@ -274,6 +309,7 @@ def _monitor(result: Result) -> dict[str, float]:
 _FIGURES: Mapping[str, Callable[[Result], dict[str, float]]] = {
     GUIDES: _guides,
     "h200/scripts": _scripts,
+    "h200/commands": _commands,
     "h200/feed": _rates,
     "h200/augment": _augment,
     "h200/train": _train,

@@ -237,6 +237,7 @@ def commands_rows(result: dict[str, Any]) -> list[Row]:
             "" if one["attributed"] is None else f"{100 * one['attributed']:.1f} %",
             rate(one, "before"), rate(one, "after"),
             "" if one["times"] is None else f"{one['times']:.2f}×",
+            f"{one['max_seconds']:.0f} s",
             one["problem"] or one["verdict"],
         )
         for one in result["commands"]

@@ -125,10 +125,10 @@ SECTIONS = (
         chart="images/scripts.svg",
     ),
     Section(
-        title="Scripts that nobody here wrote, under `fulltilt run`",
+        title="Trainers and scripts of others, under `fulltilt run`",
         result="h200/commands.json",
         command="fulltilt bench commands",
-        columns=("", "time in a known phase", "before", "after", "faster", "verdict"),
+        columns=("", "time in a known phase", "before", "after", "faster", "found in at most", "verdict"),
         rows=rows.commands_rows,
     ),
     Section(
