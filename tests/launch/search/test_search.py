@@ -335,6 +335,21 @@ def test_an_uncertain_gain_is_measured_by_turns() -> None:
     assert found.settings == {"fused": True}
 
 
+def test_a_gain_that_is_left_alone_is_told_with_how_uncertain_it_is() -> None:
+    told: list[str] = []
+    found = search(
+        [Candidate(title="fused", settings={"fused": True}, gain=0.3)],
+        Rate(value=100.0, noise=0.3),
+        measure=lambda settings: Rate(value=120.0 if settings else 100.0, noise=0.3),
+        clock=iter(range(0, 1000, 5)).__next__,
+        seconds=20,
+        trial_seconds=5,
+        say=lambda trial: told.append(trial.reason),
+    )
+    assert found.settings == {}
+    assert told == ["+20 % ± 51 %: not beyond noise"]
+
+
 def test_what_does_not_stand_a_last_look_is_said() -> None:
     """Faster in its first trial, and never again: the user is told why it is not kept."""
     rates = iter([120.0, *[100.0] * 20])

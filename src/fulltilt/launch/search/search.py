@@ -137,7 +137,7 @@ class _Search:
             return False
         gain, error = self.by_turns(settings, other, most=most, keep_back=self.kept_back(other))
         pays = gain >= LEAST_GAIN and gain >= error
-        self.note(title, settings, self.rate(settings), kept=pays, reason=_reason(gain, pays=pays))
+        self.note(title, settings, self.rate(settings), kept=pays, reason=_reason(gain, error, pays=pays))
         return pays
 
     def by_turns(
@@ -342,7 +342,7 @@ def _confirmed(state: _Search, best: Settings) -> Settings:
     if gain >= LEAST_GAIN + error:
         return best
     rate, _ = state.history.beside(key_of(best), key_of({}))
-    state.note(f"once more, {describe(best)}", best, rate, kept=False, reason=_reason(gain, pays=False))
+    state.note(f"once more, {describe(best)}", best, rate, kept=False, reason=_reason(gain, error, pays=False))
     return {}
 
 
@@ -364,7 +364,9 @@ def _signed(gain: float) -> str:
     return f"{gain * 100:+.0f} %".replace("-", "−")
 
 
-def _reason(gain: float, *, pays: bool) -> str:
+def _reason(gain: float, error: float, *, pays: bool) -> str:
     if pays:
         return _signed(gain)
-    return f"{_signed(gain)}: not beyond noise" if gain > -LEAST_GAIN else f"{_signed(gain)}: slower"
+    if gain < -LEAST_GAIN:
+        return f"{_signed(gain)}: slower"
+    return f"{_signed(gain)} ± {error * 100:.0f} %: not beyond noise"
