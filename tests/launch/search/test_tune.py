@@ -289,6 +289,74 @@ def test_what_is_gone_back_to_and_does_not_work_is_said() -> None:
     assert [trial.reason for trial in fails.trials[-2:]] == [fails.plan.verified, "failed (exit status 3)"]
 
 
+def test_what_is_gone_back_to_is_held_against_the_script_as_it_is_beside_it() -> None:
+    """Without `fused`, whose losses are off, workers are left, which still pay; on the way back each has a pair."""
+    script = Script(broken={"fused": 0.5})
+    found = tuned(script)
+    assert isinstance(found, Tuned)
+    assert found.plan.settings.get("loader.num_workers")
+    judged = next(at for at, one in enumerate(script.asked) if one.get("tie_draws"))
+    trials = [one["settings"] for one in script.asked[judged:] if not one.get("tie_draws")]
+    assert trials[0]
+    assert {} in trials, "the script as it is, once more"
+
+
+def test_a_plan_is_not_given_up_for_good_where_the_time_was_the_reason() -> None:
+    class Late(Script):
+        """Settings that are judged bad, and no time for what they are to be replaced by."""
+
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            judged = any(one.get("tie_draws") for one in self.asked)
+            (seen,) = super().observe(command, **options)
+            late = judged and options.get("settings") and not options.get("tie_draws")
+            return (replace(seen, ended="time", steps=()) if late else seen,)
+
+    found = tuned(Late(broken={"fused": 0.5}))
+    assert isinstance(found, Tuned)
+    assert not found.plan.settings
+    assert not found.complete
+
+
+def test_losses_that_came_too_late_are_no_verdict_for_good() -> None:
+    class Late(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            (seen,) = super().observe(command, **options)
+            if options.get("tie_draws"):
+                seen = replace(seen, ended="time", first_losses=seen.first_losses[:3])
+            return (seen,)
+
+    found = tuned(Late())
+    assert isinstance(found, Tuned)
+    assert not found.plan.settings
+    assert "3 were seen" in found.plan.verified
+    assert not found.complete
+
+
+@pytest.mark.parametrize("step", [0.3, 0.6, 1.0])
+def test_long_steps_are_tuned_too(step: float) -> None:
+    """As many of them as a rate needs, in each trial."""
+    script = Script(wait=step)
+    script.step = step
+    found = tuned(script, "exact", seconds=300.0)
+    assert isinstance(found, Tuned)
+    assert found.plan.settings.get("loader.num_workers")
+    assert script.now <= 300.0 * 1.1
+
+
+def test_steps_for_which_the_time_is_too_short_are_told_which_would_do() -> None:
+    late_script = Script(wait=1.5)
+    late_script.step = 1.5
+    late = tuned(late_script, "exact", seconds=180.0)
+    assert isinstance(late, NotTuned)
+    would_do = float(late.reason.split("--max-seconds ")[1].split()[0])
+    script = Script(wait=1.5)
+    script.step = 1.5
+    found = tuned(script, "exact", seconds=would_do)
+    assert isinstance(found, Tuned)
+    assert found.plan.settings
+    assert script.now <= would_do * 1.1
+
+
 def test_a_script_that_never_repeats_itself_is_held_to_its_own_band() -> None:
     found = tuned(Script(drifts=True))
     assert isinstance(found, Tuned)
@@ -324,6 +392,14 @@ def test_three_steps_are_too_few() -> None:
     found = tuned(Short())
     assert isinstance(found, NotTuned)
     assert "3 training steps" in found.reason
+
+
+@pytest.mark.parametrize("broken", [(), ("fused",), ("fused", "loader.num_workers")])
+@pytest.mark.parametrize("start", [2.0, 12.0, 18.0, 20.0])
+def test_the_time_is_kept_even_where_plans_are_rolled_back(start: float, broken: tuple[str, ...]) -> None:
+    script = Script(start=start, broken=dict.fromkeys(broken, 0.5))
+    assert isinstance(tuned(script, seconds=180.0), Tuned)
+    assert script.now <= 180.0 * 1.1
 
 
 def test_the_time_is_kept() -> None:
@@ -481,6 +557,23 @@ def test_images_that_look_otherwise_are_rolled_back() -> None:
     assert isinstance(found, Tuned)
     assert "augment" not in found.plan.settings
     assert any("another mean" in trial.reason for trial in found.trials)
+
+
+def test_where_the_first_to_go_back_to_does_not_pay_the_next_has_its_turn() -> None:
+    class Slower(OnGpu):
+        """By itself, half precision costs more than workers give."""
+
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            settings = options.get("settings") or {}
+            alone = "autocast" in settings and "augment" not in settings
+            self.step = 0.4 if alone and not options.get("tie_draws") else 0.004
+            return super().observe(command, **options)
+
+    found = tuned(Slower(mean=2.0), "semantic", seconds=300.0)
+    assert isinstance(found, Tuned)
+    assert any("autocast" in trial.settings and "augment" not in trial.settings for trial in found.trials)
+    assert "loader.num_workers" in found.plan.settings
+    assert not {"autocast", "augment"} & found.plan.settings.keys()
 
 
 def _settings(found: Tuned | NotTuned) -> Mapping[str, Any]:

@@ -223,7 +223,7 @@ class _Caller:
             self._note(f"compile: {type(module).__name__} is left as it is ({_first_line(error)})")
             return module._call_impl(*args, **kwargs)
         # The next call of a recorded graph overwrites what this one has returned; the script may keep it.
-        graphs = self._wanted.compile in ("reduce-overhead", "max-autotune") and known.device.type == "cuda"
+        graphs = self._wanted.compile == "reduce-overhead" and known.device.type == "cuda"
         return _each(output, lambda tensor: tensor.clone()) if graphs else output
 
 

@@ -29,15 +29,15 @@ COMPILE_SECONDS = 20.0
 FIRST_COMPILE_SECONDS = 30.0
 """That first one at the least, of a model that was never compiled before; less than that again later."""
 _SHORT_SECONDS = 2.0
-_SHORT_STEPS = 20
-"""Of a short trial, at least: a rate's noise is had from blocks of them."""
+_LEAST_STEPS = 20
+"""Of a trial, however long they take: a rate's noise is had from blocks of them."""
 _TOLD_APART = 0.1
 """A forecast below that is not looked for with shorter trials."""
 _TRIALS = 2.2
 """Settings, and the script as it is beside them, which is begun only with time in hand."""
 _AMPLE = 4
 """Trials that leave room for a second look."""
-_GRACE = 0.1
+GRACE = 0.1
 """Share of the whole time by which the last proof may be late: a start is thought to take as long as the first one
 did, which caches make faster later."""
 _ROUND = 30.0
@@ -82,18 +82,18 @@ def shared_out(candidates: Sequence[Candidate], script: Script, *, left: float, 
     """The most that can be done in what is `left` of the `seconds` that were given."""
     full = Budget(
         candidates=tuple(candidates),
-        trial_seconds=TRIAL_SECONDS,
+        trial_seconds=_long(script),
         verify_steps=verify_steps(script.step_seconds),
         verify_seconds=_proof(candidates, script, verify_steps(script.step_seconds)),
     )
     if left >= _trials(full, script) + full.verify_seconds:
         return full
-    late = left + _GRACE * seconds
+    late = left + GRACE * seconds
     for some in _fewer(candidates):
         proof = _proof(some, script, VERIFY_STEPS[0])
         each = (late - proof) / _TRIALS - script.start_seconds  # at the most
-        length = min(TRIAL_SECONDS, max(_short(script), (left - proof) / _TRIALS - script.start_seconds))
-        tells = length == TRIAL_SECONDS or max(one.gain for one in some) >= _TOLD_APART
+        length = min(_long(script), max(_short(script), (left - proof) / _TRIALS - script.start_seconds))
+        tells = length == _long(script) or max(one.gain for one in some) >= _TOLD_APART
         if each >= length and tells:
             # What the proof may be late by is no time for trials.
             kept = max(0.0, min(proof, left - _TRIALS * (script.start_seconds + length)))
@@ -103,13 +103,13 @@ def shared_out(candidates: Sequence[Candidate], script: Script, *, left: float, 
 
 def is_enough(script: Script, *, left: float, seconds: float) -> bool:
     """For the shortest trial, the script beside it and the proof, of what is `left` of the `seconds`."""
-    proof = script.runs(True) * (script.start_seconds + min(VERIFY_SECONDS, VERIFY_STEPS[0] * script.step_seconds))
-    return left + _GRACE * seconds >= _TRIALS * (script.start_seconds + _short(script)) + proof
+    proof = script.runs(True) * (script.start_seconds + VERIFY_STEPS[0] * script.step_seconds)
+    return left + GRACE * seconds >= _TRIALS * (script.start_seconds + _short(script)) + proof
 
 
 def too_short(candidates: Sequence[Candidate], script: Script, *, left: float, seconds: float) -> TooShort:
     """What to say of it."""
-    trial = script.start_seconds + TRIAL_SECONDS
+    trial = script.start_seconds + _long(script)
     trial += FIRST_COMPILE_SECONDS if candidates and all(one.compiles for one in candidates) else 0.0
     proof = _proof(candidates, script, verify_steps(script.step_seconds))
     needed = seconds - left + _AMPLE * trial + proof
@@ -137,8 +137,12 @@ def _largest(candidates: Sequence[Candidate]) -> list[Candidate]:
     return sorted(candidates, key=lambda one: one.gain, reverse=True)[:1]
 
 
+def _long(script: Script) -> float:
+    return max(TRIAL_SECONDS, _LEAST_STEPS * script.step_seconds)
+
+
 def _short(script: Script) -> float:
-    return min(TRIAL_SECONDS, max(_SHORT_SECONDS, _SHORT_STEPS * script.step_seconds))
+    return max(_SHORT_SECONDS, _LEAST_STEPS * script.step_seconds)
 
 
 def _trials(budget: Budget, script: Script) -> float:
@@ -150,6 +154,6 @@ def _trials(budget: Budget, script: Script) -> float:
 def _proof(candidates: Sequence[Candidate], script: Script, steps: int) -> float:
     """Of all its runs; in those after, the model may have to be compiled."""
     exact = all(level_of(one.settings) == "exact" for one in candidates)
-    each = script.start_seconds + min(VERIFY_SECONDS, steps * script.step_seconds)
+    each = script.start_seconds + steps * script.step_seconds
     compiling = COMPILE_SECONDS if any(one.compiles for one in candidates) else 0.0
     return script.runs(exact) * each + compiling

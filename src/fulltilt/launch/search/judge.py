@@ -15,7 +15,7 @@ from typing import Any
 from fulltilt.launch.ending import ended_tidily
 from fulltilt.launch.search import verify_semantic
 from fulltilt.launch.search.candidates import level_of
-from fulltilt.launch.search.verify import Verdict, is_same, roundings, verdict
+from fulltilt.launch.search.verify import LEAST_STEPS, Verdict, is_same, roundings, verdict
 from fulltilt.launch.search.verify_semantic import Run
 from fulltilt.measure.observation import Observation
 
@@ -36,7 +36,9 @@ class Judge:
             run: observes the script with `settings`, `seed` and other options of `observe`.
             steps: as many losses are compared.
         """
-        self._run, self._steps, self._side_by_side = run, steps, side_by_side
+        self._run, self.steps, self._side_by_side = run, steps, side_by_side
+        self.late = False
+        """A run had no time for losses enough: what was judged by it may be judged otherwise another time."""
         self._known: dict[str, Run] = {}
 
     def runs(self, *, exact: bool) -> float:
@@ -75,7 +77,8 @@ class Judge:
         if key not in self._known:
             seen = self._run(settings=settings, seed=seed, tie_draws=True, **options)
             failed = seen.ended in ("failed", "killed")
-            self._known[key] = Run(losses=seen.first_losses[: self._steps], inputs=seen.first_inputs, failed=failed)
+            self.late = self.late or (seen.ended == "time" and len(seen.first_losses) < LEAST_STEPS)
+            self._known[key] = Run(losses=seen.first_losses[: self.steps], inputs=seen.first_inputs, failed=failed)
         return self._known[key]
 
     def _make(self, *wanted: tuple[Mapping[str, Any], int]) -> None:

@@ -37,12 +37,16 @@ class History:
 
     def pairs(self, one: str, other: str) -> list[tuple[Rate, Rate]]:
         """Of trials that follow each other, either way round."""
+        return [pair for pair, _ in self._pairs(one, other)]
+
+    def _pairs(self, one: str, other: str) -> list[tuple[tuple[Rate, Rate], bool]]:
+        """And whether `one` was the first of them."""
         found = []
         for (name, rate), (following, next_rate) in pairwise(self.trials[self.since :]):
             if (name, following) == (one, other):
-                found.append((rate, next_rate))
+                found.append(((rate, next_rate), True))
             elif (name, following) == (other, one):
-                found.append((next_rate, rate))
+                found.append(((next_rate, rate), False))
         return found
 
     def gain(self, one: str, other: str) -> tuple[float, float]:
@@ -61,11 +65,8 @@ class History:
     def _both_ways(self, one: str, other: str) -> float:
         """The mean of the logarithms, either way round for half: what a machine loses meanwhile counts for both."""
         ways: dict[bool, list[float]] = {}
-        for (name, rate), (following, next_rate) in pairwise(self.trials[self.since :]):
-            if {name, following} == {one, other} and name != following:
-                first = name == one
-                ratio = rate.value / next_rate.value if first else next_rate.value / rate.value
-                ways.setdefault(first, []).append(math.log(ratio))
+        for (rate, against), first in self._pairs(one, other):
+            ways.setdefault(first, []).append(math.log(rate.value / against.value))
         return statistics.fmean(statistics.fmean(logs) for logs in ways.values())
 
     def beside(self, one: str, other: str) -> tuple[Rate, Rate]:

@@ -37,9 +37,10 @@ def rate_of(observation: Observation) -> Rate | None:
         return None
     observation = replace(observation, steps=steps)
     seconds = [step.seconds for step in steps]
-    total = observation.step_seconds + len(steps) * start_seconds_per_step(observation)
     samples = [step.samples for step in steps if step.samples is not None]
-    count = sum(samples) if len(samples) == len(steps) else len(steps)
+    counted = sum(samples) if len(samples) == len(steps) else None
+    count = len(steps) if counted is None else counted
+    total = observation.step_seconds + len(steps) * _start_seconds(observation, counted)
     waits, _ = waited(observation)
     return Rate(value=count / total, noise=_noise(seconds), waits=waits / total) if total > 0 else None
 
@@ -53,16 +54,18 @@ def settled(steps: Sequence[Step]) -> tuple[Step, ...]:
         if not known or step.samples in known:
             kept.append(step)
         known.add(step.samples)
-    return tuple(kept if len(steps) - len(kept) <= _ODD * len(steps) else steps)
+    left_out = len(steps) - len(kept)
+    few = left_out <= max(1, _ODD * len(steps)) and len(kept) >= _LEAST_STEPS
+    return tuple(kept if few else steps)
 
 
-def start_seconds_per_step(observation: Observation) -> float:
-    """An epoch's start, shared out among its steps."""
+def _start_seconds(observation: Observation, counted: int | None) -> float:
+    """An epoch's start, shared out among its steps; `counted` are the samples of those that were watched."""
     loader = training_loader(observation)
     if loader is None or loader.start_seconds is None or not loader.samples or not loader.batch_size:
         return 0.0
-    world = max(observation.world, 1)
-    return loader.start_seconds / max(loader.samples / loader.batch_size / world, 1.0)
+    each = loader.batch_size if not counted else counted / len(observation.steps)  # of several batches, perhaps
+    return loader.start_seconds / max(loader.samples / each / max(observation.world, 1), 1.0)
 
 
 def waited(observation: Observation) -> tuple[float, float]:
@@ -72,7 +75,9 @@ def waited(observation: Observation) -> tuple[float, float]:
 
 
 def training_loader(observation: Observation) -> Loader | None:
-    return next((loader for loader in observation.loaders if loader.role == "train"), None)
+    """Of several the one with most samples."""
+    named = (loader for loader in observation.loaders if loader.role == "train")
+    return max(named, key=lambda loader: loader.samples or 0, default=None)
 
 
 def _noise(seconds: list[float]) -> float:

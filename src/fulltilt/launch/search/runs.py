@@ -15,9 +15,9 @@ from typing import Any
 
 from fulltilt.launch.command import Command
 from fulltilt.launch.search import lines, redrawn
-from fulltilt.launch.search.budget import COMPILE_SECONDS, TRIAL_SECONDS
+from fulltilt.launch.search.budget import COMPILE_SECONDS, GRACE, TRIAL_SECONDS, VERIFY_SECONDS
 from fulltilt.launch.search.rate import Rate, rate_of
-from fulltilt.launch.search.search import key_of
+from fulltilt.launch.search.search import LATE, key_of
 from fulltilt.launch.search.verify import LEAST_STEPS
 from fulltilt.launch.settings import Settings, feeds_only
 from fulltilt.measure.observation import Observation
@@ -98,6 +98,13 @@ class Runs:
         deadline = min(late, at_most)
         return self.observe(self.command, deadline_seconds=deadline, own_status=self.own_status, **options)[0]
 
+    def proof(self, *, max_steps: int, **options: Any) -> Observation:
+        """Losses, of so many steps; it may be late by as much as a budget allows it to."""
+        lasts = max(3 * VERIFY_SECONDS, _AS_LONG * max_steps * self.step_seconds)
+        needed = self.start_seconds + max_steps * self.step_seconds
+        at_most = max(self.left + GRACE * self.seconds, needed)
+        return self.run(max_steps=max_steps, max_seconds=lasts, at_most=at_most, **options)
+
     def trial(self, settings: Settings) -> Rate | str:
         """The rate with these settings, or why there is none."""
         least, most = _TRIAL_STEPS
@@ -113,7 +120,7 @@ class Runs:
             self.limits[key_of(settings)] = limit
         if seen.ended in ("failed", "killed") and not self._ends_so_by_itself(seen):
             return f"failed ({lines.last_words(seen)})"
-        return rate_of(seen) or ("not ready in time" if seen.ended == "time" and not seen.steps else "too few steps")
+        return rate_of(seen) or (LATE if seen.ended == "time" and not seen.steps else "too few steps")
 
     def _ends_so_by_itself(self, seen: Observation) -> bool:
         """Whether what looks like a failed trial is the script's own exit status: a trial that is faster comes to the
@@ -123,8 +130,9 @@ class Runs:
             return False
         if self.seeks_status:
             self.seeks_status = False
-            last = seen.steps[-1].number + 1
-            needed = _AS_LONG * (self.start_seconds + last * self.step_seconds)
+            slower = self.step_seconds / median(step.seconds for step in seen.steps)
+            trained = max(seen.seconds - self.start_seconds, 0.0)  # with steps that were passed by
+            needed = _AS_LONG * (self.start_seconds + max(slower, 1.0) * trained)
             if needed > self.left - self.kept_back:
                 self.say(f"a trial ended with exit status {status}; no time is left to see whether that is its own")
                 return False

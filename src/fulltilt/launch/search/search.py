@@ -33,6 +33,8 @@ Measure = Callable[[Settings], "Rate | str"]
 """Try settings for a few dozen steps: the rate, or why there is none."""
 Neighbours = Callable[[Mapping[str, Any], "float | None"], Sequence[Settings]]
 
+LATE = "not ready in time"
+"""Why there is no rate of settings that another time may have one."""
 LEAST_GAIN = 0.02
 _SURE = 2.0
 """Standard errors."""
@@ -127,6 +129,7 @@ class _Search:
             self.history.add(key_of(settings), got)
         else:
             self.failed.add(key_of(settings))
+            self.complete = self.complete and got != LATE
         return got
 
     def beats(self, settings: Settings, other: Mapping[str, Any], *, title: str, most: int = _MOST_REPEATS) -> bool:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fulltilt.diagnose import diagnose
@@ -21,7 +21,6 @@ from fulltilt.launch.search import lines, redrawn
 from fulltilt.launch.search.budget import (
     COMPILE_SECONDS,
     FIRST_COMPILE_SECONDS,
-    VERIFY_SECONDS,
     Script,
     TooShort,
     is_enough,
@@ -29,10 +28,9 @@ from fulltilt.launch.search.budget import (
     too_short,
     verify_steps,
 )
-from fulltilt.launch.search.candidates import candidates, describe, neighbours, redraws, wants_workers
+from fulltilt.launch.search.candidates import Candidate, candidates, describe, neighbours, redraws, wants_workers
 from fulltilt.launch.search.edits import only_by_hand
 from fulltilt.launch.search.judge import Judge, has_room
-from fulltilt.launch.search.pairs import compare
 from fulltilt.launch.search.plan import Key, Plan, hash_of
 from fulltilt.launch.search.rate import Rate, rate_of, training_loader
 from fulltilt.launch.search.runs import MOST_SHARE, Observe, Runs, Say, without_starts
@@ -42,7 +40,8 @@ from fulltilt.launch.settings import SETTINGS, Settings, feeds_only
 from fulltilt.measure.observation import Observation
 
 _AS_IS_SHARE = 0.12
-_AS_IS_SECONDS = (6.0, 25.0)
+_AS_IS_SECONDS = (6.0, 120.0)
+"""Steps are watched until they are even, most often for less; long ones take that long."""
 _AS_IS_UNTIL = 0.75
 """Of the time: limits that are measured behind the steps are broken off then. Steps that began within half of it are
 over by that."""
@@ -133,14 +132,9 @@ class Tuner:
             self.say(f"{left:.0f} s are left for trials: those that are foretold to give most are tried")
         self.runs.trial_seconds, self.runs.kept_back = budget.trial_seconds, budget.verify_seconds
         self.judge = self._judge(budget.verify_steps)
-        found = search(
+        found = self._search(
             budget.candidates,
             baseline,
-            measure=self.runs.trial,
-            clock=self.clock,
-            seconds=self.runs.left - self.runs.kept_back,
-            trial_seconds=self.runs.start_seconds + self.runs.trial_seconds,
-            compile_seconds=FIRST_COMPILE_SECONDS,
             neighbours=lambda settings, waits: neighbours(
                 settings,
                 cores=self.cores,
@@ -149,7 +143,6 @@ class Tuner:
                 samples=_samples(seen[0]),
                 world=seen[0].world,
             ),
-            say=self._tried,
         )
         if not found.trials:
             short = too_short(chosen, script, left=left, seconds=self.seconds)
@@ -188,8 +181,7 @@ class Tuner:
         return ranks
 
     def _judge(self, steps: int) -> Judge:
-        run = functools.partial(self.runs.run, max_steps=steps, max_seconds=3 * VERIFY_SECONDS)
-        return Judge(run, steps=steps, side_by_side=self.room)
+        return Judge(functools.partial(self.runs.proof, max_steps=steps), steps=steps, side_by_side=self.room)
 
     def _script(self) -> Script:
         return Script(
@@ -214,10 +206,27 @@ class Tuner:
             loader = seen.alone or (self.runs.alone() if has_time else None)
         return diagnose(seen, replay=replay, loader=loader, ranks=ranks if len(ranks) > 1 else ())
 
+    def _search(self, some: Sequence[Candidate], baseline: Rate, **options: Any) -> Found:
+        return search(
+            some,
+            baseline,
+            measure=self.runs.trial,
+            clock=self.clock,
+            seconds=self.runs.left - self.runs.kept_back,
+            trial_seconds=self.runs.start_seconds + self.runs.trial_seconds,
+            compile_seconds=FIRST_COMPILE_SECONDS,
+            say=self._tried,
+            **options,
+        )
+
     # losses
 
+    def _judging(self, runs: int) -> float:
+        """Seconds that so many runs take, one after the other."""
+        return runs * (self.runs.start_seconds + self.judge.steps * self.runs.step_seconds)
+
     def _verified(self, found: Found, diagnosis: Diagnosis, began: float) -> Tuned:
-        trials, rate, settings = list(found.trials), found.rate, found.settings
+        trials, settings = list(found.trials), found.settings
         if not settings:
             so_far = "" if found.complete else " of what could be tried"
             self.say(f"nothing{so_far} pays: the script is left as it is")
@@ -231,18 +240,21 @@ class Tuner:
         lesser = fallbacks(settings, {name: kind.level for name, kind in SETTINGS.items()})
         while not judged.holds:
             self.say(f"rolled back: {judged.reason}")
-            trials.append(_turned_down(settings, rate, f"rolled back: {judged.reason}"))
-            settings, held = self._next_best(lesser, found.baseline, trials)
-            if held is None:
+            trials.append(_turned_down(settings, found.rate, f"rolled back: {judged.reason}"))
+            found = self._next_best(lesser, found)
+            trials += found.trials
+            settings = found.settings
+            if not settings:
                 break
-            rate, judged = held, self.judge(settings)
+            judged = self.judge(settings)
         if not settings:
             self.say("the script is left as it is")
             plan = self._plan({}, found.baseline, diagnosis, verified=f"rolled back: {judged.reason}")
             return Tuned(
                 plan=plan, diagnosis=diagnosis, trials=tuple(trials), losses=judged.curves,
-                seconds=self.clock() - began,
+                seconds=self.clock() - began, complete=found.complete and not self.judge.late,
             )  # fmt: skip
+        rate = found.rate
         limit = self._limit_with(settings, diagnosis, rate.value)
         settings = redrawn.bound(settings, self.runs.undrawn)
         verified = redrawn.told(judged.reason, settings, diagnosis.observation)
@@ -256,24 +268,20 @@ class Tuner:
             seconds=self.clock() - began,
         )  # fmt: skip
 
-    def _next_best(
-        self, lesser: list[dict[str, Any]], baseline: Rate, trials: list[Trial]
-    ) -> tuple[dict[str, Any], Rate | None]:
-        """Of settings that are left to go back to, the first that could be measured; none where it does not pay."""
-        # What was judged before is known by now: of the next ones, one run is left to be made.
-        self.runs.kept_back = min(self.runs.kept_back, self.runs.start_seconds + VERIFY_SECONDS)
+    def _next_best(self, lesser: list[dict[str, Any]], found: Found) -> Found:
+        """Of settings that are left to go back to, the first that pays beside the script as it is, in the time."""
+        # The script as it is was judged before: of the next ones, what is left to be made is one run or two.
+        self.runs.kept_back = min(self.runs.kept_back, self._judging(2))
+        complete, trials = found.complete, list[Trial]()
         while lesser and lesser[0]:
             settings = lesser.pop(0)
-            held = self.runs.trial(settings)
-            gain = 0.0 if isinstance(held, str) else compare(held, baseline)[0]
-            if not isinstance(held, str) and gain >= LEAST_GAIN:
-                return settings, held
-            rate, why = (None, held) if isinstance(held, str) else (held, f"{gain * 100:+.0f} %: not beyond noise")
-            trials.append(_turned_down(settings, rate, why))
-            self._tried(trials[-1])
-            if rate is not None:
-                break
-        return {}, None
+            again = self._search(
+                [Candidate(title=describe(settings), settings=settings, gain=LEAST_GAIN)], found.baseline
+            )
+            complete, trials = complete and again.complete, [*trials, *again.trials]
+            if again.settings:
+                return replace(again, trials=tuple(trials))
+        return replace(found, settings={}, trials=tuple(trials), complete=complete)
 
     def _limit_with(self, settings: Mapping[str, Any], diagnosis: Diagnosis, reached: float) -> float | None:
         """What the step could do under the plan: its old limit where only feeding has changed, if that can be true.

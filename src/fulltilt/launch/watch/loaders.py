@@ -163,6 +163,7 @@ def timed_next(watch: Watch, mark: list[Any], following: Any) -> Any:
                 watch.floor = watch.steps + 1
             batch = watch.replay.following(seen, given, following)
     except StopIteration:
+        watch.sources.clear()  # nothing may follow
         timeline.current = EPOCH_START  # workers that end, and start again
         timeline.ended = True
         raise
