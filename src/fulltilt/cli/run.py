@@ -297,7 +297,7 @@ def _write(
     if as_json is not None:
         import json
 
-        from fulltilt.diagnose.serial import to_json
+        from fulltilt.diagnose.serial import plain, to_json
 
         data: dict[str, Any] = {
             "plan": None if plan is None else asdict(plan),
@@ -307,7 +307,7 @@ def _write(
             "after": None if after is None else asdict(after),
             "losses": None if tuned is None or tuned.losses is None else asdict(tuned.losses),
         }
-        write_whole(as_json, json.dumps(data, indent=1, default=dict))
+        write_whole(as_json, json.dumps(plain(data), indent=1, allow_nan=False))
         say(f"wrote {as_json}")
     if html is not None and diagnosis is None:
         say("no page was written: it shows what tuning finds, and nothing was tuned this time")
