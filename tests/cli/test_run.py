@@ -254,6 +254,15 @@ def test_a_script_that_never_trains_is_simply_run(home: Path) -> None:
     assert "run as it is" in ended.stderr
 
 
+@pytest.mark.parametrize("options", [(), ("--no-tune",)], ids=["tuning", "no-tune"])
+def test_standard_input_that_is_closed_stays_so(home: Path, options: tuple[str, ...]) -> None:
+    (home / "job.py").write_text("import sys\nprint(sys.stdin)\nsys.exit(3)\n")
+    closed = ["sh", "-c", '"$@" <&-', "sh", *FULLTILT, *options, "job.py"]
+    ended = subprocess.run(closed, capture_output=True, text=True, timeout=100, check=False)
+    assert "Traceback" not in ended.stderr
+    assert (ended.returncode, ended.stdout) == (3, "None\n")
+
+
 @pytest.mark.parametrize("archive", [False, True], ids=["folder", "archive"])
 def test_a_folder_or_an_archive_with_a_main_is_run(home: Path, archive: bool) -> None:
     (home / "job").mkdir()

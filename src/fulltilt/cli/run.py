@@ -98,14 +98,22 @@ def run(
 @contextmanager
 def _input_kept() -> Iterator[None]:
     """What comes in on standard input is for the script's full run: trials get none of it."""
-    kept, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    try:
+        kept = os.dup(0)
+    except OSError:  # it is closed, and will be for the script
+        kept = None
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    if nothing != 0:  # the lowest number that is free
+        os.dup2(nothing, 0)
+        os.close(nothing)
     try:
         yield
     finally:
-        os.dup2(kept, 0)
-        os.close(kept)
+        if kept is None:
+            os.close(0)
+        else:
+            os.dup2(kept, 0)
+            os.close(kept)
 
 
 def _plan(
