@@ -28,14 +28,14 @@ from fulltilt.launch.run import execute
 sys.exit(execute(parse(sys.argv[1:]), {})[0])
 """
 
-LISTENS = """
+LISTENS = r"""
 import os, signal, sys, time
 def told(number, frame):
-    print("told", signal.Signals(number).name, flush=True)
+    os.write(1, f"told {signal.Signals(number).name}\n".encode())  # at once: ranks' lines must not mingle
 for name in sys.argv[2:]:
     signal.signal(signal.Signals[name], told)
 ignored = [name for name in ("SIGHUP", "SIGINT") if signal.getsignal(signal.Signals[name]) == signal.SIG_IGN]
-print("listens", os.getpid(), *ignored, flush=True)
+os.write(1, f"listens {os.getpid()} {' '.join(ignored)}\n".encode())
 until = time.monotonic() + float(sys.argv[1])
 while time.monotonic() < until and not os.path.exists("enough"):
     time.sleep(0.05)
@@ -97,6 +97,19 @@ def test_one_that_it_does_not_handle_ends_it(script: str, name: str) -> None:
         with ended_after(int(pid)):
             process.send_signal(signal.Signals[name])
             assert process.wait(20) == 128 + signal.Signals[name]
+    assert not list(Path().glob("fulltilt-*"))
+
+
+def test_the_ranks_of_a_torchrun_are_told_what_it_does_not_know(script: str) -> None:
+    with running(
+        script, "60", "SIGUSR1", code=US.replace("parse(sys.argv[1:])", "parse(sys.argv[1:], processes=2)")
+    ) as process:
+        pids = [int(said(process)[1]) for _ in range(2)]
+        with ended_after(pids[0]), ended_after(pids[1]):
+            process.send_signal(signal.SIGUSR1)
+            assert [said(process) for _ in range(2)] == [["told", "SIGUSR1"]] * 2
+            process.send_signal(signal.SIGTERM)  # torchrun ends its ranks
+            assert process.wait(60) != 0
     assert not list(Path().glob("fulltilt-*"))
 
 

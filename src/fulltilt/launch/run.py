@@ -24,7 +24,9 @@ _PATIENCE = 3
 """The n-th Ctrl-C no longer asks."""
 _KEYS = (signal.SIGINT, signal.SIGQUIT)
 """What keys of a terminal send, to all processes in front."""
-_PASSED_ON = (*_KEYS, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_USERS = (signal.SIGUSR1, signal.SIGUSR2)
+"""What they mean is the script's to say. torchrun knows nothing of them: it would end, and leave its ranks behind."""
+_PASSED_ON = (*_KEYS, *_USERS, signal.SIGTERM, signal.SIGHUP)
 """A scheduler tells a job with them that its time is nearly up. Stopping and going on is not among them: a shell tells
 that to all processes of a job."""
 
@@ -34,7 +36,10 @@ def execute(command: Command, settings: Mapping[str, Any]) -> tuple[int, Observa
 
     Without settings nothing of ours is in it, and nothing is seen.
     """
-    with _Signals() as signals, tempfile.TemporaryDirectory(prefix="fulltilt-") as scratch:
+    with (
+        _Signals(by_torchrun=command.processes is not None) as signals,
+        tempfile.TemporaryDirectory(prefix="fulltilt-") as scratch,
+    ):
         out = Path(scratch) / "out"
         out.mkdir()
         file = Path(scratch) / "job.json"
@@ -70,7 +75,8 @@ class _Signals:
     We listen before it exists, or a signal in between would end us and leave it alone; it is passed on when it does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_torchrun: bool) -> None:
+        self._by_torchrun = by_torchrun
         self._script: int | None = None
         """Its process, from when it exists until it is reaped: then the number may be another's."""
         self._early: list[int] = []
@@ -115,6 +121,9 @@ class _Signals:
         if number == signal.SIGINT and self._asked >= _PATIENCE:
             _kill_tree(self._script)
             return
+        if number in _USERS and self._by_torchrun:
+            _tell_children(self._script, number)
+            return
         with suppress(ProcessLookupError):
             os.kill(self._script, number)
 
@@ -146,6 +155,13 @@ def _kill_tree(script: int) -> None:
         for one in [*tree.children(recursive=True), tree]:
             with suppress(psutil.Error):
                 one.kill()
+
+
+def _tell_children(torchrun: int, number: int) -> None:
+    with suppress(psutil.Error):
+        for rank in psutil.Process(torchrun).children():
+            with suppress(psutil.Error):
+                rank.send_signal(number)
 
 
 def _seen(out: Path) -> Observation | None:
