@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -250,6 +251,27 @@ def test_a_script_that_never_trains_is_simply_run(home: Path) -> None:
     )
     assert ended.returncode == 3
     assert ended.stdout == "['--lr', '1', '-h'] said\n"
+    assert "run as it is" in ended.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--no-tune",)], ids=["tuning", "no-tune"])
+def test_standard_input_that_is_closed_stays_so(home: Path, options: tuple[str, ...]) -> None:
+    (home / "job.py").write_text("import sys\nprint(sys.stdin)\nsys.exit(3)\n")
+    closed = ["sh", "-c", '"$@" <&-', "sh", *FULLTILT, *options, "job.py"]
+    ended = subprocess.run(closed, capture_output=True, text=True, timeout=100, check=False)
+    assert "Traceback" not in ended.stderr
+    assert (ended.returncode, ended.stdout) == (3, "None\n")
+
+
+@pytest.mark.parametrize("archive", [False, True], ids=["folder", "archive"])
+def test_a_folder_or_an_archive_with_a_main_is_run(home: Path, archive: bool) -> None:
+    (home / "job").mkdir()
+    (home / "job" / "__main__.py").write_text("import sys, beside\nprint(beside.said, sys.argv[1:])\nsys.exit(3)\n")
+    (home / "job" / "beside.py").write_text("said = 'ran'\n")
+    target = shutil.make_archive("packed", "zip", "job") if archive else "job/"
+    ended = run(target, "--lr", "1")
+    assert "Traceback" not in ended.stderr
+    assert (ended.returncode, ended.stdout) == (3, "ran ['--lr', '1']\n")
     assert "run as it is" in ended.stderr
 
 

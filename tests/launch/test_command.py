@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,19 @@ def test_a_module() -> None:
     command = parse(["-m", "package.train", "--lr", "0.1"])
     assert command.argv("python") == ["python", "-m", "package.train", "--lr", "0.1"]
     assert command.folder is None
+
+
+def test_a_folder_and_an_archive_are_run_as_python_runs_them(tmp_path: Path) -> None:
+    folder, archive = tmp_path / "job", tmp_path / "job.zip"
+    folder.mkdir()
+    (folder / "__main__.py").write_text("")
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("__main__.py", "")
+    command = parse([f"{folder}/", "--lr", "1"])
+    assert command.argv("python") == ["python", f"{folder}/", "--lr", "1"]
+    assert (command.file, command.folder) == (folder / "__main__.py", folder)
+    command = parse([str(archive)])
+    assert (command.file, command.folder) == (archive, tmp_path)
 
 
 def test_ranks(script: str) -> None:

@@ -264,7 +264,7 @@ observe(parse(sys.argv[1:]), echo=True, full=True)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_ending_the_watcher_ends_all_children_and_leaves_nothing(
     number: signal.Signals, request: pytest.FixtureRequest
 ) -> None:

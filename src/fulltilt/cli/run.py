@@ -98,14 +98,22 @@ def run(
 @contextmanager
 def _input_kept() -> Iterator[None]:
     """What comes in on standard input is for the script's full run: trials get none of it."""
-    kept, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    try:
+        kept = os.dup(0)
+    except OSError:  # it is closed, and will be for the script
+        kept = None
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    if nothing != 0:  # the lowest number that is free
+        os.dup2(nothing, 0)
+        os.close(nothing)
     try:
         yield
     finally:
-        os.dup2(kept, 0)
-        os.close(kept)
+        if kept is None:
+            os.close(0)
+        else:
+            os.dup2(kept, 0)
+            os.close(kept)
 
 
 def _plan(
@@ -297,7 +305,7 @@ def _write(
     if as_json is not None:
         import json
 
-        from fulltilt.diagnose.serial import to_json
+        from fulltilt.diagnose.serial import plain, to_json
 
         data: dict[str, Any] = {
             "plan": None if plan is None else asdict(plan),
@@ -307,7 +315,7 @@ def _write(
             "after": None if after is None else asdict(after),
             "losses": None if tuned is None or tuned.losses is None else asdict(tuned.losses),
         }
-        write_whole(as_json, json.dumps(data, indent=1, default=dict))
+        write_whole(as_json, json.dumps(plain(data), indent=1, allow_nan=False))
         say(f"wrote {as_json}")
     if html is not None and diagnosis is None:
         say("no page was written: it shows what tuning finds, and nothing was tuned this time")

@@ -21,17 +21,17 @@ KIND = "fulltilt diagnosis"
 
 def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """All of it, with the observations that it was made from."""
-    return {"kind": KIND, **_plain(dataclasses.asdict(diagnosis))}
+    return {"kind": KIND, **plain(dataclasses.asdict(diagnosis))}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON has no word for a loss that is not a number; null is read back as one that is not known."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
 
 

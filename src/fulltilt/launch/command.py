@@ -9,13 +9,15 @@ from pathlib import Path
 
 from fulltilt.errors import InputError
 
+_MAIN = "__main__.py"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """What is run, as `python` or `torchrun` would be told."""
 
     target: str
-    """A file's path, or a module's name."""
+    """The path of a file or of a folder with a `__main__.py`, or a module's name."""
     arguments: tuple[str, ...] = ()
     module: bool = False
     """`-m target`."""
@@ -30,9 +32,15 @@ class Command:
         return (*ranks, *named, *self.arguments)
 
     @property
+    def file(self) -> Path | None:
+        """The script; a module's is not known before it is imported."""
+        path = Path(self.target)
+        return None if self.module else path / _MAIN if path.is_dir() else path
+
+    @property
     def folder(self) -> Path | None:
-        """Where the script lies; a module's is not known before it is imported."""
-        return None if self.module else Path(self.target).absolute().parent
+        """Where the script lies."""
+        return None if self.file is None else self.file.absolute().parent
 
     def argv(self, python: str = sys.executable) -> list[str]:
         """The process to start."""
@@ -57,8 +65,8 @@ def parse(words: Sequence[str], *, processes: int | None = None) -> Command:
     if script.startswith("-"):
         raise InputError(f"expected a script or -m and a module, found {script!r}; options come before the script")
     path = Path(script)
-    if path.is_dir() and not (path / "__main__.py").exists():
-        raise InputError(f"{script} is a folder without a __main__.py; name the script in it")
+    if path.is_dir() and not (path / _MAIN).exists():
+        raise InputError(f"{script} is a folder without a {_MAIN}; name the script in it")
     if not path.exists():
         raise InputError(f"there is no script {script}; give the path to the file that python would be given")
     return Command(target=script, arguments=tuple(arguments), processes=processes)

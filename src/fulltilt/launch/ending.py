@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 import psutil
 
 TERM_SECONDS = 3.0
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+"""What a scheduler sends, or a terminal that is closed."""
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
@@ -31,19 +33,25 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def ended_tidily() -> Iterator[None]:
-    """SIGTERM ends us as Ctrl-C does: through the `finally`s that end the command."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+    """Signals that would end us at once do so as Ctrl-C does: through the `finally`s that end the command.
+
+    One that is ignored, as under nohup, or that somebody else listens to, stays theirs.
+    """
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
+    ours = [number for number in ENDING if signal.getsignal(number) == signal.SIG_DFL]
 
     def leave(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    signal.signal(signal.SIGTERM, leave)
+    for number in ours:
+        signal.signal(number, leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _members(session: int) -> list[psutil.Process]:

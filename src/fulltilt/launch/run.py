@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -22,6 +22,13 @@ from fulltilt.measure.observation import Observation, read
 _SIGNAL = 128
 _PATIENCE = 3
 """The n-th Ctrl-C no longer asks."""
+_KEYS = (signal.SIGINT, signal.SIGQUIT)
+"""What keys of a terminal send, to all processes in front."""
+_USERS = (signal.SIGUSR1, signal.SIGUSR2)
+"""What they mean is the script's to say. torchrun knows nothing of them: it would end, and leave its ranks behind."""
+_PASSED_ON = (*_KEYS, *_USERS, signal.SIGTERM, signal.SIGHUP)
+"""A scheduler tells a job with them that its time is nearly up. Stopping and going on is not among them: a shell tells
+that to all processes of a job."""
 
 
 def execute(command: Command, settings: Mapping[str, Any]) -> tuple[int, Observation | None]:
@@ -29,7 +36,10 @@ def execute(command: Command, settings: Mapping[str, Any]) -> tuple[int, Observa
 
     Without settings nothing of ours is in it, and nothing is seen.
     """
-    with tempfile.TemporaryDirectory(prefix="fulltilt-") as scratch:
+    with (
+        _Signals(by_torchrun=command.processes is not None) as signals,
+        tempfile.TemporaryDirectory(prefix="fulltilt-") as scratch,
+    ):
         out = Path(scratch) / "out"
         out.mkdir()
         file = Path(scratch) / "job.json"
@@ -38,10 +48,12 @@ def execute(command: Command, settings: Mapping[str, Any]) -> tuple[int, Observa
             command.argv(), env=_environment(file) if settings else _plain(command, Path(scratch))
         )
         try:
-            with _signals_for(process):
-                status = process.wait()
+            signals.begin(process.pid)
+            with suppress(ChildProcessError):  # where our parent ignores SIGCHLD, nothing is left to wait for
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         finally:
-            _end_tree(process)
+            signals.end()
+            status = _end_tree(process)
         return (status if status >= 0 else _SIGNAL - status), _seen(out)
 
 
@@ -57,26 +69,63 @@ def _environment(file: Path) -> dict[str, str]:
     return made
 
 
-@contextmanager
-def _signals_for(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """What we are told while the script runs is meant for it: it may want to save, and ends when it likes."""
-    asked = 0
+class _Signals:
+    """What we are told while the script runs is meant for it: it may want to save, and ends when it likes.
 
-    def pass_on(number: int, _: FrameType | None) -> None:
-        nonlocal asked
-        asked += 1
-        if asked >= _PATIENCE:
-            _kill_tree(process)  # and no waiting: the loop below this handler does that, with Popen's lock in its hand
-        elif number != signal.SIGINT or not _at_terminal():  # a terminal has told the script itself
-            with suppress(ProcessLookupError):
-                process.send_signal(number)
+    We listen before it exists, or a signal in between would end us and leave it alone; it is passed on when it does.
+    """
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def __init__(self, *, by_torchrun: bool) -> None:
+        self._by_torchrun = by_torchrun
+        self._script: int | None = None
+        """Its process, from when it exists until it is reaped: then the number may be another's."""
+        self._early: list[int] = []
+        self._asked = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        # The script is to inherit what is ignored (nohup), and would not inherit a handler.
+        self._listen(number for number in _PASSED_ON if signal.getsignal(number) != signal.SIG_IGN)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            if handler is not None:  # one that is not Python's can't be put back
+                signal.signal(number, handler)
+
+    def begin(self, script: int) -> None:
+        self._script = script
+        self._listen(number for number in _PASSED_ON if number not in self._before)
+        while self._early:
+            self._send(self._early.pop(0))
+
+    def end(self) -> None:
+        self._script = None
+
+    def _listen(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._before[number] = signal.signal(number, self._told)
+
+    def _told(self, number: int, _: FrameType | None) -> None:
+        self._asked += number == signal.SIGINT
+        if self._script is None:
+            self._early.append(number)  # whoever sent it, the script was not there to be told
+        elif number in _KEYS and self._asked < _PATIENCE and _at_terminal():
+            pass  # the terminal has told the script itself
+        else:
+            self._send(number)
+
+    def _send(self, number: int) -> None:
+        if self._script is None:
+            return
+        if number == signal.SIGINT and self._asked >= _PATIENCE:
+            _kill_tree(self._script)
+            return
+        if number in _USERS and self._by_torchrun:
+            _tell_children(self._script, number)
+            return
+        with suppress(ProcessLookupError):
+            os.kill(self._script, number)
 
 
 def _at_terminal() -> bool:
@@ -93,17 +142,26 @@ def _at_terminal() -> bool:
         os.close(terminal)
 
 
-def _end_tree(process: subprocess.Popen[bytes]) -> None:
-    _kill_tree(process)
-    process.wait()
+def _end_tree(process: subprocess.Popen[bytes]) -> int:
+    """Its exit status."""
+    if process.poll() is None:  # the number of one that was reaped may be another's
+        _kill_tree(process.pid)
+    return process.wait()
 
 
-def _kill_tree(process: subprocess.Popen[bytes]) -> None:
+def _kill_tree(script: int) -> None:
     with suppress(psutil.Error):
-        tree = psutil.Process(process.pid)
+        tree = psutil.Process(script)
         for one in [*tree.children(recursive=True), tree]:
             with suppress(psutil.Error):
                 one.kill()
+
+
+def _tell_children(torchrun: int, number: int) -> None:
+    with suppress(psutil.Error):
+        for rank in psutil.Process(torchrun).children():
+            with suppress(psutil.Error):
+                rank.send_signal(number)
 
 
 def _seen(out: Path) -> Observation | None:

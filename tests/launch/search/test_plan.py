@@ -122,6 +122,16 @@ def test_each_script_and_its_arguments_have_a_file(tmp_path: Path, monkeypatch: 
     assert plans.default_path(parse([str(script)])) == one
 
 
+def test_a_folder_has_the_text_of_its_main(tmp_path: Path) -> None:
+    (tmp_path / "__main__.py").write_text("print(1)")
+    (tmp_path / "notes.txt").write_text("of today")
+    key = plans.key_of(parse([str(tmp_path)]))
+    (tmp_path / "notes.txt").write_text("of tomorrow")
+    assert key.why_not(plans.key_of(parse([str(tmp_path)]))) is None
+    (tmp_path / "__main__.py").write_text("print(2)")
+    assert key.why_not(plans.key_of(parse([str(tmp_path)]))) == "the script has changed since"
+
+
 @pytest.mark.parametrize("argument", ["base.yaml", "--config=base.yaml"])
 def test_a_configuration_that_has_changed_is_noticed(
     argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -105,7 +105,7 @@ def _hashed(text: bytes) -> str:
 
 
 def _content(command: Command) -> str:
-    texts = [] if command.module else [Path(command.target).read_bytes()]
+    texts = [] if command.file is None else [command.file.read_bytes()]
     for argument in command.arguments:
         file = Path(argument.partition("=")[2] if argument.startswith("--") and "=" in argument else argument)
         if file.suffix in _CONFIGURATION and file.is_file():
