@@ -57,6 +57,19 @@ def test_libraries_that_open_files_themselves_leave_it_byte_identical(folder: Pa
     assert not seen.notes
 
 
+def test_paths_relative_to_open_folders_leave_it_byte_identical(folder: Path) -> None:
+    shutil.copy(SCRIPTS / "descriptors.py", folder)
+    (folder / "tree" / "deep").mkdir(parents=True)
+    (folder / "tree" / "deep" / "leaf.txt").touch()
+    before, known = contents(folder), (folder / "data.bin").stat()
+    seen = observe(parse(["descriptors.py"]))
+    assert seen.exit_status == 0, seen.notes
+    assert contents(folder) == before
+    assert sorted(folder.iterdir()) == sorted({folder / Path(name).parts[0] for name in before})  # no pipe, no folder
+    assert (folder / "data.bin").stat()[:9] == known[:9]
+    assert seen.notes == ("the script ended without a step of an optimizer",)
+
+
 def test_without_a_shield_it_writes(folder: Path) -> None:
     shutil.copy(SCRIPTS / "writes.py", folder)
     assert observe(parse(["writes.py"]), full=True, shield=False).exit_status == 0

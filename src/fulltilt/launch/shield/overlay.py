@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterable
 from typing import Any
 
-from fulltilt.launch.shield.paths import Paths
+from fulltilt.launch.shield.paths import Paths, tree
 
 _lstat = os.lstat
 """As it was before the shield: it is called for every file that a script opens."""
@@ -30,6 +30,8 @@ class Overlay:
         caches never are. All others are, with few exceptions: see paths.py."""
         self._files = os.path.join(folder, "files")
         self._gone = os.path.join(folder, "gone")
+        # By the name that we gave it, and as the system spells it where it names an open folder.
+        self._layers = tuple(dict.fromkeys((tree(self._files), tree(os.path.realpath(self._files)))))
         self._used = False
         self.paths = Paths(folder, guarded=guarded, free=free)
 
@@ -37,7 +39,7 @@ class Overlay:
         """The absolute path where it is covered; None for all that is left alone (file descriptors too)."""
         if isinstance(path, int) or path is None:
             return None
-        whole = os.path.abspath(os.fsdecode(path))
+        whole = self._whole(path)
         return whole if self.paths.covers(whole) else None
 
     def held(self, path: Any) -> str | None:
@@ -52,7 +54,7 @@ class Overlay:
         """The same for a folder whose entries are meant: a temporary one is left alone itself, not what is in it."""
         if isinstance(path, int) or path is None:
             return None
-        whole = os.path.abspath(os.fsdecode(path))
+        whole = self._whole(path)
         return whole if self.paths.is_temporary_folder(whole) or self.paths.covers(whole) else None
 
     @property
@@ -70,7 +72,7 @@ class Overlay:
             return over
         if self._is_gone(whole):
             raise _missing(path)
-        return path
+        return whole if self.lies_above(path) else path
 
     def writing(self, path: Any, *, keep: bool) -> Any:
         """Where to write `path`; with `keep` what it holds is there already."""
@@ -165,6 +167,18 @@ class Overlay:
         """The upper layer of a folder, where it has one."""
         over = self._over(whole)
         return over if os.path.isdir(over) else None
+
+    def _whole(self, path: Any) -> str:
+        """The path that the script means: a folder that it stands in or holds open may be one of the upper layer."""
+        whole = os.path.abspath(os.fsdecode(path))
+        for layer in self._layers:
+            if whole.startswith(layer):
+                return whole[len(layer) - 1 :]
+        return whole
+
+    def lies_above(self, path: Any) -> bool:
+        """In the upper layer, by its own name."""
+        return os.path.abspath(os.fsdecode(path)).startswith(self._layers)
 
     def _over(self, whole: str) -> str:
         return self._files + whole
