@@ -22,7 +22,7 @@ class Unbound:
     arguments on. No `functools.partial`: dynamo looks into it, and does not find the builtin that it knows.
     """
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:  # `isinstance` asks for it, and so does dynamo
         before = vars(self)["__wrapped__"]
         return type(self) if isinstance(before, type) else before.__class__
