@@ -47,17 +47,17 @@ with open("data.bin", "rb", buffering=0) as file:
     assert isinstance(file, io.FileIO)
     assert issubclass(type(file), io.FileIO)
 assert not isinstance(io.BytesIO(), io.FileIO)
-os.mkfifo("pipe")
-os.mkfifo("other", dir_fd=inner)
-assert stat.S_ISFIFO(os.stat("pipe").st_mode)
-assert stat.S_ISFIFO(os.stat("folder/other").st_mode)
-os.mknod("node", 0o600 | stat.S_IFREG, dir_fd=here)
+os.mknod("other", 0o600 | stat.S_IFREG, dir_fd=inner)
+assert os.path.exists("folder/other")
+os.mkdir("made", dir_fd=here)
+os.mkfifo("made/pipe")
+assert stat.S_ISFIFO(os.stat("made/pipe").st_mode)
+os.mkfifo("pipe", dir_fd=here)  # for real: others may wait there
 try:
     os.mkfifo("pipe")
 except FileExistsError:
     os.unlink(path="pipe", dir_fd=here)
 assert not os.path.exists("pipe")
-os.mkdir("made", dir_fd=here)
 os.symlink("new.txt", "link.txt", dir_fd=here)
 assert Path("link.txt").read_text() == "new"
 os.link("new.txt", "twin.txt", src_dir_fd=here, dst_dir_fd=here)
@@ -70,7 +70,7 @@ for folder in (inner, upper):
     with os.scandir(folder) as entries:
         assert sorted((entry.name, entry.path, entry.is_file()) for entry in entries) == [
             ("inner.txt", "inner.txt", True),
-            ("other", "other", False),
+            ("other", "other", True),
         ]
     assert read("inner.txt", folder) == b"inner\n"
     assert os.access("inner.txt", os.R_OK, dir_fd=folder)

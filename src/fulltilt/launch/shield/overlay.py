@@ -13,13 +13,16 @@ import errno
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterable
 from typing import Any
 
+from fulltilt.launch.job import NO_ROOM
 from fulltilt.launch.shield.paths import Paths, tree
 
 _lstat = os.lstat
 """As it was before the shield: it is called for every file that a script opens."""
+MOST_OF_FREE = 0.5
 
 
 class Overlay:
@@ -85,6 +88,7 @@ class Overlay:
             raise _missing(path)
         os.makedirs(os.path.dirname(over), exist_ok=True)
         if keep and not _lexists(over) and not self._is_gone(whole) and os.path.isfile(whole):
+            self._find_room(whole)
             shutil.copyfile(whole, over)
         return over
 
@@ -139,9 +143,10 @@ class Overlay:
         if not self.exists(whole):
             raise _missing(source)
         over = self._over(whole)
-        if not _lexists(over):
-            self._copy_up(whole, over)
         if not self._is_gone(whole) and _lexists(whole):
+            if not _lexists(over) or os.path.isdir(over):
+                self._find_room(whole)
+                self._copy_up(whole, over)
             self._mark_gone(whole)
         if aim is target:  # out of the covered part: to a temporary folder, say
             shutil.move(over, target)
@@ -206,12 +211,41 @@ class Overlay:
         os.makedirs(os.path.dirname(mark), exist_ok=True)
         os.close(os.open(mark, os.O_CREAT | os.O_WRONLY))
 
+    def copy(self, source: Any, over: str) -> None:
+        """In place of a second name for a file, which would be changed under both."""
+        self._find_room(os.fsdecode(source))
+        shutil.copy2(source, over)
+
+    def _find_room(self, whole: str) -> None:
+        """Raises where a copy of the file or folder would take more than half of what is free."""
+        size = _size(whole)
+        os.makedirs(self._files, exist_ok=True)
+        free = shutil.disk_usage(self._files).free
+        if size > free * MOST_OF_FREE:
+            told = (
+                f"{NO_ROOM}: that takes {size / 1e9:,.1f} GB, of {free / 1e9:,.1f} GB free in {tempfile.gettempdir()}, "
+                "and half of these are left to others. Let TMPDIR name a folder with more room"
+            )
+            raise OSError(errno.ENOSPC, told, whole)
+
     def _copy_up(self, whole: str, over: str) -> None:
-        os.makedirs(os.path.dirname(over), exist_ok=True)
-        if os.path.isdir(whole):
-            shutil.copytree(whole, over, symlinks=True)
-        else:
+        """What the upper layer of a file or folder has not got yet, and was not removed."""
+        if os.path.isdir(whole) and not os.path.islink(whole):
+            if not _lexists(over):
+                os.makedirs(over)
+                shutil.copystat(whole, over)
+            for name in self.names(whole) if os.path.isdir(over) else ():
+                self._copy_up(os.path.join(whole, name), os.path.join(over, name))
+        elif not _lexists(over):
+            os.makedirs(os.path.dirname(over), exist_ok=True)
             shutil.copy2(whole, over, follow_symlinks=False)
+
+
+def _size(path: str) -> int:
+    """Of a file, or of all that are in a folder."""
+    if os.path.islink(path) or not os.path.isdir(path):
+        return _lstat(path).st_size
+    return sum(_lstat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(path) for name in names)
 
 
 def _lexists(path: str) -> bool:

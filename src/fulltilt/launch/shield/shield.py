@@ -12,6 +12,7 @@ import functools
 import io
 import os
 import shutil
+import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -106,7 +107,8 @@ class Shield:
                 here.busy = False
 
         put(owner, name, guarded)
-        for known in (getattr(os, kind, set()) for kind in _SUPPORTS):
+        for kind in _SUPPORTS:
+            known: set[Any] = getattr(os, kind)
             if original in known:
                 known.add(getattr(owner, name))
 
@@ -336,7 +338,7 @@ class Shield:
                 return
             over = overlay.writing(dst, keep=False)
             if original.__name__ == "link":
-                shutil.copy2(overlay.reading(src), over)
+                overlay.copy(overlay.reading(src), over)
             else:
                 beside = os.path.join(os.path.dirname(over), os.fsdecode(src))
                 whole = os.path.join(os.path.dirname(os.path.abspath(os.fsdecode(dst))), os.fsdecode(src))
@@ -346,13 +348,18 @@ class Shield:
         return link
 
     def _special(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Makes a pipe, or another file that is none."""
+        """Makes a pipe, say, for real: programs wait at its other end. Not in a folder that is not there for them."""
 
-        def make(path: Any, *args: Any, **kwargs: Any) -> None:
+        usual = 0o600 if original.__name__ == "mknod" else 0o666
+
+        def make(path: Any, mode: int = usual, *args: Any, **kwargs: Any) -> None:
             whole = self._overlay.real(path)
             if whole is not None and self._overlay.exists(whole):
                 raise FileExistsError(17, os.strerror(17), path)
-            original(path if whole is None else self._overlay.writing(path, keep=False), *args, **kwargs)
+            plain = original.__name__ == "mknod" and stat.S_IFMT(mode) in (0, stat.S_IFREG)
+            if whole is not None and (plain or not os.path.isdir(os.path.dirname(whole))):
+                path = self._overlay.writing(path, keep=False)
+            original(path, mode, *args, **kwargs)
 
         return make
 
