@@ -19,6 +19,9 @@ REPORT = "rank-{rank}-{pid}.json"
 AS_IS = "as-is-{rank}-{pid}.json"
 """The same, while limits are measured behind it: it is there whatever becomes of those."""
 
+NO_ROOM = "fulltilt leaves this as it is and has the script change a copy"
+"""How an error begins of a script that can't be tried, because a file is too large to be copied."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:

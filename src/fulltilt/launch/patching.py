@@ -6,12 +6,46 @@ what it has seen.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any
 
 _done: list[tuple[Callable[[], Any], Callable[[], Any]]] = []
 """What puts each in, and what takes it out again."""
+
+
+class Unbound:
+    """A function in the place of one that is not Python's: as an attribute of a class it is no method either.
+
+    Each has a class of its own, whose `__call__` is the function itself: that is called faster than one that hands its
+    arguments on. No `functools.partial`: dynamo looks into it, and does not find the builtin that it knows.
+    """
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # `isinstance` asks for it, and so does dynamo
+        before = vars(self)["__wrapped__"]
+        return type(self) if isinstance(before, type) else before.__class__
+
+    def __reduce__(self) -> Any:
+        return vars(self)["__qualname__"]  # pickle looks it up, and copies are itself
+
+    def __repr__(self) -> str:
+        return repr(vars(self)["__wrapped__"])
+
+
+def _unbound(function: FunctionType, before: Any) -> Unbound:
+    """`function` in the place of `before`."""
+    made: Any = type(function.__name__, (Unbound,), {"__call__": staticmethod(function)})()
+    functools.update_wrapper(made, function, updated=())
+    made.__wrapped__ = before
+    made.__self__ = getattr(before, "__self__", None)
+    return made  # type: ignore[no-any-return]
+
+
+def _is_bound(function: Any) -> bool:
+    """As an attribute of a class, to its object."""
+    return hasattr(type(function), "__get__")
 
 
 def put(owner: Any, name: str, function: Any) -> None:
@@ -23,6 +57,8 @@ def put(owner: Any, name: str, function: Any) -> None:
         function.__qualname__ = name if within else f"{owner.__qualname__}.{name}"
     missing = object()
     before = vars(owner).get(name, missing) if isinstance(owner, type) else getattr(owner, name, missing)
+    if isinstance(function, FunctionType) and isinstance(owner, ModuleType) and callable(before):
+        function = function if _is_bound(before) else _unbound(function, before)
 
     def take_out() -> None:
         if before is missing:

@@ -10,6 +10,7 @@ import pytest
 
 from fulltilt.diagnose.finding import Level
 from fulltilt.launch.command import Command
+from fulltilt.launch.job import NO_ROOM
 from fulltilt.launch.search.plan import Key
 from fulltilt.launch.search.tune import NotTuned, Tuned, Tuner
 from fulltilt.measure.observation import Loader, Observation, Phase, Step, Surroundings, Training
@@ -382,6 +383,17 @@ def test_a_script_that_fails_is_not_tuned(ended: Any) -> None:
     found = tuned(Failing())
     assert isinstance(found, NotTuned)
     assert "error" in found.reason
+
+
+def test_a_script_whose_files_are_too_large_to_be_copied_is_not_tuned_for_that_reason() -> None:
+    class Large(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            notes = (f"its output ended with: OSError: [Errno 28] {NO_ROOM}: that takes 300.0 GB: '/data/all.bin'",)
+            return (Observation(command=("train.py",), ended="failed", seconds=1.0, exit_status=1, notes=notes),)
+
+    found = tuned(Large())
+    assert isinstance(found, NotTuned)
+    assert found.reason == f"it can't be tried ({NO_ROOM}: that takes 300.0 GB: '/data/all.bin')"
 
 
 def test_three_steps_are_too_few() -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 import sqlite3
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fulltilt.launch.command import parse
+from fulltilt.launch.job import NO_ROOM
 from fulltilt.launch.observe import observe
 from fulltilt.launch.shield.overlay import Overlay
 from fulltilt.launch.untouched import changes, state
@@ -55,6 +59,19 @@ def test_libraries_that_open_files_themselves_leave_it_byte_identical(folder: Pa
     assert seen.exit_status == 0, seen.notes
     assert contents(folder) == before
     assert not seen.notes
+
+
+def test_paths_relative_to_open_folders_leave_it_byte_identical(folder: Path) -> None:
+    shutil.copy(SCRIPTS / "descriptors.py", folder)
+    (folder / "tree" / "deep").mkdir(parents=True)
+    (folder / "tree" / "deep" / "leaf.txt").touch()
+    before, known = contents(folder), (folder / "data.bin").stat()
+    seen = observe(parse(["descriptors.py"]))
+    assert seen.exit_status == 0, seen.notes
+    assert contents(folder) == before
+    assert sorted(folder.iterdir()) == sorted({folder / Path(name).parts[0] for name in before})  # no pipe, no folder
+    assert (folder / "data.bin").stat()[:9] == known[:9]
+    assert seen.notes == ("the script ended without a step of an optimizer",)
 
 
 def test_without_a_shield_it_writes(folder: Path) -> None:
@@ -107,3 +124,43 @@ def test_a_folder_that_was_removed_and_made_again_is_empty(folder: Path, tmp_pat
     with pytest.raises(FileNotFoundError):
         overlay.reading(str(folder / "folder" / "inner.txt"))
     assert (folder / "folder" / "inner.txt").exists()
+
+
+def test_a_folder_that_is_renamed_takes_along_what_is_in_both_layers(folder: Path, tmp_path: Path) -> None:
+    overlay = Overlay(str(tmp_path / "over"), guarded=[str(folder)])
+    (folder / "folder" / "gone.txt").touch()
+    overlay.remove(None, str(folder / "folder" / "gone.txt"), folder=False)
+    Path(overlay.writing(folder / "folder" / "new.txt", keep=False)).touch()
+    overlay.move(folder / "folder", folder / "renamed")
+    assert overlay.names(str(folder / "renamed")) == ["inner.txt", "new.txt"]
+    assert not overlay.exists(str(folder / "folder"))
+    assert (folder / "folder" / "gone.txt").exists()
+
+
+def test_a_file_too_large_to_be_copied_is_refused_with_both_sizes(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overlay = Overlay(str(tmp_path / "over"), guarded=[str(folder)])
+    large = folder / "folder" / "large.bin"
+    with large.open("wb") as file:
+        file.truncate(6_000_000_000)  # a hole: it takes no room itself
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10_000_000_000))
+    with pytest.raises(OSError, match=r"6\.0 GB, of 10\.0 GB free") as raised:
+        overlay.writing(large, keep=True)
+    assert raised.value.errno == errno.ENOSPC
+    assert raised.value.filename == str(large)
+    assert NO_ROOM in str(raised.value)
+    with pytest.raises(OSError, match="GB free"):
+        overlay.move(folder / "folder", folder / "renamed")
+    assert overlay.exists(str(large))
+    overlay.writing(large, keep=False)  # made anew: nothing is copied
+    assert Path(overlay.writing(folder / "kept.txt", keep=True)).read_text() == "kept\n"
+
+
+def test_a_script_that_changes_such_a_file_ends_with_that_reason(folder: Path) -> None:
+    with (folder / "large.bin").open("wb") as file:
+        file.truncate(shutil.disk_usage(tempfile.gettempdir()).total)
+    (folder / "train.py").write_text("open('large.bin', 'r+b')")
+    seen = observe(parse(["train.py"]))
+    assert seen.ended == "failed"
+    assert any(NO_ROOM in note and "large.bin" in note for note in seen.notes)

@@ -17,6 +17,7 @@ from typing import Any
 from fulltilt.diagnose import diagnose
 from fulltilt.diagnose.finding import Diagnosis, Level, LossCurves, Outcome, Trial
 from fulltilt.launch.command import Command
+from fulltilt.launch.job import NO_ROOM
 from fulltilt.launch.search import lines, redrawn
 from fulltilt.launch.search.budget import (
     COMPILE_SECONDS,
@@ -163,6 +164,9 @@ class Tuner:
         )  # fmt: skip
         seen = ranks[0]
         if seen.ended in ("failed", "killed"):
+            for note in seen.notes:
+                if NO_ROOM in note:
+                    return NotTuned(reason=f"it can't be tried ({note[note.index(NO_ROOM) :]})")
             status = seen.exit_status or 0
             how = f"signal {-status}" if status < 0 else f"exit status {status}"
             return NotTuned(reason=f"it ends with an error ({how})")

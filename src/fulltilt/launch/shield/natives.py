@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 from fulltilt.launch.imports import after_import
@@ -21,6 +22,7 @@ its argument `shared` says so."""
 
 TABLE: dict[str, tuple[tuple[str, int, str, Does], ...]] = {
     # name, place and name of the path, what is done with it
+    "io": (("FileIO", 0, "file", "by mode"),),
     "torch._C": (("PyTorchFileWriter", 0, "file_name", "writes"), ("PyTorchFileReader", 0, "file_name", "reads")),
     "torch": (
         ("from_file", 0, "filename", "if shared"),
@@ -55,22 +57,29 @@ TABLE: dict[str, tuple[tuple[str, int, str, Does], ...]] = {
 }
 
 
-def install(overlay: Overlay) -> None:
+LetThrough = Callable[[], AbstractContextManager[None]]
+
+
+def install(overlay: Overlay, let_through: LetThrough) -> None:
+    """In `let_through` the overlay uses `os` as it is."""
     for module, entries in TABLE.items():
-        after_import(module, functools.partial(_change_all, overlay, entries))
+        after_import(module, functools.partial(_change_all, overlay, let_through, entries))
 
 
-def _change_all(overlay: Overlay, entries: tuple[tuple[str, int, str, Does], ...], module: Any) -> None:
+def _change_all(
+    overlay: Overlay, let_through: LetThrough, entries: tuple[tuple[str, int, str, Does], ...], module: Any
+) -> None:
     for name, place, keyword, does in entries:
         owner, _, last = name.rpartition(".")
         target = getattr(module, owner, None) if owner else module
         found = getattr(target, last, None)
         if target is None or found is None:
             continue
+        change = functools.partial(_changed, overlay, let_through, place, keyword, does)
         if isinstance(found, type):
-            _change_class(target, last, found, functools.partial(_changed, overlay, place, keyword, does))
+            _change_class(target, last, found, change)
         else:
-            put(target, last, _function(found, functools.partial(_changed, overlay, place, keyword, does)))
+            put(target, last, _function(found, change))
 
 
 Change = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
@@ -111,13 +120,33 @@ def _change_class(module: Any, name: str, kind: type, change: Change) -> None:
     made_init: Any = kind.__init__  # type: ignore[misc]
     body = {"__new__": new, "__init__": begin, "__module__": kind.__module__, "__doc__": kind.__doc__}
     try:
-        put(module, name, type(kind.__name__, (kind,), body))
+        put(module, name, _kind_of(kind)(kind.__name__, (kind,), body))
     except TypeError:  # it may have none: a function makes its objects
         put(module, name, _function(kind, change))
 
 
+def _kind_of(kind: type) -> type:
+    """A class that takes `kind` for itself: its objects are made elsewhere, too, `io.FileIO`'s by `open`."""
+    if type(kind) is not type:
+        return type(kind)
+
+    def is_instance(cls: Any, one: Any) -> bool:
+        return isinstance(one, kind) if kind in cls.__bases__ else type.__instancecheck__(cls, one)
+
+    def is_subclass(cls: Any, one: Any) -> bool:
+        return issubclass(one, kind) if kind in cls.__bases__ else type.__subclasscheck__(cls, one)
+
+    return type("type", (type,), {"__instancecheck__": is_instance, "__subclasscheck__": is_subclass})
+
+
 def _changed(
-    overlay: Overlay, place: int, keyword: str, does: Does, args: tuple[Any, ...], kwargs: dict[str, Any]
+    overlay: Overlay,
+    let_through: LetThrough,
+    place: int,
+    keyword: str,
+    does: Does,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments with the path that is meant instead; anything but a path is left as it is."""
     path = args[place] if len(args) > place else kwargs.get(keyword)
@@ -128,7 +157,8 @@ def _changed(
         does = _by_mode(kwargs.get("mode", following or "r"))
     elif does == "if shared":
         does = "keeps" if kwargs.get("shared", following) else "reads"
-    meant = overlay.reading(path) if does == "reads" else overlay.writing(path, keep=does == "keeps")
+    with let_through():
+        meant = overlay.reading(path) if does == "reads" else overlay.writing(path, keep=does == "keeps")
     meant = os.fspath(meant) if isinstance(path, str) else meant
     if len(args) > place:
         return (*args[:place], meant, *args[place + 1 :]), kwargs
@@ -144,4 +174,4 @@ def _is_plain(path: str | bytes) -> bool:
 def _by_mode(mode: Any) -> Does:
     if not isinstance(mode, str) or not set(mode) & set("wax+"):
         return "reads"
-    return "writes" if "w" in mode and "+" not in mode else "keeps"
+    return "writes" if "w" in mode else "keeps"

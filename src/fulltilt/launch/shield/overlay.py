@@ -13,13 +13,16 @@ import errno
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterable
 from typing import Any
 
-from fulltilt.launch.shield.paths import Paths
+from fulltilt.launch.job import NO_ROOM
+from fulltilt.launch.shield.paths import Paths, tree
 
 _lstat = os.lstat
 """As it was before the shield: it is called for every file that a script opens."""
+MOST_OF_FREE = 0.5
 
 
 class Overlay:
@@ -30,6 +33,8 @@ class Overlay:
         caches never are. All others are, with few exceptions: see paths.py."""
         self._files = os.path.join(folder, "files")
         self._gone = os.path.join(folder, "gone")
+        # By the name that we gave it, and as the system spells it where it names an open folder.
+        self._layers = tuple(dict.fromkeys((tree(self._files), tree(os.path.realpath(self._files)))))
         self._used = False
         self.paths = Paths(folder, guarded=guarded, free=free)
 
@@ -37,7 +42,7 @@ class Overlay:
         """The absolute path where it is covered; None for all that is left alone (file descriptors too)."""
         if isinstance(path, int) or path is None:
             return None
-        whole = os.path.abspath(os.fsdecode(path))
+        whole = self._whole(path)
         return whole if self.paths.covers(whole) else None
 
     def held(self, path: Any) -> str | None:
@@ -52,7 +57,7 @@ class Overlay:
         """The same for a folder whose entries are meant: a temporary one is left alone itself, not what is in it."""
         if isinstance(path, int) or path is None:
             return None
-        whole = os.path.abspath(os.fsdecode(path))
+        whole = self._whole(path)
         return whole if self.paths.is_temporary_folder(whole) or self.paths.covers(whole) else None
 
     @property
@@ -70,7 +75,7 @@ class Overlay:
             return over
         if self._is_gone(whole):
             raise _missing(path)
-        return path
+        return whole if self.lies_above(path) else path
 
     def writing(self, path: Any, *, keep: bool) -> Any:
         """Where to write `path`; with `keep` what it holds is there already."""
@@ -83,6 +88,7 @@ class Overlay:
             raise _missing(path)
         os.makedirs(os.path.dirname(over), exist_ok=True)
         if keep and not _lexists(over) and not self._is_gone(whole) and os.path.isfile(whole):
+            self._find_room(whole)
             shutil.copyfile(whole, over)
         return over
 
@@ -137,9 +143,10 @@ class Overlay:
         if not self.exists(whole):
             raise _missing(source)
         over = self._over(whole)
-        if not _lexists(over):
-            self._copy_up(whole, over)
         if not self._is_gone(whole) and _lexists(whole):
+            if not _lexists(over) or os.path.isdir(over):
+                self._find_room(whole)
+                self._copy_up(whole, over)
             self._mark_gone(whole)
         if aim is target:  # out of the covered part: to a temporary folder, say
             shutil.move(over, target)
@@ -165,6 +172,18 @@ class Overlay:
         """The upper layer of a folder, where it has one."""
         over = self._over(whole)
         return over if os.path.isdir(over) else None
+
+    def _whole(self, path: Any) -> str:
+        """The path that the script means: a folder that it stands in or holds open may be one of the upper layer."""
+        whole = os.path.abspath(os.fsdecode(path))
+        for layer in self._layers:
+            if whole.startswith(layer):
+                return whole[len(layer) - 1 :]
+        return whole
+
+    def lies_above(self, path: Any) -> bool:
+        """In the upper layer, by its own name."""
+        return os.path.abspath(os.fsdecode(path)).startswith(self._layers)
 
     def _over(self, whole: str) -> str:
         return self._files + whole
@@ -192,12 +211,41 @@ class Overlay:
         os.makedirs(os.path.dirname(mark), exist_ok=True)
         os.close(os.open(mark, os.O_CREAT | os.O_WRONLY))
 
+    def copy(self, source: Any, over: str) -> None:
+        """In place of a second name for a file, which would be changed under both."""
+        self._find_room(os.fsdecode(source))
+        shutil.copy2(source, over)
+
+    def _find_room(self, whole: str) -> None:
+        """Raises where a copy of the file or folder would take more than half of what is free."""
+        size = _size(whole)
+        os.makedirs(self._files, exist_ok=True)
+        free = shutil.disk_usage(self._files).free
+        if size > free * MOST_OF_FREE:
+            told = (
+                f"{NO_ROOM}: that takes {size / 1e9:,.1f} GB, of {free / 1e9:,.1f} GB free in {tempfile.gettempdir()}, "
+                "and half of these are left to others. Let TMPDIR name a folder with more room"
+            )
+            raise OSError(errno.ENOSPC, told, whole)
+
     def _copy_up(self, whole: str, over: str) -> None:
-        os.makedirs(os.path.dirname(over), exist_ok=True)
-        if os.path.isdir(whole):
-            shutil.copytree(whole, over, symlinks=True)
-        else:
+        """What the upper layer of a file or folder has not got yet, and was not removed."""
+        if os.path.isdir(whole) and not os.path.islink(whole):
+            if not _lexists(over):
+                os.makedirs(over)
+                shutil.copystat(whole, over)
+            for name in self.names(whole) if os.path.isdir(over) else ():
+                self._copy_up(os.path.join(whole, name), os.path.join(over, name))
+        elif not _lexists(over):
+            os.makedirs(os.path.dirname(over), exist_ok=True)
             shutil.copy2(whole, over, follow_symlinks=False)
+
+
+def _size(path: str) -> int:
+    """Of a file, or of all that are in a folder."""
+    if os.path.islink(path) or not os.path.isdir(path):
+        return _lstat(path).st_size
+    return sum(_lstat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(path) for name in names)
 
 
 def _lexists(path: str) -> bool:

@@ -12,6 +12,7 @@ import functools
 import io
 import os
 import shutil
+import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -28,6 +29,13 @@ READERS = ("stat", "lstat", "readlink", "access", "chdir", "statvfs", "getxattr"
 TEMPORARY = ("mkdtemp", "_mkstemp_inner")
 """The functions of tempfile in which all of its folders and files are made."""
 CHANGERS = ("utime", "chmod", "truncate", "chown", "lchown", "setxattr", "removexattr")
+_BOTH = (("src", "src_dir_fd"), ("dst", "dst_dir_fd"))
+AT: dict[str, tuple[tuple[str, str], ...]] = {
+    **dict.fromkeys(("rename", "replace", "link"), _BOTH),
+    "symlink": (("src", ""), ("dst", "dir_fd")),
+}
+"""A function's paths, and which open folder each is relative to; others have one: `path`, and `dir_fd`."""
+_SUPPORTS = ("supports_dir_fd", "supports_fd", "supports_follow_symlinks", "supports_effective_ids")
 
 
 class Shield:
@@ -57,6 +65,10 @@ class Shield:
             (os, "replace", self._mover),
             (os, "link", self._linker),
             (os, "symlink", self._linker),
+            (os, "fchmod", self._file_changer("chmod")),
+            (os, "fchown", self._file_changer("chown")),
+            (os, "mkfifo", self._special),
+            (os, "mknod", self._special),
             (shutil, "rmtree", self._rmtree),
         ):
             self._put(owner, name, make)
@@ -69,26 +81,65 @@ class Shield:
         for name in TEMPORARY:
             put(tempfile, name, self._maker(getattr(tempfile, name)))
         put(tempfile, "mktemp", self._namer(tempfile.mktemp))
-        natives.install(self._overlay)
+        natives.install(self._overlay, self._let_through)
 
     def _put(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         original = getattr(owner, name, None)
         if original is None:
             return
         here, made = self._here, make(original)
+        paths = AT.get(name, (("path", "dir_fd"),))
 
         @functools.wraps(original)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             # Inside of it all is let through: the overlay's own work, and functions that are made of others.
-            if getattr(here, "busy", False) or _by_descriptor(kwargs):
+            if getattr(here, "busy", False):
                 return original(*args, **kwargs)
             here.busy = True
             try:
+                if kwargs and any(kwargs.get(folder) is not None for _, folder in paths):
+                    named = self._named(paths, args, kwargs)
+                    if named is None:
+                        return original(*args, **kwargs)
+                    args, kwargs = named
                 return made(*args, **kwargs)
             finally:
                 here.busy = False
 
         put(owner, name, guarded)
+        for kind in _SUPPORTS:
+            known: set[Any] = getattr(os, kind)
+            if original in known:
+                known.add(getattr(owner, name))
+
+    def _named(
+        self, paths: tuple[tuple[str, str], ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The arguments with whole paths in place of those relative to open folders; None where none is covered."""
+        rest = dict(kwargs)
+        named = list(args)
+        covered = False
+        for place, (name, folder) in enumerate(paths):
+            if place == len(named) and name in rest:
+                named.append(rest.pop(name))
+            descriptor = rest.pop(folder, None)
+            if place >= len(named):
+                return None  # an argument is missing, and the function itself says so
+            if descriptor is not None:
+                named[place] = _within(descriptor, named[place])
+                if named[place] is None:
+                    return None
+            covered = covered or (bool(folder) and self._overlay.listed(named[place]) is not None)
+        return (tuple(named), rest) if covered else None
+
+    @contextmanager
+    def _let_through(self) -> Iterator[None]:
+        before = getattr(self._here, "busy", False)
+        self._here.busy = True
+        try:
+            yield
+        finally:
+            self._here.busy = before
 
     # temporary files: made for real, and known to all processes before they are there
 
@@ -129,22 +180,36 @@ class Shield:
 
     def _reader(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def read(path: Any, *args: Any, **kwargs: Any) -> Any:
-            return original(self._overlay.reading(path), *args, **kwargs)
+            found = self._overlay.reading(path)  # `readlink` gives what it is given, text or bytes
+            return original(os.fsencode(found) if isinstance(path, bytes) else found, *args, **kwargs)
 
         return read
 
     def _changer(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def change(path: Any, *args: Any, **kwargs: Any) -> Any:
             overlay = self._overlay
-            whole = overlay.held(path)
-            if whole is not None and not overlay.exists(whole):
-                return original(path, *args, **kwargs)  # which says so
-            over = overlay.writing(path, keep=True)
-            if whole is not None and not os.path.lexists(over):
+            # A descriptor may be the real file's, where that is open for reading.
+            name = _path_of(path) if isinstance(path, int) else path
+            whole = overlay.held(name)
+            if whole is None or not overlay.exists(whole):
+                return original(path, *args, **kwargs)  # which says so where it is missing
+            over = overlay.writing(name, keep=True)
+            if not os.path.lexists(over):
                 os.makedirs(over, exist_ok=True)  # a folder's upper layer
             return original(over, *args, **kwargs)
 
         return change
+
+    def _file_changer(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        change = self._changer(getattr(os, name))
+
+        def make(_: Callable[..., Any]) -> Callable[..., Any]:
+            def change_file(fd: int, *args: Any, **kwargs: Any) -> Any:
+                return change(fd, *args, **kwargs)
+
+            return change_file
+
+        return make
 
     def _open(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
@@ -200,9 +265,9 @@ class Shield:
     def _listdir(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def listdir(path: Any = ".") -> Any:
             overlay = self._overlay
-            whole = overlay.listed(path) if overlay.used else None
-            if whole is None or isinstance(path, bytes) or not overlay.is_folder(whole):
-                return original(path if whole is None else overlay.reading(path))
+            whole = overlay.listed(_path_of(path) if isinstance(path, int) else path) if overlay.used else None
+            if whole is None or isinstance(path, bytes) or not _is_folder(overlay, path, whole):
+                return original(path if whole is None or isinstance(path, int) else overlay.reading(path))
             return overlay.names(whole)
 
         return listdir
@@ -210,18 +275,20 @@ class Shield:
     def _scandir(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scandir(path: Any = ".") -> Any:
             overlay = self._overlay
-            whole = overlay.listed(path) if overlay.used else None
-            if whole is None or not overlay.is_folder(whole):
-                return original(path if whole is None else overlay.reading(path))
+            whole = overlay.listed(_path_of(path) if isinstance(path, int) else path) if overlay.used else None
+            if whole is None or not _is_folder(overlay, path, whole):
+                return original(path if whole is None or isinstance(path, int) else overlay.reading(path))
             above = overlay.over_folder(whole)
+            below = whole if isinstance(path, int) or overlay.lies_above(path) else path
             names = set(overlay.names(whole))
             entries: dict[str, Any] = {}
-            for folder in (above, path if os.path.isdir(path) else None):
+            for folder in (above, below if os.path.isdir(below) else None):
                 if folder is not None:
-                    with original(folder) as found:
+                    with original(os.fsencode(folder) if isinstance(path, bytes) else folder) as found:
                         for entry in found:
-                            if os.fsdecode(entry.name) in names:
-                                entries.setdefault(entry.name, entry)
+                            if os.fsdecode(entry.name) in names and entry.name not in entries:
+                                as_asked = folder is path and not isinstance(path, int)
+                                entries[entry.name] = entry if as_asked else _Entry(entry, path)
             return _Entries(entries.values())
 
         return scandir
@@ -254,31 +321,47 @@ class Shield:
         return make
 
     def _mover(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def move(source: Any, target: Any, **kwargs: Any) -> None:
+        def move(src: Any, dst: Any, **kwargs: Any) -> None:
             overlay = self._overlay
-            if overlay.held(source) is None and overlay.held(target) is None:
-                original(source, target, **kwargs)
+            if overlay.held(src) is None and overlay.held(dst) is None:
+                original(src, dst, **kwargs)
             else:
-                overlay.move(source, target)
+                overlay.move(src, dst)
 
         return move
 
     def _linker(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def link(source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
+        def link(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
             overlay = self._overlay
-            if overlay.real(target) is None:
-                original(source, target, *args, **kwargs)
+            if overlay.real(dst) is None:
+                original(src, dst, *args, **kwargs)
                 return
-            over = overlay.writing(target, keep=False)
+            over = overlay.writing(dst, keep=False)
             if original.__name__ == "link":
-                shutil.copy2(overlay.reading(source), over)
+                overlay.copy(overlay.reading(src), over)
             else:
-                beside = os.path.join(os.path.dirname(over), os.fsdecode(source))
-                whole = os.path.join(os.path.dirname(os.path.abspath(os.fsdecode(target))), os.fsdecode(source))
+                beside = os.path.join(os.path.dirname(over), os.fsdecode(src))
+                whole = os.path.join(os.path.dirname(os.path.abspath(os.fsdecode(dst))), os.fsdecode(src))
                 there = overlay.reading(whole) if overlay.real(whole) and overlay.exists(whole) else whole
-                original(source if os.path.lexists(beside) else there, over, *args, **kwargs)
+                original(src if os.path.lexists(beside) else there, over, *args, **kwargs)
 
         return link
+
+    def _special(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Makes a pipe, say, for real: programs wait at its other end. Not in a folder that is not there for them."""
+
+        usual = 0o600 if original.__name__ == "mknod" else 0o666
+
+        def make(path: Any, mode: int = usual, *args: Any, **kwargs: Any) -> None:
+            whole = self._overlay.real(path)
+            if whole is not None and self._overlay.exists(whole):
+                raise FileExistsError(17, os.strerror(17), path)
+            plain = original.__name__ == "mknod" and stat.S_IFMT(mode) in (0, stat.S_IFREG)
+            if whole is not None and (plain or not os.path.isdir(os.path.dirname(whole))):
+                path = self._overlay.writing(path, keep=False)
+            original(path, mode, *args, **kwargs)
+
+        return make
 
     def _rmtree(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def rmtree(path: Any, ignore_errors: bool = False, *args: Any, **kwargs: Any) -> None:
@@ -313,9 +396,46 @@ class _Entries:
         self._entries = iter(())
 
 
-def _by_descriptor(kwargs: dict[str, Any]) -> bool:
-    """A path relative to an open folder, as `shutil`'s own functions use them."""
-    return any(kwargs.get(name) is not None for name in ("dir_fd", "src_dir_fd", "dst_dir_fd"))
+class _Entry:
+    """What `os.scandir` gives for each name, under the path that was asked for."""
+
+    def __init__(self, entry: os.DirEntry[Any], folder: Any) -> None:
+        self._entry = entry
+        self.name = entry.name
+        self.path = entry.name if isinstance(folder, int) else os.path.join(os.fspath(folder), entry.name)
+
+    def __fspath__(self) -> Any:
+        return self.path
+
+    def __repr__(self) -> str:
+        return f"<DirEntry {self.name!r}>"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._entry, name)
+
+
+def _is_folder(overlay: Overlay, path: Any, whole: str) -> bool:
+    """An open folder stays one when it is removed: it has no entries then."""
+    return os.path.isdir(path) if isinstance(path, int) else overlay.is_folder(whole)
+
+
+def _path_of(descriptor: int) -> str | None:
+    """Of an open file or folder; None where the system does not tell, or it has none any more."""
+    try:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return None
+    return path if path.startswith(os.sep) and os.path.lexists(path) else None
+
+
+def _within(folder: int, path: Any) -> Any:
+    """`path`, which is relative to an open folder; None where that can't be told."""
+    if isinstance(path, int) or not os.fspath(path) or os.path.isabs(path):
+        return path
+    whole = _path_of(folder)
+    if whole is None:
+        return None
+    return os.path.join(os.fsencode(whole) if isinstance(os.fspath(path), bytes) else whole, path)
 
 
 def raise_shield(folder: str, *, guarded: Iterable[str], free: Iterable[str]) -> None:
