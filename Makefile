@@ -9,7 +9,8 @@ STAMP := $(VENV)/.installed
 # transformers, for the test of its callback. Not in the environment itself: torchmetrics imports it where it finds it,
 # which takes a second in each of the hundreds of processes that the tests start.
 PEERS := $(VENV)/peers/.installed
-WORKERS := $(shell nproc)
+# Tests wait for the processes that they start as often as they compute: three for two cores.
+WORKERS := $(shell echo $$(( $$(nproc) * 3 / 2 )))
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 DEMO := runs/demo
 SLOW := examples/slow_train.py $(DEMO)/photos --epochs 20 --out $(DEMO)/model.pt

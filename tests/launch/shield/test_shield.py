@@ -126,6 +126,20 @@ def test_a_folder_that_was_removed_and_made_again_is_empty(folder: Path, tmp_pat
     assert (folder / "folder" / "inner.txt").exists()
 
 
+def test_a_folder_is_no_file_to_remove_and_a_file_no_folder(folder: Path, tmp_path: Path) -> None:
+    (folder / "link").symlink_to("folder")
+    overlay = Overlay(str(tmp_path / "over"), guarded=[str(folder)])
+    for name, as_folder, error in (("folder", False, IsADirectoryError), ("old.txt", True, NotADirectoryError)):
+        whole = str(folder / name)
+        with pytest.raises(error):
+            overlay.remove(whole, whole, folder=as_folder)
+        assert overlay.exists(whole)
+    link = str(folder / "link")
+    overlay.remove(link, link, folder=False)
+    assert not overlay.exists(link)
+    assert (folder / "link").is_symlink()
+
+
 def test_a_folder_that_is_renamed_takes_along_what_is_in_both_layers(folder: Path, tmp_path: Path) -> None:
     overlay = Overlay(str(tmp_path / "over"), guarded=[str(folder)])
     (folder / "folder" / "gone.txt").touch()

@@ -102,6 +102,10 @@ class Overlay:
         if not self.exists(whole):
             raise _missing(path)
         over = self._over(whole)
+        at = over if _lexists(over) else whole
+        if (os.path.isdir(at) and not os.path.islink(at)) != folder:
+            number = errno.ENOTDIR if folder else errno.EISDIR
+            raise OSError(number, os.strerror(number), path)
         if folder and self.names(whole):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
         if _lexists(over):
