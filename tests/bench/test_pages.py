@@ -78,11 +78,13 @@ def test_the_readmes_table_has_rows_of_what_there_is_alone(tables, tmp_path):
 
 def test_commands_as_rows(tables):
     known = {"name": "mnist", "command": "main.py", "attributed": 0.986, "before": 1000.0, "after": 1500.0,
-             "times": 1.5, "problem": None, "verdict": "No headroom."}  # fmt: skip
-    failed = dict.fromkeys(known) | {"name": "timm", "command": "train.py", "problem": "run ended with status 1: no"}
+             "times": 1.5, "max_seconds": 180.0, "problem": None, "verdict": "No headroom."}  # fmt: skip
+    failed = dict.fromkeys(known) | {
+        "name": "timm", "command": "train.py", "max_seconds": 90.0, "problem": "run ended with status 1: no",
+    }  # fmt: skip
     assert tables.rows.commands_rows({"commands": [known, failed]}) == [
-        ("mnist: `main.py`", "98.6 %", "1,000/s", "1,500/s", "1.50×", "No headroom."),
-        ("timm: `train.py`", "", "", "", "", "run ended with status 1: no"),
+        ("mnist: `main.py`", "98.6 %", "1,000/s", "1,500/s", "1.50×", "180 s", "No headroom."),
+        ("timm: `train.py`", "", "", "", "", "90 s", "run ended with status 1: no"),
     ]
 
 

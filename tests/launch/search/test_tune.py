@@ -481,6 +481,23 @@ def test_where_the_time_does_for_one_short_trial_the_largest_forecast_has_it() -
     assert len(_settings(tuned(Script(start=8.0), seconds=180.0))) > 3, "with more time, others too"
 
 
+def test_where_the_script_takes_too_long_to_its_own_end_nothing_is_settled_for_good() -> None:
+    class Leaves(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            (seen,) = super().observe(command, **options)
+            if options.get("full"):
+                return (replace(seen, ended="time", exit_status=0),)
+            return (replace(seen, ended="failed" if seen.applied else "stable", exit_status=3 if seen.applied else 0),)
+
+    script = Leaves()
+    found = tuned(script, "exact")
+    assert not _settings(found)
+    assert isinstance(found, Tuned)
+    assert not found.complete
+    (looked,) = (one for one in script.asked if one.get("full"))
+    assert looked["deadline_seconds"] > 1.5 * (script.start + 200 * 0.024), "its 200 steps, as slow as they are"
+
+
 @pytest.mark.parametrize(("alone", "raised", "kept"), [(3, False, True), (0, False, False), (3, True, False)])
 def test_a_trial_that_comes_to_the_scripts_end_has_failed_only_if_the_script_ends_otherwise(
     alone: int, raised: bool, kept: bool

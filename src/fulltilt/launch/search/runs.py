@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from fulltilt.launch.command import Command
@@ -51,6 +51,8 @@ class Runs:
     """What the script leaves with by itself, where it came to its end."""
     seeks_status: bool = True
     """Whether it leaves with one was not looked for yet."""
+    late: bool = False
+    """It was, and the script took longer to its end than there was time."""
     trial_seconds: float = TRIAL_SECONDS
     """Of steps; starting the script comes on top."""
     kept_back: float = 0.0
@@ -75,9 +77,7 @@ class Runs:
         if not seen.steps:
             return
         self.step_seconds = median(step.seconds for step in seen.steps)
-        first, last = seen.steps[0], seen.steps[-1]
-        trained = last.started + last.seconds - first.started  # with steps that were passed by, and what lies between
-        self.start_seconds = max(0.5, took - trained - seen.behind_seconds)
+        self.start_seconds = max(0.5, took - _trained(seen) - seen.behind_seconds)
 
     def limit(self, settings: Mapping[str, Any]) -> Observation:
         """The step's, with batches that are on the device already."""
@@ -118,28 +118,42 @@ class Runs:
         )  # fmt: skip
         if seen.replayed is not None and (limit := without_starts(seen.replayed)) is not None:
             self.limits[key_of(settings)] = limit
-        if seen.ended in ("failed", "killed") and not self._ends_so_by_itself(seen):
-            return f"failed ({lines.last_words(seen)})"
+        if seen.ended in ("failed", "killed"):
+            own = self._ends_so_by_itself(seen)
+            if not own:
+                return LATE if own is None else f"failed ({lines.last_words(seen)})"
         return rate_of(seen) or (LATE if seen.ended == "time" and not seen.steps else "too few steps")
 
-    def _ends_so_by_itself(self, seen: Observation) -> bool:
+    def _ends_so_by_itself(self, seen: Observation) -> bool | None:
         """Whether what looks like a failed trial is the script's own exit status: a trial that is faster comes to the
-        script's end where the script as it is was not watched so far. It is looked for once."""
+        script's end where the script as it is was not watched so far. It is looked for once; None where that took
+        longer than there was time."""
         status = seen.exit_status or 0
         if seen.raised or status <= 0 or len(seen.steps) < LEAST_STEPS:
             return False
         if self.seeks_status:
             self.seeks_status = False
-            slower = self.step_seconds / median(step.seconds for step in seen.steps)
-            trained = max(seen.seconds - self.start_seconds, 0.0)  # with steps that were passed by
-            needed = _AS_LONG * (self.start_seconds + max(slower, 1.0) * trained)
-            if needed > self.left - self.kept_back:
+            needed = _AS_LONG * (self.start_seconds + _steps(seen) * self.step_seconds)
+            has = self.left - self.kept_back
+            if needed > has:
                 self.say(f"a trial ended with exit status {status}; no time is left to see whether that is its own")
-                return False
+                return None
             self.say(f"a trial ended with exit status {status}: looking whether the script does so by itself")
-            (alone, *_) = self.observe(self.command, full=True, deadline_seconds=needed)
+            (alone, *_) = self.observe(self.command, full=True, deadline_seconds=max(needed, has / 2))
             self.own_status = alone.exit_status if alone.ended == "script" else None
-        return status == self.own_status
+            self.late = alone.ended == "time"
+        return None if self.late else status == self.own_status
+
+
+def _trained(seen: Observation) -> float:
+    """Seconds, with steps that were passed by, and what lies between."""
+    first, last = seen.steps[0], seen.steps[-1]
+    return last.started + last.seconds - first.started
+
+
+def _steps(seen: Observation) -> float:
+    """All that it made, about: those that were passed by have no number."""
+    return max(seen.steps[-1].number + 1, _trained(seen) / fmean(step.seconds for step in seen.steps))
 
 
 def without_starts(replay: Observation) -> float | None:

@@ -17,11 +17,12 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 
 from fulltilt.launch.imports import after_import
 from fulltilt.launch.patching import put
 from fulltilt.launch.shield import natives
+from fulltilt.launch.shield.folders import Entries, Entry, path_of, within
 from fulltilt.launch.shield.overlay import Overlay
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -126,7 +127,7 @@ class Shield:
             if place >= len(named):
                 return None  # an argument is missing, and the function itself says so
             if descriptor is not None:
-                named[place] = _within(descriptor, named[place])
+                named[place] = within(descriptor, named[place])
                 if named[place] is None:
                     return None
             covered = covered or (bool(folder) and self._overlay.listed(named[place]) is not None)
@@ -189,7 +190,7 @@ class Shield:
         def change(path: Any, *args: Any, **kwargs: Any) -> Any:
             overlay = self._overlay
             # A descriptor may be the real file's, where that is open for reading.
-            name = _path_of(path) if isinstance(path, int) else path
+            name = path_of(path) if isinstance(path, int) else path
             whole = overlay.held(name)
             if whole is None or not overlay.exists(whole):
                 return original(path, *args, **kwargs)  # which says so where it is missing
@@ -265,7 +266,7 @@ class Shield:
     def _listdir(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def listdir(path: Any = ".") -> Any:
             overlay = self._overlay
-            whole = overlay.listed(_path_of(path) if isinstance(path, int) else path) if overlay.used else None
+            whole = overlay.listed(path_of(path) if isinstance(path, int) else path) if overlay.used else None
             if whole is None or isinstance(path, bytes) or not _is_folder(overlay, path, whole):
                 return original(path if whole is None or isinstance(path, int) else overlay.reading(path))
             return overlay.names(whole)
@@ -275,7 +276,7 @@ class Shield:
     def _scandir(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scandir(path: Any = ".") -> Any:
             overlay = self._overlay
-            whole = overlay.listed(_path_of(path) if isinstance(path, int) else path) if overlay.used else None
+            whole = overlay.listed(path_of(path) if isinstance(path, int) else path) if overlay.used else None
             if whole is None or not _is_folder(overlay, path, whole):
                 return original(path if whole is None or isinstance(path, int) else overlay.reading(path))
             above = overlay.over_folder(whole)
@@ -288,8 +289,8 @@ class Shield:
                         for entry in found:
                             if os.fsdecode(entry.name) in names and entry.name not in entries:
                                 as_asked = folder is path and not isinstance(path, int)
-                                entries[entry.name] = entry if as_asked else _Entry(entry, path)
-            return _Entries(entries.values())
+                                entries[entry.name] = entry if as_asked else Entry(entry, path)
+            return Entries(entries.values())
 
         return scandir
 
@@ -374,68 +375,9 @@ class Shield:
         return rmtree
 
 
-class _Entries:
-    """What `os.scandir` gives: an iterator that can be closed."""
-
-    def __init__(self, entries: Iterable[Any]) -> None:
-        self._entries = iter(list(entries))
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._entries
-
-    def __next__(self) -> Any:
-        return next(self._entries)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._entries = iter(())
-
-
-class _Entry:
-    """What `os.scandir` gives for each name, under the path that was asked for."""
-
-    def __init__(self, entry: os.DirEntry[Any], folder: Any) -> None:
-        self._entry = entry
-        self.name = entry.name
-        self.path = entry.name if isinstance(folder, int) else os.path.join(os.fspath(folder), entry.name)
-
-    def __fspath__(self) -> Any:
-        return self.path
-
-    def __repr__(self) -> str:
-        return f"<DirEntry {self.name!r}>"
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._entry, name)
-
-
 def _is_folder(overlay: Overlay, path: Any, whole: str) -> bool:
     """An open folder stays one when it is removed: it has no entries then."""
     return os.path.isdir(path) if isinstance(path, int) else overlay.is_folder(whole)
-
-
-def _path_of(descriptor: int) -> str | None:
-    """Of an open file or folder; None where the system does not tell, or it has none any more."""
-    try:
-        path = os.readlink(f"/proc/self/fd/{descriptor}")
-    except OSError:
-        return None
-    return path if path.startswith(os.sep) and os.path.lexists(path) else None
-
-
-def _within(folder: int, path: Any) -> Any:
-    """`path`, which is relative to an open folder; None where that can't be told."""
-    if isinstance(path, int) or not os.fspath(path) or os.path.isabs(path):
-        return path
-    whole = _path_of(folder)
-    if whole is None:
-        return None
-    return os.path.join(os.fsencode(whole) if isinstance(os.fspath(path), bytes) else whole, path)
 
 
 def raise_shield(folder: str, *, guarded: Iterable[str], free: Iterable[str]) -> None:
