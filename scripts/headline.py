@@ -44,6 +44,16 @@ def _of_limit(share: str) -> Words:
     return {language: f"{{{share}:.1f}} %{words}" for language, words in OF_LIMIT.items()}
 
 
+def _command(name: str, *, en: str, zh: str) -> Line:
+    return Line(
+        result="h200/commands",
+        what={"en": en, "zh": zh},
+        usual={"en": f"as it is: {{{name}_before:,.0f}} img/s", "zh": f"原样运行：{{{name}_before:,.0f}} 张/秒"},
+        ours={"en": f"{{{name}_after:,.0f}} img/s", "zh": f"{{{name}_after:,.0f}} 张/秒"},
+        gain=f"**{{{name}_times:.1f}}×**",
+    )
+
+
 LINES = (
     Line(
         result="h200/scripts",
@@ -68,35 +78,18 @@ LINES = (
         ours={"en": "{unet_plain_after:,.0f} img/s", "zh": "{unet_plain_after:,.0f} 张/秒"},
         gain="**{unet_plain_times:.1f}×**",
     ),
-    Line(
-        result="h200/commands",
-        what={
-            "en": "timm's own train.py with ResNet-50, likewise",
-            "zh": "timm 自带的 train.py（ResNet-50），同样不改一行",
-        },
-        usual={"en": "as it is: {timm_before:,.0f} img/s", "zh": "原样运行：{timm_before:,.0f} 张/秒"},
-        ours={"en": "{timm_after:,.0f} img/s", "zh": "{timm_after:,.0f} 张/秒"},
-        gain="**{timm_times:.1f}×**",
+    _command(
+        "timm", en="timm's own train.py with ResNet-50, likewise", zh="timm 自带的 train.py（ResNet-50），同样不改一行"
     ),
-    Line(
-        result="h200/commands",
-        what={
-            "en": "A Lightning script as its introduction has one, likewise",
-            "zh": "按 Lightning 入门教程写的脚本，同样不改一行",
-        },
-        usual={"en": "as it is: {lightning_before:,.0f} img/s", "zh": "原样运行：{lightning_before:,.0f} 张/秒"},
-        ours={"en": "{lightning_after:,.0f} img/s", "zh": "{lightning_after:,.0f} 张/秒"},
-        gain="**{lightning_times:.1f}×**",
+    _command(
+        "lightning",
+        en="A Lightning script as its introduction has one, likewise",
+        zh="按 Lightning 入门教程写的脚本，同样不改一行",
     ),
-    Line(
-        result="h200/commands",
-        what={
-            "en": "A script with Hugging Face's Trainer, likewise",
-            "zh": "使用 Hugging Face Trainer 的脚本，同样不改一行",
-        },
-        usual={"en": "as it is: {huggingface_before:,.0f} img/s", "zh": "原样运行：{huggingface_before:,.0f} 张/秒"},
-        ours={"en": "{huggingface_after:,.0f} img/s", "zh": "{huggingface_after:,.0f} 张/秒"},
-        gain="**{huggingface_times:.1f}×**",
+    _command(
+        "huggingface",
+        en="A script with Hugging Face's Trainer, likewise",
+        zh="使用 Hugging Face Trainer 的脚本，同样不改一行",
     ),
     Line(
         result="h200/feed",
