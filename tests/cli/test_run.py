@@ -171,7 +171,7 @@ def test_at_level_exact_the_run_prints_what_the_script_does(home: Path, draws: b
     (home / "train.py").write_text(DRAWING)
     words = ("draws" if draws else "own", "0", "12")
     plain = subprocess.run([sys.executable, "train.py", *words], capture_output=True, text=True, check=True)
-    ended = run("--level", "exact", "--max-seconds", "60", "--json", "found.json", "train.py", *words)
+    ended = run("--level", "exact", "--max-seconds", "100", "--json", "found.json", "train.py", *words)
     assert ended.returncode == 0, ended.stderr
     plan = json.loads((home / "found.json").read_text())["plan"]
     assert plan is not None, ended.stderr
