@@ -188,7 +188,6 @@ def _tuned(
 def _show_plan(command: Command, plan: Plan | None, found: Tuned | NotTuned | None) -> None:
     from fulltilt.launch.search.edits import by_hand, only_by_hand
     from fulltilt.launch.search.plan import to_toml
-    from fulltilt.launch.search.rate import training_loader
     from fulltilt.launch.search.tune import Tuned
 
     if plan is None or (isinstance(found, Tuned) and not (found.complete or plan.settings)):
@@ -196,7 +195,7 @@ def _show_plan(command: Command, plan: Plan | None, found: Tuned | NotTuned | No
         return
     print(to_toml(plan))
     diagnosis = None if found is None else found.diagnosis
-    loader = None if diagnosis is None else training_loader(diagnosis.observation)
+    loader = None if diagnosis is None else diagnosis.observation.train_loader
     training = None if diagnosis is None else diagnosis.observation.training
     lines = by_hand(
         plan.settings,

@@ -119,10 +119,7 @@ class Figures:
 
     @cached_property
     def train_loader(self) -> Loader | None:
-        """The loader that is trained from; of several the one with most samples."""
-        loaders = [loader for loader in self.observation.loaders if loader.role != "eval"]
-        named = [loader for loader in loaders if loader.role == "train"] or loaders
-        return max(named, key=lambda loader: loader.samples or 0, default=None)
+        return self.observation.train_loader
 
     @cached_property
     def wait(self) -> float:

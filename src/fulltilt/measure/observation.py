@@ -261,6 +261,13 @@ class Observation:
         return host + max(behind, 0.0) * len(self.steps) / len(clocked)
 
     @property
+    def train_loader(self) -> Loader | None:
+        """The loader that is trained from; of several the one with most samples."""
+        loaders = [loader for loader in self.loaders if loader.role != "eval"]
+        named = [loader for loader in loaders if loader.role == "train"] or loaders
+        return max(named, key=lambda loader: loader.samples or 0, default=None)
+
+    @property
     def replayed(self) -> Observation | None:
         """As a run of its own, in which batches were given again; None where they were not, in this one."""
         return dataclasses.replace(self, mode="replay", steps=self.again, again=()) if self.again else None

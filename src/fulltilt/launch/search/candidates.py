@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fulltilt.diagnose.finding import Finding, Level
-from fulltilt.launch.search.rate import rate_of, training_loader, waited
+from fulltilt.launch.search.rate import rate_of, waited
 from fulltilt.launch.settings import SETTINGS
 from fulltilt.measure.observation import Loader, Observation
 
@@ -150,7 +150,7 @@ def neighbours(
 
 def redraws(observation: Observation, level: Level) -> bool:
     """Another number of workers is not exact, or may not be: samples that draw would draw others."""
-    loader = training_loader(observation)
+    loader = observation.train_loader
     return level == "exact" and loader is not None and loader.draws is not False
 
 
@@ -162,7 +162,7 @@ def wants_workers(findings: Sequence[Finding], observation: Observation, *, core
 
 def _refused(observation: Observation, level: Level) -> tuple[str, ...]:
     """Settings that its loader can't have."""
-    loader = training_loader(observation)
+    loader = observation.train_loader
     if loader is None:
         return ()
     fixed = redraws(observation, level)
@@ -184,7 +184,7 @@ def _workers(
 ) -> list[Candidate]:
     """A loop that waits for a loader with fewer workers than cores, or that would: a trial says more than any
     forecast. `faster`: so many times, the others are foretold to make the step."""
-    loader = training_loader(observation)
+    loader = observation.train_loader
     waits, total = waited(observation)
     feeding = "loader.num_workers" in taken or "loader.resident" in taken
     if loader is None or loader.in_memory or feeding or loader.num_workers >= cores:
@@ -214,7 +214,7 @@ def _share(observation: Observation, loader: Loader) -> float | None:
 
 def _bytes(observation: Observation, taken: Mapping[str, Any], faster: float) -> list[Candidate]:
     """Images as bytes, where the loop waits for its workers, or would with a step that is `faster`."""
-    training, loader = observation.training, training_loader(observation)
+    training, loader = observation.training, observation.train_loader
     if training is None or loader is None or not training.device.startswith("cuda") or not loader.tail:
         return []
     if "augment" in taken or not taken.get("loader.num_workers", loader.num_workers):
@@ -247,7 +247,7 @@ def _faster(found: Sequence[Candidate]) -> float:
 
 def _semantic(findings: Sequence[Finding], observation: Observation, taken: Mapping[str, Any]) -> list[Candidate]:
     """What is another training, for who asks for that by name: no finding needs to plead for it."""
-    training, loader = observation.training, training_loader(observation)
+    training, loader = observation.training, observation.train_loader
     if training is None or loader is None or not training.device.startswith("cuda"):
         return []
     found: list[Candidate] = []
@@ -273,7 +273,7 @@ def larger_batch(size: int | None, samples: int | None, world: int) -> int | Non
 
 
 def _riders(observation: Observation, taken: Mapping[str, Any], level: Level, cores: int) -> list[Candidate]:
-    training, loader = observation.training, training_loader(observation)
+    training, loader = observation.training, observation.train_loader
     if training is None:
         return []
     workers = int(taken.get("loader.num_workers", 0 if loader is None else loader.num_workers))
@@ -323,7 +323,7 @@ def _with_workers_for_all(
     On a GPU, a step that others make faster wants its batches faster, too: workers in proportion, up to the cores. On a
     CPU training needs cores itself, but none while it waits: workers may have the cores for as long as that.
     """
-    training, loader = observation.training, training_loader(observation)
+    training, loader = observation.training, observation.train_loader
     workers = candidate.settings.get("loader.num_workers")
     if training is None or loader is None or not workers or workers <= loader.num_workers:
         return candidate

@@ -7,7 +7,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fulltilt.measure.observation import Loader, Observation, Step
+from fulltilt.diagnose.figures import Figures
+from fulltilt.diagnose.finding import Limits
+from fulltilt.measure.observation import Observation, Step
 
 _BLOCKS = 8
 _LEAST_IN_BLOCK = 4
@@ -38,9 +40,8 @@ def rate_of(observation: Observation) -> Rate | None:
     observation = replace(observation, steps=steps)
     seconds = [step.seconds for step in steps]
     samples = [step.samples for step in steps if step.samples is not None]
-    counted = sum(samples) if len(samples) == len(steps) else None
-    count = len(steps) if counted is None else counted
-    total = observation.step_seconds + len(steps) * _start_seconds(observation, counted)
+    count = sum(samples) if len(samples) == len(steps) else len(steps)
+    total = observation.step_seconds + len(steps) * _start_seconds(observation)
     waits, _ = waited(observation)
     return Rate(value=count / total, noise=_noise(seconds), waits=waits / total) if total > 0 else None
 
@@ -59,25 +60,18 @@ def settled(steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(kept if few else steps)
 
 
-def _start_seconds(observation: Observation, counted: int | None) -> float:
-    """An epoch's start, shared out among its steps; `counted` are the samples of those that were watched."""
-    loader = training_loader(observation)
+def _start_seconds(observation: Observation) -> float:
+    """An epoch's start, shared out among its steps; none where it is not known how many those are."""
+    loader = observation.train_loader
     if loader is None or loader.start_seconds is None or not loader.samples or not loader.batch_size:
         return 0.0
-    each = loader.batch_size if not counted else counted / len(observation.steps)  # of several batches, perhaps
-    return loader.start_seconds / max(loader.samples / each / max(observation.world, 1), 1.0)
+    return loader.start_seconds / Figures(observation=observation, limits=Limits(step=None, loader=None)).epoch_steps
 
 
 def waited(observation: Observation) -> tuple[float, float]:
     """Seconds in which the loop waited for a batch, and those of all steps."""
     steps = observation.steps
     return math.fsum(step.phases.get("data wait", 0.0) for step in steps), math.fsum(step.seconds for step in steps)
-
-
-def training_loader(observation: Observation) -> Loader | None:
-    """Of several the one with most samples."""
-    named = (loader for loader in observation.loaders if loader.role == "train")
-    return max(named, key=lambda loader: loader.samples or 0, default=None)
 
 
 def _noise(seconds: list[float]) -> float:

@@ -16,7 +16,6 @@ from typing import Any
 from fulltilt.diagnose.finding import Level
 from fulltilt.launch.search.candidates import LEVELS, level_of
 from fulltilt.launch.search.plan import Plan
-from fulltilt.launch.search.rate import training_loader
 from fulltilt.launch.settings import Settings, loader_name
 from fulltilt.measure.observation import Loader, Observation
 
@@ -63,7 +62,7 @@ def told(reason: str, settings: Mapping[str, Any], observation: Observation) -> 
 
 def left_out(observation: Observation) -> str:
     """Why another number of workers is not tried at level exact."""
-    loader = training_loader(observation)
+    loader = observation.train_loader
     why = _DRAWS if loader is not None and loader.draws else _MAY_DRAW
     return f"another number of workers is left out at level exact: {why} (--level numeric tries it)"
 

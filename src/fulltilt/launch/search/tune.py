@@ -33,7 +33,7 @@ from fulltilt.launch.search.candidates import Candidate, candidates, describe, n
 from fulltilt.launch.search.edits import only_by_hand
 from fulltilt.launch.search.judge import Judge, has_room
 from fulltilt.launch.search.plan import Key, Plan, hash_of
-from fulltilt.launch.search.rate import Rate, rate_of, training_loader
+from fulltilt.launch.search.rate import Rate, rate_of
 from fulltilt.launch.search.runs import MOST_SHARE, Observe, Runs, Say, without_starts
 from fulltilt.launch.search.search import LEAST_GAIN, Found, as_trial, key_of, search
 from fulltilt.launch.search.verify import LEAST_STEPS, fallbacks
@@ -346,11 +346,11 @@ def _turned_down(settings: Settings, rate: Rate | None, reason: str) -> Trial:
 
 
 def _samples(seen: Observation) -> int | None:
-    loader = training_loader(seen)
+    loader = seen.train_loader
     return None if loader is None else loader.samples
 
 
 def _workers(seen: Observation) -> int | None:
     """More of them can be tried for samples that don't depend on their number."""
-    loader = training_loader(seen)
+    loader = seen.train_loader
     return None if loader is None or loader.keeps_workers else loader.num_workers
