@@ -394,11 +394,12 @@ def test_nothing_found_is_kept_only_where_all_was_tried(
     from fulltilt.launch.command import parse
     from fulltilt.launch.search import tune
     from fulltilt.launch.search.plan import Key, Plan
+    from fulltilt.measure.observation import Observation
 
     cli = import_module("fulltilt.cli.run")
     key = Key(command=("train.py",), content="", hardware="", versions={})
     plan = Plan(key=key, level="exact", settings={}, before=1.0, after=1.0, limit=None, verified="")
-    seen = SimpleNamespace(observation=SimpleNamespace(loaders=(), training=None), findings=())
+    seen = SimpleNamespace(observation=Observation(command=("train.py",), ended="steps", seconds=1.0), findings=())
     found = tune.Tuned(plan=plan, diagnosis=seen, seconds=3.0, complete=complete)  # type: ignore[arg-type]
     monkeypatch.setattr(tune.Tuner, "tune", lambda _: found)
     (tmp_path / "train.py").write_text("")
