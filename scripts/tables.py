@@ -59,6 +59,13 @@ SECTIONS = (
         chart="images/guides.svg",
     ),
     Section(
+        title="The guides' workloads with the frameworks' defaults",
+        result="h200/guides-defaults.json",
+        command="fulltilt bench guides --only NAME/before,NAME/lightning,NAME/accelerate",
+        columns=rows.GUIDE_COLUMNS,
+        rows=rows.guides_rows,
+    ),
+    Section(
         title="The monitor",
         result="h200/monitor.json",
         command="fulltilt bench monitor",
