@@ -38,6 +38,8 @@ class Job:
     seed: int | None = None
     tie_draws: bool = False
     """Random draws of a sample depend on the sample alone, not on the worker that loads it."""
+    tie_dropout: bool = False
+    """What is dropped depends on the seed alone, not on how the model is computed."""
     shield: str | None = None
     """Folder that takes what the script writes; None lets it write."""
     guarded: tuple[str, ...] = ()

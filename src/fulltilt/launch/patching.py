@@ -48,16 +48,20 @@ def _is_bound(function: Any) -> bool:
     return hasattr(type(function), "__get__")
 
 
-def put(owner: Any, name: str, function: Any) -> None:
-    """`owner.name` is `function` from now on."""
-    if isinstance(function, FunctionType) and isinstance(owner, ModuleType | type):
-        # Under this name pickle finds it again, here and where we are not.
+def put(owner: Any, name: str, function: Any, *, by_its_name: bool = True) -> None:
+    """`owner.name` is `function` from now on, and goes by that name.
+
+    So pickle finds it again, here and where we are not, and dynamo takes it for what it knows by that name. Where it
+    should see what the function does, it keeps a name of its own.
+    """
+    renamed = by_its_name and isinstance(function, FunctionType)
+    if renamed and isinstance(owner, ModuleType | type):
         within = isinstance(owner, ModuleType)
         function.__module__ = owner.__name__ if within else owner.__module__
         function.__qualname__ = name if within else f"{owner.__qualname__}.{name}"
     missing = object()
     before = vars(owner).get(name, missing) if isinstance(owner, type) else getattr(owner, name, missing)
-    if isinstance(function, FunctionType) and isinstance(owner, ModuleType) and callable(before):
+    if renamed and isinstance(owner, ModuleType) and callable(before):
         function = function if _is_bound(before) else _unbound(function, before)
 
     def take_out() -> None:

@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
+from fulltilt.diagnose.finding import Level
 from fulltilt.launch.ending import ended_tidily
 from fulltilt.launch.search import verify_semantic
 from fulltilt.launch.search.candidates import level_of
@@ -28,7 +29,7 @@ _SEED = 20_000_003
 
 
 class Judge:
-    """Keeps what it has seen: of settings that are given up one after the other, the script as it is runs once."""
+    """Keeps what it has seen: of settings that are given up one after the other, the script as it is runs once a level."""
 
     def __init__(self, run: Callable[..., Observation], *, steps: int, side_by_side: bool) -> None:
         """
@@ -46,42 +47,46 @@ class Judge:
         return _SIDE_BY_SIDE if self._side_by_side else 2 if exact else 3
 
     def __call__(self, settings: Mapping[str, Any]) -> Verdict:
-        judged = self._judged(settings)
-        if judged.holds and self._of(settings).failed and not self._of({}).failed:
+        level = level_of(settings)
+        judged = self._judged(settings, level)
+        if judged.holds and self._of(settings, level).failed and not self._of({}, level).failed:
             reason = (
                 f"with the settings the script failed after {len(judged.curves.after)} losses, as it is it does not"
             )
             return replace(judged, holds=False, reason=reason)
         return judged
 
-    def _judged(self, settings: Mapping[str, Any]) -> Verdict:
-        level = level_of(settings)
+    def _judged(self, settings: Mapping[str, Any], level: Level) -> Verdict:
         if level == "semantic":
-            self._make(({}, _SEED), (settings, _SEED), ({}, _SEED + 1))
-            compared = self._of({}), self._of(settings), self._of({}, seed=_SEED + 1)
+            self._make(level, ({}, _SEED), (settings, _SEED), ({}, _SEED + 1))
+            compared = self._of({}, level), self._of(settings, level), self._of({}, level, seed=_SEED + 1)
             return verify_semantic.verdict(*compared, larger_batch="loader.batch_size" in settings)
         nudge = roundings(settings)
         nudges = [{"verify.nudge": by} for by in (nudge, -nudge)]
-        self._make(({}, _SEED), (settings, _SEED), *([(nudges[0], _SEED)] if level == "numeric" else []))
-        before, after = self._of({}).losses, self._of(settings).losses
+        self._make(level, ({}, _SEED), (settings, _SEED), *([(nudges[0], _SEED)] if level == "numeric" else []))
+        before, after = self._of({}, level).losses, self._of(settings, level).losses
         if level == "exact":
-            again = () if is_same(before, after) else self._of({}, again=True).losses
+            again = () if is_same(before, after) else self._of({}, level, again=True).losses
             return verdict(level, before, after, again=again)
-        found = verdict(level, before, after, nudged=[self._of(nudges[0]).losses])
+        found = verdict(level, before, after, nudged=[self._of(nudges[0], level).losses])
         if found.holds or found.step is None:
             return found
-        return verdict(level, before, after, nudged=[self._of(one).losses for one in nudges])
+        return verdict(level, before, after, nudged=[self._of(one, level).losses for one in nudges])
 
-    def _of(self, settings: Mapping[str, Any], *, again: bool = False, seed: int = _SEED, **options: Any) -> Run:
-        key = repr((sorted(settings.items()), again, seed))
+    def _of(
+        self, settings: Mapping[str, Any], level: Level, *, again: bool = False, seed: int = _SEED, **options: Any
+    ) -> Run:
+        """Exact runs drop what torch does: to the last bit is said of the script as it will be run."""
+        dropout = level == "numeric"
+        key = repr((sorted(settings.items()), dropout, again, seed))
         if key not in self._known:
-            seen = self._run(settings=settings, seed=seed, tie_draws=True, **options)
+            seen = self._run(settings=settings, seed=seed, tie_draws=True, tie_dropout=dropout, **options)
             failed = seen.ended in ("failed", "killed")
             self.late = self.late or (seen.ended == "time" and len(seen.first_losses) < LEAST_STEPS)
             self._known[key] = Run(losses=seen.first_losses[: self.steps], inputs=seen.first_inputs, failed=failed)
         return self._known[key]
 
-    def _make(self, *wanted: tuple[Mapping[str, Any], int]) -> None:
+    def _make(self, level: Level, *wanted: tuple[Mapping[str, Any], int]) -> None:
         """These runs, settings and seed of each, at the same time; where there is no room, whoever asks makes them."""
         if not self._side_by_side:
             return
@@ -92,7 +97,7 @@ class Judge:
                 raise InterruptedError("the comparison was broken off")
 
         with ended_tidily(), ThreadPoolExecutor(len(wanted)) as pool:
-            runs = [pool.submit(self._of, settings, seed=seed, on_progress=go_on) for settings, seed in wanted]
+            runs = [pool.submit(self._of, settings, level, seed=seed, on_progress=go_on) for settings, seed in wanted]
             try:
                 done, _ = wait(runs, return_when=FIRST_EXCEPTION)
                 for run in done:

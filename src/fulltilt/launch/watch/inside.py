@@ -67,6 +67,10 @@ class Process:
             return
         loaders.install(self.watch, self.stages)
         workers.install(self.watch, self.stages, tie_draws=(self.job.seed or 0) if self.job.tie_draws else None)
+        if self.job.tie_dropout:
+            from fulltilt.launch.watch import dropout
+
+            dropout.install()
         hooks.install(self.watch, ended or self.step_ended)
         transfers.install(self.watch)
         if self.job.mode == "replay":

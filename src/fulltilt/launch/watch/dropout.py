@@ -1,0 +1,79 @@
+"""Dropout that is a matter of the seed alone, for runs that are compared within a band.
+
+torch's own takes its random numbers in the order of memory, as many at a time as the type has bits for, and code that
+is compiled takes them from another place. So the same seed drops other elements once a model is compiled, computes in
+half precision or is laid out channels last, and a loss moves by more than rounding ever makes. Here a number is drawn
+for each element, in the order of the shape, always in float32. What a setting does to everything else is seen as before:
+a CUDA graph that dropped the same elements at each replay, say.
+
+What is left to torch: dropout of whole channels (one number each, whatever the layout), alpha dropout, that of scripted
+and of fx-traced modules and of cuDNN's recurrent ones, and tensors that are made of others (nested, distributed).
+"""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import has_torch_function_unary
+
+from fulltilt.launch.imports import after_import
+from fulltilt.launch.patching import put
+
+_dropout = F.dropout
+_attention = F.scaled_dot_product_attention
+
+
+def install() -> None:
+    put(F, "dropout", dropout, by_its_name=False)
+    put(F, "scaled_dot_product_attention", scaled_dot_product_attention, by_its_name=False)
+    after_import("torch._inductor.config", _draw_as_in_eager)
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
+    if not torch.jit.is_scripting():  # alone on its line: TorchScript passes over what is below it
+        if training and 0.0 < p < 1.0 and _is_plain(input):
+            return _dropped(input, p, inplace=inplace)
+    return _dropout(input, p, training, inplace)
+
+
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, **options: Any,
+) -> Tensor:  # fmt: skip
+    """With its dropout it is done in steps: within a fused kernel nobody can say which elements are dropped. That takes
+    the memory of the scores, which fused kernels don't."""
+    if not 0.0 < dropout_p < 1.0 or not _is_plain(query):
+        return _attention(query, key, value, attn_mask, dropout_p, is_causal, **options)
+    if options.get("enable_gqa"):  # several queries share a key and a value
+        shared = query.size(-3) // key.size(-3)
+        key, value = key.repeat_interleave(shared, -3), value.repeat_interleave(shared, -3)
+    weights = _weights(query, key, attn_mask, is_causal=is_causal, scale=options.get("scale"))
+    return _dropped(weights, dropout_p) @ value
+
+
+def _dropped(input: Tensor, p: float, *, inplace: bool = False) -> Tensor:  # noqa: A002
+    kept, scale = torch.rand(input.shape, device=input.device, dtype=torch.float32) >= p, 1.0 / (1.0 - p)
+    return input.mul_(kept).mul_(scale) if inplace else input * kept * scale
+
+
+def _weights(query: Tensor, key: Tensor, mask: Tensor | None, *, is_causal: bool, scale: float | None) -> Tensor:
+    scores = query @ key.transpose(-2, -1) * (1.0 / math.sqrt(query.size(-1)) if scale is None else scale)
+    if is_causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    return torch.ops.aten._safe_softmax(scores, -1).to(query.dtype)  # a row that is masked altogether gives zeros
+
+
+def _draw_as_in_eager(config: ModuleType) -> None:
+    """Compiled code takes its random numbers from where torch does without it."""
+    config.fallback_random = True
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return not has_torch_function_unary(tensor) and not tensor.is_nested and not hasattr(tensor, "device_mesh")

@@ -1,0 +1,213 @@
+"""What is dropped is a matter of the seed alone, and nothing else changes."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fulltilt.launch.command import parse
+from fulltilt.launch.observe import observe
+from fulltilt.launch.watch.dropout import dropout, scaled_dot_product_attention
+
+WAYS = """
+import sys
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+if sys.argv[1] == "tied":
+    from fulltilt.launch.watch import dropout
+    dropout.install()
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 16, 3, padding=1)
+        self.into = nn.Linear(16, 16)
+        self.block = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.2, batch_first=True)
+        self.drop = nn.Dropout(0.4)
+        self.inplace = nn.Dropout(0.3, inplace=True)
+
+    def forward(self, images):
+        seen = self.drop(self.conv(images)).mean((-1))
+        one, other = self.drop(self.into(seen.mT)), self.inplace(self.into(seen.mT))
+        return self.block(one * self.drop(other) + F.dropout(one, 0.1))
+
+def losses(*, compiled=False, half=False, memory_format=torch.contiguous_format):
+    torch.manual_seed(0)
+    net = Net().to(memory_format=memory_format)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    if compiled:
+        net.compile()
+    found = []
+    for _ in range(4):
+        images = torch.randn(8, 3, 7, 5).to(memory_format=memory_format)
+        weights = torch.randn(8, 7, 16)
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            loss = (net(images) * weights).float().pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+print(losses())
+print(losses(half=True))
+print(losses(memory_format=torch.channels_last))
+print(losses(compiled=True))
+"""
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    yield
+    assert F.dropout is not dropout, "tests of this process go on with torch's own"
+
+
+def _apart(way: str) -> list[float]:
+    """How far the losses of half precision, channels last and compiled code are off, relatively."""
+    done = subprocess.run([sys.executable, "-c", WAYS, way], capture_output=True, text=True, timeout=300, check=True)
+    plain, *others = map(eval, done.stdout.splitlines())
+    return [max(abs(a - b) / a for a, b in zip(plain, one, strict=True)) for one in others]
+
+
+def test_the_same_elements_are_dropped_however_the_model_is_computed() -> None:
+    half, channels_last, compiled = _apart("tied")
+    assert half < 0.01
+    assert channels_last < 1e-5
+    assert compiled < 1e-5
+
+
+def test_without_it_others_are() -> None:
+    """What the test above would find if nothing were done. Half precision takes other numbers on GPUs only."""
+    _, channels_last, compiled = _apart("torch's own")
+    assert min(channels_last, compiled) > 0.02
+
+
+def test_as_many_are_dropped_and_the_rest_made_up_for() -> None:
+    torch.manual_seed(0)
+    given = torch.ones(200, 300, requires_grad=True)
+    found = dropout(given, 0.3)
+    share = (found == 0).float().mean().item()
+    assert abs(share - 0.3) < 0.01
+    assert torch.allclose(found[found != 0], torch.tensor(1 / 0.7))
+    found.sum().backward()
+    assert given.grad is not None
+    assert torch.equal(given.grad, found)
+    assert found.dtype == dropout(given.detach().bfloat16(), 0.3).to(found.dtype).dtype
+
+
+def test_in_place_it_is_the_tensor_itself() -> None:
+    given = torch.ones(50, 50, dtype=torch.bfloat16)
+    found = dropout(given, 0.5, inplace=True)
+    assert found is given
+    assert set(given.unique().tolist()) == {0.0, 2.0}
+
+
+@pytest.mark.parametrize(("p", "training"), [(0.0, True), (1.0, True), (0.5, False)])
+def test_where_nothing_is_drawn_it_is_torchs_own(p: float, training: bool) -> None:
+    given = torch.randn(10, 10)
+    before = torch.get_rng_state()
+    assert torch.equal(dropout(given, p, training), F.dropout(given, p, training))
+    if p < 1.0:
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_torch_refuses_is_refused_in_its_words() -> None:
+    with pytest.raises(ValueError, match="dropout probability has to be between 0 and 1"):
+        dropout(torch.ones(3), 1.5)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_a_module_that_is_scripted_fx_traced_or_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(F, "dropout", dropout)
+    net = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
+    given = torch.ones(64, 8)
+    for one in (torch.jit.script(net), torch.fx.symbolic_trace(net)):
+        assert 0.3 < (one(given) == 0).float().mean().item() < 0.7
+        assert not (one.eval()(given) == 0).any()
+        net.train()
+    assert pickle.loads(pickle.dumps(F.dropout)) is dropout
+
+
+def test_nested_tensors_are_left_to_torch() -> None:
+    nested = torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(5, 4)], layout=torch.jagged)
+    assert dropout(nested, 0.5).is_nested
+
+
+def _masks(length: int) -> dict[str, dict[str, Any]]:
+    hidden = torch.rand(length, length) > 0.4
+    hidden[2] = False  # a row that sees nothing
+    return {
+        "plain": {},
+        "causal": {"is_causal": True},
+        "bool": {"attn_mask": hidden},
+        "float": {"attn_mask": torch.randn(length, length)},
+        "scale": {"scale": 0.3},
+    }
+
+
+@pytest.mark.parametrize("kind", ["plain", "causal", "bool", "float", "scale", "shared"])
+def test_attention_in_steps_is_torchs_attention(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing dropped, so that they can be compared: the numbers drawn are all above p."""
+    torch.manual_seed(1)
+    query, key, value = (torch.randn(2, heads, 7, 16) for heads in ((4, 2, 2) if kind == "shared" else (4, 4, 4)))
+    options = {"enable_gqa": True} if kind == "shared" else _masks(7)[kind]
+    expected = F.scaled_dot_product_attention(query, key, value, **options)
+    monkeypatch.setattr(torch, "rand", lambda shape, **more: torch.ones(shape, **more))
+    found = scaled_dot_product_attention(query, key, value, dropout_p=0.5, **options)
+    torch.testing.assert_close(found * 0.5, expected)
+
+
+def test_attention_drops_its_weights() -> None:
+    torch.manual_seed(1)
+    query, key = torch.randn(2, 4, 32, 16), torch.randn(2, 4, 64, 16)
+    value = torch.eye(64).expand(2, 4, 64, 64)  # what comes out are the weights
+    whole = F.scaled_dot_product_attention(query, key, value)
+    found: Tensor = scaled_dot_product_attention(query, key, value, dropout_p=0.25)
+    kept = found != 0
+    assert abs(kept.float().mean().item() - 0.75) < 0.01
+    torch.testing.assert_close(found[kept], (whole / 0.75)[kept])
+
+
+SCRIPT = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(3)
+net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Dropout(0.5), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4))
+net.to(memory_format=getattr(torch, sys.argv[1]))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for inputs, labels in DataLoader(TensorDataset(torch.randn(256, 1, 8, 8), torch.arange(256) % 4), 16):
+    loss = nn.functional.cross_entropy(net(inputs), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_script_is_observed_with_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+
+    def apart(**options: Any) -> float:
+        before, after = (
+            observe(parse([str(script), layout]), seed=1, tie_draws=True, **options).first_losses
+            for layout in ("contiguous_format", "channels_last")
+        )
+        assert len(before) == len(after) == 16
+        return max(abs(a - b) / a for a, b in zip(before, after, strict=True))
+
+    assert apart(tie_dropout=True) < 1e-5
+    assert apart() > 0.01
