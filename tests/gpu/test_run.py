@@ -40,6 +40,13 @@ if kind == "tensors":
     made = torch.Generator().manual_seed(1)
     data = TensorDataset(torch.randn(8192, 64, generator=made), torch.arange(8192) % 10)
     net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)).cuda()
+elif kind == "dropout":
+    data = Images()
+    net = nn.Sequential(
+        nn.Conv2d(3, 32, 3, stride=2), nn.ReLU(), nn.Dropout(0.3), nn.Flatten(2), nn.Linear(225, 64), nn.Dropout(0.2),
+        nn.TransformerEncoderLayer(64, 4, 128, dropout=0.2, batch_first=True), nn.Flatten(), nn.Dropout(0.5),
+        nn.Linear(2048, 10),
+    ).cuda()
 else:
     data = Images()
     net = nn.Sequential(
@@ -65,12 +72,14 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def losses(folder: Path, kind: str, settings: dict[str, Any]) -> tuple[tuple[float, ...], tuple[str, ...]]:
+def losses(
+    folder: Path, kind: str, settings: dict[str, Any], *, tie_dropout: bool = False
+) -> tuple[tuple[float, ...], tuple[str, ...]]:
     script = folder / "train.py"
     script.write_text(SCRIPT)
     seen = observe(
         parse([str(script), kind]), settings=settings, max_steps=60, max_seconds=60, seed=1, tie_draws=True,
-        deadline_seconds=200,
+        tie_dropout=tie_dropout, deadline_seconds=200,
     )  # fmt: skip
     assert seen.ended in ("steps", "stable", "time", "script"), seen.notes
     assert len(seen.first_losses) >= 20, seen.notes
@@ -118,10 +127,11 @@ def test_tensors_stay_on_the_gpu_in_the_same_order(tmp_path: Path) -> None:
     ],
     ids=["layout", "half", "compiled", "compiled graphs", "graphs", "graphs in half"],
 )
-def test_numeric_settings_stay_within_the_band(tmp_path: Path, settings: dict[str, Any]) -> None:
-    before, _ = losses(tmp_path, "images", {})
-    nudged, _ = losses(tmp_path, "images", {"verify.nudge": roundings(settings)})
-    after, notes = losses(tmp_path, "images", settings)
+@pytest.mark.parametrize("kind", ["images", "dropout"])
+def test_numeric_settings_stay_within_the_band(tmp_path: Path, settings: dict[str, Any], kind: str) -> None:
+    before, _ = losses(tmp_path, kind, {}, tie_dropout=True)
+    nudged, _ = losses(tmp_path, kind, {"verify.nudge": roundings(settings)}, tie_dropout=True)
+    after, notes = losses(tmp_path, kind, settings, tie_dropout=True)
     found = verdict("numeric", before, after, nudged=[nudged])
     assert found.holds, (found.reason, notes)
     assert not notes

@@ -163,7 +163,7 @@ def test_attention_in_steps_is_torchs_attention(kind: str, monkeypatch: pytest.M
     query, key, value = (torch.randn(2, heads, 7, 16) for heads in ((4, 2, 2) if kind == "shared" else (4, 4, 4)))
     options = {"enable_gqa": True} if kind == "shared" else _masks(7)[kind]
     expected = F.scaled_dot_product_attention(query, key, value, **options)
-    monkeypatch.setattr(torch, "rand", lambda shape, **more: torch.ones(shape, **more))
+    monkeypatch.setattr(torch, "rand", torch.ones)
     found = scaled_dot_product_attention(query, key, value, dropout_p=0.5, **options)
     torch.testing.assert_close(found * 0.5, expected)
 

@@ -29,7 +29,7 @@ _SEED = 20_000_003
 
 
 class Judge:
-    """Keeps what it has seen: of settings that are given up one after the other, the script as it is runs once a level."""
+    """Keeps what it has seen: of settings given up one after the other, the script as it is runs once a level."""
 
     def __init__(self, run: Callable[..., Observation], *, steps: int, side_by_side: bool) -> None:
         """

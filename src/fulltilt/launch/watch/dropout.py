@@ -3,8 +3,8 @@
 torch's own takes its random numbers in the order of memory, as many at a time as the type has bits for, and code that
 is compiled takes them from another place. So the same seed drops other elements once a model is compiled, computes in
 half precision or is laid out channels last, and a loss moves by more than rounding ever makes. Here a number is drawn
-for each element, in the order of the shape, always in float32. What a setting does to everything else is seen as before:
-a CUDA graph that dropped the same elements at each replay, say.
+for each element, in the order of the shape, always in float32. What a setting does to everything else is seen as
+before: a CUDA graph that dropped the same elements at each replay, say.
 
 What is left to torch: dropout of whole channels (one number each, whatever the layout), alpha dropout, that of scripted
 and of fx-traced modules and of cuDNN's recurrent ones, and tensors that are made of others (nested, distributed).
@@ -13,29 +13,28 @@ and of fx-traced modules and of cuDNN's recurrent ones, and tensors that are mad
 from __future__ import annotations
 
 import math
-from types import ModuleType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 from torch.overrides import has_torch_function_unary
 
 from fulltilt.launch.imports import after_import
 from fulltilt.launch.patching import put
 
-_dropout = F.dropout
-_attention = F.scaled_dot_product_attention
+_dropout = functional.dropout
+_attention = functional.scaled_dot_product_attention
 
 
 def install() -> None:
-    put(F, "dropout", dropout, by_its_name=False)
-    put(F, "scaled_dot_product_attention", scaled_dot_product_attention, by_its_name=False)
+    put(functional, "dropout", dropout, by_its_name=False)
+    put(functional, "scaled_dot_product_attention", scaled_dot_product_attention, by_its_name=False)
     after_import("torch._inductor.config", _draw_as_in_eager)
 
 
-def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
-    if not torch.jit.is_scripting():  # alone on its line: TorchScript passes over what is below it
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    if not torch.jit.is_scripting():  # type: ignore[attr-defined]  # noqa: SIM102 - so TorchScript leaves out the rest
         if training and 0.0 < p < 1.0 and _is_plain(input):
             return _dropped(input, p, inplace=inplace)
     return _dropout(input, p, training, inplace)
@@ -56,7 +55,7 @@ def scaled_dot_product_attention(
     return _dropped(weights, dropout_p) @ value
 
 
-def _dropped(input: Tensor, p: float, *, inplace: bool = False) -> Tensor:  # noqa: A002
+def _dropped(input: Tensor, p: float, *, inplace: bool = False) -> Tensor:
     kept, scale = torch.rand(input.shape, device=input.device, dtype=torch.float32) >= p, 1.0 / (1.0 - p)
     return input.mul_(kept).mul_(scale) if inplace else input * kept * scale
 
@@ -67,10 +66,11 @@ def _weights(query: Tensor, key: Tensor, mask: Tensor | None, *, is_causal: bool
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    return torch.ops.aten._safe_softmax(scores, -1).to(query.dtype)  # a row that is masked altogether gives zeros
+    weights: Tensor = torch.ops.aten._safe_softmax(scores, -1)  # a row that is masked altogether gives zeros
+    return weights.to(query.dtype)
 
 
-def _draw_as_in_eager(config: ModuleType) -> None:
+def _draw_as_in_eager(config: Any) -> None:
     """Compiled code takes its random numbers from where torch does without it."""
     config.fallback_random = True
 
