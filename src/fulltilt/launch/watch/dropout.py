@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.jit import is_scripting  # type: ignore[attr-defined]
 from torch.nn import functional
 from torch.overrides import has_torch_function_unary
 
@@ -34,7 +35,7 @@ def install() -> None:
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    if not torch.jit.is_scripting():  # type: ignore[attr-defined]  # noqa: SIM102 - so TorchScript leaves out the rest
+    if not is_scripting():  # noqa: SIM102 - alone, TorchScript passes over what is below it
         if training and 0.0 < p < 1.0 and _is_plain(input):
             return _dropped(input, p, inplace=inplace)
     return _dropout(input, p, training, inplace)
@@ -66,7 +67,8 @@ def _weights(query: Tensor, key: Tensor, mask: Tensor | None, *, is_causal: bool
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    weights: Tensor = torch.ops.aten._safe_softmax(scores, -1)  # a row that is masked altogether gives zeros
+    whole = torch.promote_types(scores.dtype, torch.float32)  # as fused kernels do, and as autocast has it
+    weights: Tensor = torch.ops.aten._safe_softmax(scores.to(whole), -1)  # a row that is masked altogether gives zeros
     return weights.to(query.dtype)
 
 
