@@ -29,6 +29,7 @@ from fulltilt.launch.apply.unfinished import LEVELS, Table, Unfinished, Uses, ha
 from fulltilt.launch.command import parse
 from fulltilt.launch.observe import observe
 from fulltilt.launch.watch.seen import described, with_data
+from fulltilt.launch.watch.transforms import names
 from fulltilt.measure.observation import Observation, from_json, to_json
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -482,3 +483,8 @@ def test_workers_that_are_spawned(tmp_path: Path) -> None:
     (tmp_path / "look.py").write_text(SCRIPT)
     seen = observe(parse([str(tmp_path / "look.py")]), settings={"loader.bytes": True})
     assert seen.exit_status == 0, seen.notes
+
+
+def test_a_stage_goes_by_the_name_of_what_it_stands_for() -> None:
+    data = Photos(ending(to_tensor(), normalize()))
+    assert names(data) == ("Compose",)

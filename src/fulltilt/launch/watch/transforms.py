@@ -81,7 +81,7 @@ def _parts(owner: Any, key: str | int, value: Any, known: set[int], depth: int) 
             yield from _parts(value, name, vars(value).get(name), known, depth + 1)
     elif callable(value) and not hasattr(type(value), "__getitem__"):
         known.add(id(value))
-        name = getattr(value, "__name__", None) or type(value).__name__
+        name = getattr(value, "__name__", None) or value.__class__.__name__  # what it passes for
         opens = key in _OPENS or name in _OPENS
         yield Part(owner, key, value, "decode" if opens else name, is_transform and not opens)
 
@@ -94,7 +94,7 @@ def time_parts(dataset: Any, stages: Stages) -> None:
         ):
             _replace(part, Timed(stages, part.name, part.value))
         elif not isinstance(part.value, Timed):
-            _time_class(type(part.value), stages)
+            _time_class(type(part.value), part.value.__class__.__name__, stages)
     for one in datasets(dataset):
         _time_helpers(type(one), stages)
 
@@ -106,10 +106,10 @@ def _replace(part: Part, timed: Timed) -> None:
         part.owner[part.key] = timed
 
 
-def _time_class(kind: type, stages: Stages) -> None:
+def _time_class(kind: type, name: str, stages: Stages) -> None:
     if TIMED in vars(kind) or not kind.__flags__ & _HEAP_TYPE:
         return
-    put(kind, "__call__", _timed_method(kind.__name__, kind.__call__, stages))
+    put(kind, "__call__", _timed_method(name, kind.__call__, stages))
     put(kind, TIMED, True)
 
 
