@@ -55,7 +55,7 @@ else:
     ).cuda()
 optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
 for epoch in range(3):
-    for inputs, labels in DataLoader(data, batch_size=64, shuffle=True, num_workers=2 if kind == "images" else 0):
+    for inputs, labels in DataLoader(data, batch_size=64, shuffle=True, num_workers=0 if kind == "tensors" else 2):
         inputs, labels = inputs.cuda(), labels.to("cuda")
         loss = nn.functional.cross_entropy(net(inputs), labels)
         optimizer.zero_grad()
