@@ -37,11 +37,10 @@ COLUMNS: Mapping[Language, tuple[str, ...]] = {
     "en": ("", "usually", "fulltilt", "", "from"),
     "zh": ("", "通常做法", "fulltilt", "", "数据来源"),
 }
-OF_LIMIT: Words = {"en": " of the limit", "zh": "（占上限）"}
 
 
 def _of_limit(share: str) -> Words:
-    return {language: f"{{{share}:.1f}} %{words}" for language, words in OF_LIMIT.items()}
+    return {"en": f"{{{share}:.1f}} % of the limit", "zh": f"上限的 {{{share}:.1f}} %"}
 
 
 def _command(name: str, *, en: str, zh: str) -> Line:
@@ -222,8 +221,8 @@ def _guide_lines(results: Path) -> list[Line]:
             result=GUIDES,
             what=title,
             usual={
-                "en": f"as the guide found it: {amount(known[f'{name}_before'])}/s",
-                "zh": f"指南原状：{amount(known[f'{name}_before'])} 样本/秒",
+                "en": f"a loop with the guide's settings: {amount(known[f'{name}_before'])}/s",
+                "zh": f"指南设置的普通循环：{amount(known[f'{name}_before'])} 样本/秒",
             },
             ours={
                 "en": f"{amount(known[f'{name}_after'])}/s",

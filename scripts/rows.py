@@ -8,6 +8,7 @@ from fulltilt.bench.assist.phases import KEEPS_AT_LEAST
 from fulltilt.bench.augment.figures import Bound
 from fulltilt.bench.feed.figures import Figure, in_words
 from fulltilt.bench.guides.claims import WORKLOADS
+from fulltilt.bench.guides.figures import ANOTHER_RUN
 from fulltilt.bench.monitor import BUSY_SM_PERCENT, IDLE_SM_PERCENT
 from fulltilt.bench.scaling.figures import PARTS, SERIES, TITLES
 from fulltilt.bench.scaling.figures import rows as curve_rows
@@ -111,7 +112,11 @@ def guides_rows(result: dict[str, Any]) -> list[Row]:
     rows: list[Row] = []
     for name in sorted(result["workloads"], key=WORKLOADS.index):
         about, cases = result["workloads"][name], [case for case in result["cases"] if case["workload"] == name]
-        rows += [_contestant(f"{name}: {case['title']}", case) for case in cases if "samples_per_second" in case]
+        rows += [
+            _contestant(f"{name}: {case['title']}{ANOTHER_RUN if 'another_run' in case else ''}", case)
+            for case in cases
+            if "samples_per_second" in case
+        ]
         rows += [(f"{name}: {case['title']}", case["problem"], *[""] * 6) for case in cases if "problem" in case]
         if claim := about.get("claim"):
             rows.append((f"*{name}: guide {claim['guides']} claims*", "", claim["speed"], "", claim["utilisation"],
@@ -155,6 +160,11 @@ def scaling_rows(result: dict[str, Any]) -> list[Row]:
     return rows
 
 
+def scaling_workloads(result: dict[str, Any]) -> str:
+    """What each curve is of."""
+    return "; ".join(f"{TITLES[part].lower()}: {result['workloads'][part]}" for part in PARTS) + "."
+
+
 def video_rows(result: dict[str, Any]) -> list[Row]:
     rows: list[Row] = []
     for case in result["cases"]:
@@ -163,7 +173,10 @@ def video_rows(result: dict[str, Any]) -> list[Row]:
             continue
         wanted = case.get("at_least")
         target = "" if wanted is None else f"≥ {wanted:g}×" if unit == "clips" else f"≥ {wanted:,.0f}/s"
+        target += ", missed" if case.get("met") is False else ""
         against = f"{case['times']:.2f}×" if "times" in case else ""
+        loaders = [value for key, value in case.items() if key.startswith("times_loader")]
+        against += f", {min(loaders):.2f}× the fastest DataLoader" if loaders else ""
         rows.append((case["title"], f"{case[f'{unit}_per_second']:,.0f} {unit}/s", against, target))
     return rows
 
@@ -227,6 +240,12 @@ def scripts_rows(result: dict[str, Any]) -> list[Row]:
     ]  # fmt: skip
 
 
+COMMAND_COLUMNS = (
+    "", "time in a known phase", "before", "after", "limit", "faster", "found in at most", "what held it up",
+    "what is left",
+)  # fmt: skip
+
+
 def commands_rows(result: dict[str, Any]) -> list[Row]:
     def rate(one: dict[str, Any], key: str) -> str:
         return "" if one[key] is None else f"{one[key]:,.0f}/s"
@@ -235,10 +254,10 @@ def commands_rows(result: dict[str, Any]) -> list[Row]:
         (
             f"{one['name']}: `{one['command']}`",
             "" if one["attributed"] is None else f"{100 * one['attributed']:.1f} %",
-            rate(one, "before"), rate(one, "after"),
+            rate(one, "before"), rate(one, "after"), rate(one, "limit"),
             "" if one["times"] is None else f"{one['times']:.2f}×",
             f"{one['max_seconds']:.0f} s",
-            one["problem"] or one["verdict"],
+            one["problem"] or one["verdict"], one["remaining"] or "",
         )
         for one in result["commands"]
     ]  # fmt: skip

@@ -47,6 +47,8 @@ class Section:
     rows: Callable[[dict[str, Any]], Sequence[Row]]
     chart: str | None = None
     """Its picture, under docs."""
+    trained: Callable[[dict[str, Any]], str] | None = None
+    """What was trained, where the rows don't say."""
 
 
 SECTIONS = (
@@ -57,6 +59,13 @@ SECTIONS = (
         columns=rows.GUIDE_COLUMNS,
         rows=rows.guides_rows,
         chart="images/guides.svg",
+    ),
+    Section(
+        title="Video once more",
+        result="h200/guides-video.json",
+        command="fulltilt bench guides --only video/after,video/accelerate_tuned",
+        columns=rows.GUIDE_COLUMNS,
+        rows=rows.guides_rows,
     ),
     Section(
         title="The guides' workloads with the frameworks' defaults",
@@ -107,6 +116,7 @@ SECTIONS = (
         command="fulltilt bench scaling",
         columns=("", *SERIES.values()),
         rows=rows.scaling_rows,
+        trained=rows.scaling_workloads,
         chart="images/scaling.svg",
     ),
     Section(
@@ -135,7 +145,7 @@ SECTIONS = (
         title="Trainers and scripts of others, under `fulltilt run`",
         result="h200/commands.json",
         command="fulltilt bench commands",
-        columns=("", "time in a known phase", "before", "after", "faster", "found in at most", "verdict"),
+        columns=rows.COMMAND_COLUMNS,
         rows=rows.commands_rows,
     ),
     Section(
@@ -182,6 +192,7 @@ def benchmarks_page(sections: Sequence[Section] = SECTIONS, results: Path = RESU
         result = json.loads(file.read_text())
         dates = sorted({day[:10] for day in (result.get("dates") or {"": result.get("date", "")}).values()} - {""})
         picture = [f"![{section.title}]({section.chart})", ""] if section.chart is not None else []
+        trained = [section.trained(result), ""] if section.trained is not None else []
         parts.append(
             "\n".join(
                 [
@@ -191,6 +202,7 @@ def benchmarks_page(sections: Sequence[Section] = SECTIONS, results: Path = RESU
                     f"[{section.result}](../benchmarks/results/{section.result})",
                     "",
                     *picture,
+                    *trained,
                     table(section.columns, section.rows(result)),
                     "",
                 ]
@@ -201,12 +213,14 @@ def benchmarks_page(sections: Sequence[Section] = SECTIONS, results: Path = RESU
 
 def scaling_page(results: Path = RESULTS) -> str:
     """Between the marks of docs/scaling.md: measured curves where there are some, and the simulation."""
-    curves = (
-        ["### Curves, on one GPU\n", "![Training throughput](images/scaling.svg)\n",
-         "The figures are in [benchmarks.md](benchmarks.md#cores-batch-size-image-size).\n"]
-        if (results / "h200/scaling.json").exists()
-        else []
-    )  # fmt: skip
+    curves = []
+    if (file := results / "h200/scaling.json").exists():
+        curves = [
+            "### Curves, on one GPU\n",
+            "![Training throughput](images/scaling.svg)\n",
+            f"{rows.scaling_workloads(json.loads(file.read_text()))}\n",
+            "The figures are in [benchmarks.md](benchmarks.md#cores-batch-size-image-size).\n",
+        ]
     simulated = simulation_page(json.loads((results / SIMULATED_FROM).read_text()))
     return "\n".join([*curves, "![Share of the limit over GPUs](images/simulation.svg)\n", simulated])
 

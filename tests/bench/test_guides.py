@@ -299,6 +299,30 @@ def test_what_was_not_measured_is_neither_met_nor_missed():
     assert all(not one.targets for one in compared(canned(), hold=False))
 
 
+def test_nothing_of_another_run_is_compared():
+    """The same plain loop had rates a third apart in two runs."""
+    cases = [replace(one, run="second" if one.key in ("after", "accelerate_tuned") else "first") for one in canned()]
+    found = {one.key: one for one in compared(cases, hold=True)}
+    after = found["after"]
+    assert after.speed_up is None
+    assert after.share == pytest.approx(700 / 740)
+    assert [found[key].share is None for key in ("before", "lightning_tuned", "accelerate_tuned")] == [
+        True,
+        True,
+        False,
+    ]
+    assert found["lightning_tuned"].speed_up == pytest.approx(500 / 180), "against what ran with it"
+    assert found["limit"].run == "second"
+    states = {str(target): target.met for target in after.targets}
+    assert [words for words, met in states.items() if met is None] == [
+        "against before ≥ 3×", "against Lightning, by hand ≥ 1×",
+    ]  # fmt: skip
+    shown = io.StringIO()
+    show(bench(list(found.values())), Console(file=shown, width=150))
+    assert "before: a plain loop (another run)" in shown.getvalue()
+    assert "Accelerate, by hand (another run)" not in shown.getvalue()
+
+
 def test_every_guide_has_a_recipe_and_a_claim():
     assert set(WORKLOADS) == set(RECIPES)
     assert CLAIMS["classification"].speed_up_at_least == pytest.approx(1.378, abs=0.001)
@@ -519,6 +543,14 @@ def again(only, earlier, *, kept=None, has_gpu=True):
     )  # fmt: skip
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """Each time that is asked for it is another."""
+    ticks = iter(range(10**6))
+    monkeypatch.setattr(run, "now", lambda: f"2026-11-15T12:00:00.{next(ticks):06}")
+
+
+@pytest.mark.usefixtures("clock")
 def test_one_contestant_is_run_again_beside_the_others_of_an_earlier_run(contended):
     first = again("classification", None).to_json()
     contended.clear()
@@ -529,17 +561,24 @@ def test_one_contestant_is_run_again_beside_the_others_of_an_earlier_run(contend
     assert list(cases) == [case["key"] for case in first["cases"]]
     was = {case["key"]: case for case in first["cases"]}
     flat = {case["key"]: case for case in second.to_json()["cases"]}
-    for key in ("before", "after", "limit", "accelerate"):
+    for key in ("before", "limit", "accelerate"):
         assert flat[key] == was[key]
     assert [len(one.cases) for one in kept] == [7, 7], "nothing of the earlier run is lost in between"
-    assert cases["after"].targets[4].found == pytest.approx(1.8)
+    assert flat["lightning_tuned"]["another_run"]
+    assert "share" not in flat["lightning_tuned"]
+    assert cases["after"].targets[4].found is None, "it is not held against what another run has found"
+    assert flat["after"] == {**was["after"], "targets": flat["after"]["targets"]}
 
 
-def test_a_contestant_of_an_earlier_run_is_compared_with_the_new(contended):
+@pytest.mark.usefixtures("clock")
+def test_a_contestant_is_compared_with_those_of_its_own_run(contended):
     first = again("classification", None).to_json()
-    slower = [{**case, "overall_per_second": 50.0} if case["key"] == "before" else case for case in first["cases"]]
-    again_after = again("classification/after", {**first, "cases": slower})
-    assert next(one for one in again_after.cases if one.key == "after").speed_up == 18
+    alone = {one.key: one for one in again("classification/after", first).cases}
+    assert alone["after"].speed_up is None
+    assert alone["before"].another_run
+    both = {one.key: one for one in again("classification/before,classification/after", first).cases}
+    assert both["after"].speed_up == 9
+    assert both["lightning_tuned"].another_run
     other = {**first, "machine": {**first["machine"], "cores": 512}}
     assert [one.key for one in again("classification/after", other).cases] == ["after", "limit"]
     small = {**first, "small": True}

@@ -21,6 +21,8 @@ from fulltilt.bench.guides.watch import Utilisation
 from fulltilt.bench.results import as_measured
 
 LIMIT = "limit"
+ANOTHER_RUN = " (another run)"
+"""Behind a title."""
 _TITLES = {one.key: one.title for one in CONTESTANTS}
 Figure = Literal["gpu_util", "gpu_util_std", "speed_up", "share", "metric", "times_peer"]
 
@@ -60,6 +62,10 @@ class Case:
     gpu_whole: Utilisation | None = None
     """Validation and checkpoints in it, as many as fell into the measurement."""
     date: str | None = None
+    run: str | None = None
+    """When the run began that it is of."""
+    another_run: bool = False
+    """Of another one than *after*, and not compared with it: the same loop may have another rate in another run."""
     share: float | None = None
     """Of the limit, while training."""
     speed_up: float | None = None
@@ -102,6 +108,8 @@ class Case:
             ]
             or None,
             "date": self.date,
+            "run": self.run,
+            "another_run": self.another_run or None,
             "problem": self.problem,
             "trace": found.trace or None,
         }
@@ -114,6 +122,7 @@ class Case:
         answer.problem, answer.limit_per_second = flat.get("problem"), limit_per_second
         return cls(
             workload=flat["workload"], key=flat["key"], title=flat["title"], answer=answer, date=flat.get("date"),
+            run=flat.get("run"),
             gpu=_utilisation(flat, "gpu_util", "gpu_util_std", "gpu_readings"),
             gpu_whole=_utilisation(flat, "gpu_util_whole", "gpu_util_whole_std", "gpu_whole_readings", "gpu_series"),
             problem=flat.get("problem"),
@@ -155,30 +164,36 @@ def compared(cases: Sequence[Case], *, hold: bool) -> list[Case]:
         hold: whether targets are held against them; they are for a GPU and the full size.
     """
     by_key = {case.key: case for case in cases}
-    before = by_key.get(BEFORE)
-    limit = by_key[AFTER].answer.limit_per_second if AFTER in by_key else None
-    base = None if before is None else before.answer.overall_per_second
+    after = by_key.get(AFTER)
     found = [
         replace(
             case,
-            share=_ratio(case.answer.samples_per_second, limit),
-            speed_up=_ratio(case.answer.overall_per_second, base),
+            another_run=after is not None and case.run != after.run,
+            share=_ratio(case.answer.samples_per_second, _found(by_key, AFTER, case).limit_per_second),
+            speed_up=_ratio(case.answer.overall_per_second, _found(by_key, BEFORE, case).overall_per_second),
         )
         for case in cases
     ]
     if hold:
         found = [replace(case, targets=_targets(case, by_key)) if case.key == AFTER else case for case in found]
-    if limit is None:
+    if after is None or after.answer.limit_per_second is None:
         return found
     line = Case(
-        workload=cases[0].workload,
+        workload=after.workload,
         key=LIMIT,
         title="limit: after's step, batch on the device",
-        answer=Answer(samples_per_second=limit),
+        answer=Answer(samples_per_second=after.answer.limit_per_second),
+        run=after.run,
         share=1.0,
     )
     place = next(index for index, case in enumerate(found) if case.key == AFTER) + 1
     return [*found[:place], line, *found[place:]]
+
+
+def _found(by_key: Mapping[str, Case], key: str, beside: Case) -> Answer:
+    """What a contestant has found in the same run; of another run nothing is taken."""
+    case = by_key.get(key)
+    return case.answer if case is not None and case.run == beside.run else Answer()
 
 
 def slack(metrics: Sequence[float]) -> float:
@@ -206,7 +221,7 @@ def _targets(after: Case, by_key: Mapping[str, Case]) -> tuple[Target, ...]:
         *(
             Target(
                 figure="times_peer", words=f"against {_TITLES[key]}", wanted=1.0,
-                found=_ratio(own, by_key[key].answer.samples_per_second),
+                found=_ratio(own, _found(by_key, key, after).samples_per_second),
             )
             for key in TUNED_PEERS
             if key in by_key

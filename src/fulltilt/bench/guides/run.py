@@ -90,9 +90,10 @@ def measure(
 
     Args:
         earlier: the JSON of a run before. Contestants that it has, and that are not run now, stand beside those that
-            are, where it is of the same machine and size.
+            are, where it is of the same machine and size, and nothing of the one run is compared with the other.
     """
     began = time.monotonic()
+    run = now()
     machine = machine_facts(_PACKAGES)
     gpu = bool(machine["gpus"]) and _torch_has_gpu() if has_gpu is None else has_gpu
     problem = NO_GPU if not gpu else SMALL if small else None
@@ -118,7 +119,9 @@ def measure(
         for name, contestants in only.items():
             cases: list[Case] = []
             known: list[Case] = []
-            for case in _workload(name, told, contestants, watch, before[name], small=small, scale=scale, say=say):
+            for case in _workload(
+                name, told, contestants, watch, before[name], run=run, small=small, scale=scale, say=say
+            ):
                 cases.append(case)
                 known = compared(beside(before[name], cases), hold=problem is None)
                 so_far(known)
@@ -135,6 +138,7 @@ def _workload(
     watch: Watch,
     earlier: Sequence[Case],
     *,
+    run: str,
     small: bool,
     scale: Scale,
     say: Say,
@@ -150,12 +154,12 @@ def _workload(
         make_data(name, small=small)
     except Exception as error:  # whatever it is: minutes of the others are worth more than its traceback
         trace = last_words("".join(traceback.format_exception(error)))
-        yield Case(workload=name, key=name, title="all of it", answer=Answer(trace=trace), problem=said(error))
+        yield Case(workload=name, key=name, title="all of it", answer=Answer(trace=trace), run=run, problem=said(error))
         return
     until = time.monotonic() + scale.workload_seconds
     known = {case.key: case.answer for case in earlier}
     for one in contestants:
-        case = Case(workload=name, key=one.key, title=one.title, answer=Answer(), date=now())
+        case = Case(workload=name, key=one.key, title=one.title, answer=Answer(), date=now(), run=run)
         left = until - time.monotonic()
         why_not = None
         if one.needs is not None and find_spec(one.needs) is None:

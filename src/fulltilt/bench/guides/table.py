@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fulltilt.bench.guides.figures import Case, GuidesBench, in_words
+from fulltilt.bench.guides.figures import ANOTHER_RUN, Case, GuidesBench, in_words
 from fulltilt.bench.tables import console_or, print_lines
 
 Row = tuple[str, ...]
@@ -42,7 +42,7 @@ def _table(rows: Sequence[Row]) -> Table:
 def row(case: Case) -> Row:
     found, gpu = case.answer, case.gpu
     return (
-        case.title,
+        case.title + (ANOTHER_RUN if case.another_run else ""),
         _rate(found.samples_per_second),
         _rate(found.overall_per_second),
         _ABSENT if case.speed_up is None else f"{case.speed_up:.2f}",
