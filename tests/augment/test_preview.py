@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from fulltilt.augment import GPUAugmentation, Settings, StrongGPUAugmentation
-from fulltilt.augment.config import read_options
+import fulltilt.recipes
+from fulltilt.augment import GPUAugmentation, MinimalGPUAugmentation, Settings, StrongGPUAugmentation
+from fulltilt.augment.config import read_augmentation, read_options
 from fulltilt.augment.preview import Picture, find_pictures, preview, read_picture, working_pixels
 from fulltilt.augment.preview.effects import _MANNERS, EFFECTS, draw
 from fulltilt.augment.preview.grid import _ignore, _Shown
@@ -19,6 +21,7 @@ from fulltilt.augment.preview.overlay import colour_of, overlay
 from fulltilt.augment.preview.sheet import Cell, Row, Sheet
 from fulltilt.errors import InputError
 
+CONFIGS = Path(fulltilt.recipes.__file__).parent / "configs"
 EVERYTHING = {
     "horizontal_flip_prob": 0.5, "vertical_flip_prob": 0.5, "quarter_turn_prob": 0.5, "rotation_degrees": 20,
     "scale": 0.2, "translate": (0.1, 0.2), "shear_degrees": (8, 4), "perspective": 0.3, "brightness": 0.3,
@@ -361,6 +364,28 @@ def test_the_guides_form_and_the_bare_one(tmp_path):
     assert read_options(file) == {"rotation_degrees": 10}
     file.write_text("gpu_augmentation:\n  # nothing yet\n")
     assert read_options(file) == {}
+
+
+def test_a_preset_with_options_of_its_own(tmp_path):
+    file = tmp_path / "aug.yaml"
+    file.write_text("gpu_augmentation: {preset: minimal, brightness: 0.1}")
+    found = read_augmentation(file)
+    assert type(found) is MinimalGPUAugmentation
+    assert (found.settings.brightness, found.settings.rotation_degrees) == (0.1, 0.0)
+    file.write_text("gpu_augmentation: {preset: progressive, switch_epoch: 3, seed: 7}")
+    assert read_augmentation(file).switch_epoch == 3
+    file.write_text("gpu_augmentation: {preset: stronger}")
+    with pytest.raises(InputError, match=r"aug\.yaml: preset: found 'stronger'; allowed: default, minimal, strong"):
+        read_augmentation(file)
+    file.write_text("gpu_augmentation: {preset: strong, switch_epoch: 3}")
+    with pytest.raises(InputError, match=r"gpu_augmentation\.switch_epoch: needs preset: progressive"):
+        read_augmentation(file)
+
+
+@pytest.mark.parametrize("file", [file for file in CONFIGS.glob("*.yaml") if "\ngpu_augmentation:" in file.read_text()])
+def test_the_recipes_can_be_looked_at(file):
+    """Their sections are those of `fulltilt train`."""
+    assert read_augmentation(file).settings
 
 
 def test_every_problem_is_named_with_its_path(tmp_path):

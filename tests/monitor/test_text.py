@@ -24,7 +24,7 @@ def test_everything_that_the_end_must_say():
         "bursty: standard deviation 43.8 points, mean utilisation 66.0 %  (rule: standard deviation > 10 points)"
         in said
     )
-    assert "next         fulltilt monitor" in said
+    assert "next         fulltilt diagnose train.py  (what the script does" in said
     assert "1.0 of 2.0 GiB at its peak (50 %)" in said
     assert "some kernel ran" in said
 

@@ -1,6 +1,7 @@
 """Augmentation options from a YAML file.
 
     gpu_augmentation:
+      preset: strong
       horizontal_flip_prob: 0.5
       rotation_degrees: 15
 
@@ -13,16 +14,42 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fulltilt.augment.settings import Settings, problems_in
 from fulltilt.errors import InputError
 
+if TYPE_CHECKING:
+    from fulltilt.augment import GPUAugmentation
+
 SECTION = "gpu_augmentation"
+_OF_PROGRESSIVE = ("switch_epoch", "ramp_epochs", "minimal", "strong")
+_OWN = ("preset", "seed", *_OF_PROGRESSIVE)
+"""Keywords of the section that are no settings of one augmentation."""
+
+
+def read_augmentation(path: Path) -> GPUAugmentation:
+    """The preset with its options."""
+    from fulltilt.augment.module import PRESETS
+
+    options = read_options(path)
+    preset = options.pop("preset", "default")
+    if preset not in PRESETS:
+        raise InputError(f"{path}: preset: found {preset!r}; allowed: {', '.join(PRESETS)}")
+    return PRESETS[preset](**options)
+
+
+def section_problems(options: Mapping[str, Any]) -> list[str]:
+    """All that is wrong with the section, apart from the preset's name."""
+    settings = {name: value for name, value in options.items() if name not in _OWN}
+    problems = problems_in(settings, beside=_OWN)
+    if options.get("preset") != "progressive":
+        problems += [f"{name}: needs preset: progressive" for name in _OF_PROGRESSIVE if options.get(name) is not None]
+    return problems
 
 
 def read_options(path: Path) -> dict[str, Any]:
-    """Keyword arguments for `GPUAugmentation`, checked: every problem is named, not only the first."""
+    """The section's keywords, checked: every problem is named, not only the first."""
     import yaml
 
     try:
@@ -38,7 +65,7 @@ def read_options(path: Path) -> dict[str, Any]:
 
 
 def _options(content: Any, source: str) -> dict[str, Any]:
-    known = {f.name for f in fields(Settings)}
+    known = {f.name for f in fields(Settings)} | {*_OWN}
     if isinstance(content, Mapping) and SECTION in content:
         options, at = content[SECTION], f"{SECTION}."
         if options is None:  # a section with nothing but comments in it
@@ -51,7 +78,7 @@ def _options(content: Any, source: str) -> dict[str, Any]:
     if not isinstance(options, Mapping):
         raise InputError(f"{source}: {SECTION} must be a mapping of options to values, found {options!r}")
     options = {str(name): value for name, value in options.items()}
-    if problems := problems_in(options):
+    if problems := section_problems(options):
         listed = "".join(f"\n  {at}{problem}" for problem in problems)
         raise InputError(f"{source}: {len(problems)} problem{'s' * (len(problems) > 1)}{listed}")
     return options

@@ -6,7 +6,7 @@ images, masks = aug(images, masks)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple, Self
 
@@ -303,6 +303,15 @@ STRONG: dict[str, Any] = {
     "blur_sigma": (0.1, 1.5),
     "erase_prob": 0.25,
 }
+
+
+PRESETS: Mapping[str, type[GPUAugmentation]] = {
+    "default": GPUAugmentation,
+    "minimal": MinimalGPUAugmentation,
+    "strong": StrongGPUAugmentation,
+    "progressive": ProgressiveAugmentation,
+}
+"""What a configuration calls them."""
 
 
 class _Called(nn.Module):

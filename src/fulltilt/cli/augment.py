@@ -90,16 +90,14 @@ def preview(
 
 
 def _augmentation(config: Path | None, preset: Preset | None) -> GPUAugmentation:
-    from fulltilt.augment import GPUAugmentation, MinimalGPUAugmentation, StrongGPUAugmentation
-    from fulltilt.augment.config import read_options
+    from fulltilt.augment.config import read_augmentation
+    from fulltilt.augment.module import PRESETS
 
     if config is not None:
         if preset is not None:
             raise InputError(f"--config and --preset {preset} both say what to do; leave one of them out")
-        return GPUAugmentation(**read_options(config))
-    if preset is Preset.MINIMAL:
-        return MinimalGPUAugmentation()
-    return StrongGPUAugmentation() if preset is Preset.STRONG else GPUAugmentation()
+        return read_augmentation(config)
+    return PRESETS[preset or Preset.DEFAULT]()
 
 
 def _source(config: Path | None, preset: Preset | None) -> str:

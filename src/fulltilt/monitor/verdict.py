@@ -198,10 +198,10 @@ def _apart(value: float, threshold: float) -> str:
 NEXT_STEPS: Mapping[VerdictName | None, str] = MappingProxyType(
     {
         "idle": "fulltilt env  (is the training on this GPU? it shows which one CUDA calls 0)",
-        "starved": "fulltilt monitor --pid PID --html report.html  (what CPU and disk do while this GPU waits)",
-        "bursty": "fulltilt monitor --interval 0.2 --html report.html  (what one cycle looks like)",
-        "underused": "fulltilt monitor --pid PID --html report.html  (what CPU and disk do while this GPU waits)",
-        "small-kernels": "fulltilt monitor --html report.html  (SM and tensor activity over time)",
+        "starved": "fulltilt diagnose train.py  (which line of the script this GPU waits for)",
+        "bursty": "fulltilt diagnose train.py  (what the script does while this GPU waits)",
+        "underused": "fulltilt diagnose train.py  (which line of the script this GPU waits for)",
+        "small-kernels": "fulltilt diagnose train.py  (whether a larger batch, fewer launches or compiling would pay)",
         "healthy": "none: this GPU is well fed",
         None: "fulltilt env  (what this GPU and its driver can report)",
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
-from fulltilt.augment import (
-    GPUAugmentation,
-    MinimalGPUAugmentation,
-    ProgressiveAugmentation,
-    StrongGPUAugmentation,
-)
+from fulltilt.augment import GPUAugmentation
+from fulltilt.augment.module import PRESETS
 from fulltilt.errors import InputError
 from fulltilt.feed import Feed, ImageFiles, VideoClips, feed
 from fulltilt.feed.order import Order
@@ -26,14 +22,6 @@ from fulltilt.train.config.references import called, found, is_reference
 from fulltilt.train.sources import as_feed
 
 log = logging.getLogger("fulltilt.train")
-
-_AUGMENTATIONS: dict[str, Callable[..., GPUAugmentation]] = {
-    "default": GPUAugmentation,
-    "minimal": MinimalGPUAugmentation,
-    "strong": StrongGPUAugmentation,
-    "progressive": ProgressiveAugmentation,
-}
-
 
 _OF_FILES = ("cache", "quality", "features", "on_error")
 """Keys of `data` that say something about image files only; clips can be left out, too."""
@@ -73,7 +61,7 @@ def make_augmentation(config: Config, seed: int) -> GPUAugmentation:
     options = {"seed": seed, **wanted.options}
     if config.data.size is not None and not {"size", "random_crop"} & set(options):
         options["size"] = config.data.size
-    return called("gpu_augmentation", _AUGMENTATIONS[wanted.preset], options)  # type: ignore[no-any-return]
+    return called("gpu_augmentation", PRESETS[wanted.preset], options)  # type: ignore[no-any-return]
 
 
 def set_aside(source: Any, share: float, seed: int) -> tuple[Any, Any]:

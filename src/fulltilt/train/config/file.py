@@ -21,7 +21,6 @@ from fulltilt.train.config.config import (
     MODELS,
     OPTIMIZERS,
     SCHEDULERS,
-    AugmentationConfig,
     Config,
     LoggingConfig,
     TrainingConfig,
@@ -315,14 +314,10 @@ def _bounds(metadata: tuple[Any, ...]) -> str:
 
 def _augmentation_problems(section: Mapping[str, Any]) -> list[str]:
     """What GPUAugmentation has to say about its keywords."""
-    from fulltilt.augment.settings import problems_in
+    from fulltilt.augment.config import section_problems
 
-    options = {str(name): value for name, value in section.items() if name not in _AUGMENTATION_OWN}
-    return [f"gpu_augmentation.{problem}" for problem in problems_in(options, beside=sorted(_AUGMENTATION_OWN))]
-
-
-_AUGMENTATION_OWN = {*AugmentationConfig.model_fields, "seed", "switch_epoch", "ramp_epochs", "minimal", "strong"}
-"""Keywords of the section that are no settings of one augmentation."""
+    options = {str(name): value for name, value in section.items()}
+    return [f"gpu_augmentation.{problem}" for problem in section_problems(options)]
 
 
 def _video_problems(at: Callable[[str], Any]) -> list[str]:
@@ -371,10 +366,4 @@ def _relations(content: Mapping[str, Any]) -> list[str]:
         problems.append("data.val_share: samples are set aside only without data.val_source; leave one of them out")
     if at("data.val_masks") is not None and at("data.val_source") is None:
         problems.append("data.val_masks: needs data.val_source")
-    problems += _video_problems(at)
-    progressive = at("gpu_augmentation.preset") == "progressive"
-    return problems + [
-        f"gpu_augmentation.{name}: needs preset: progressive"
-        for name in ("switch_epoch", "ramp_epochs", "minimal", "strong")
-        if at(f"gpu_augmentation.{name}") is not None and not progressive
-    ]
+    return problems + _video_problems(at)
