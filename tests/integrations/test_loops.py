@@ -108,6 +108,14 @@ def test_a_loop_that_fails_is_summed_up_and_not_shown(plain):
     assert plain["failed"].startswith("fulltilt: 1 step: too few")
 
 
+def test_a_metric_that_fails_at_the_end_is_said_and_costs_nothing_else(plain):
+    """What comes after it in the script shows that the process can watch again."""
+    broken = plain["broken"]
+    assert broken["metrics_problem"] == "RuntimeError: nothing is right"
+    assert broken["steps"] == EPOCHS * 8
+    assert broken["line"].endswith("; metrics failed: RuntimeError: nothing is right")
+
+
 def test_a_loop_that_was_forgotten_ends_when_the_next_begins(plain):
     assert plain["steps"] == [EPOCHS * 8, EPOCHS * 2]
     assert len(plain["lines"]) == 1

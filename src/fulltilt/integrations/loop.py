@@ -62,6 +62,7 @@ class Watching:
         self._counted = False
         """Something was added since the metrics were last asked for."""
         self._epochs: list[dict[str, float]] = []
+        self._metrics_problem: str | None = None
         self._totals = Totals()
         self._sampling: Sampling | None = None
         self._left_alone = False
@@ -81,7 +82,7 @@ class Watching:
         global _active  # noqa: PLW0603  # torch's hooks are the process's, and so is this
         if _active is not None:  # a trainer that failed may not have told its callback
             _active.stop(failed=True)
-        self.summary, self._totals, self._epochs = None, Totals(), []
+        self.summary, self._totals, self._epochs, self._metrics_problem = None, Totals(), [], None
         self._left_alone = _is_watched()
         if self._left_alone:
             return
@@ -103,13 +104,15 @@ class Watching:
                 in are not asked for.
         """
         global _active  # noqa: PLW0603
-        if not failed:
-            self.compute()
-        if self._beside is not None:
-            self._beside.close()
-            self._beside = None
+        self._end_metrics(failed=failed)
         if self._left_alone and self.summary is None:
-            self.summary = summarised(Totals(), Tally().summary(), problem=LEFT_ALONE, metrics=self._epochs)
+            self.summary = summarised(
+                Totals(),
+                Tally().summary(),
+                problem=LEFT_ALONE,
+                metrics=self._epochs,
+                metrics_problem=self._metrics_problem,
+            )
         if _active is not self or self._sampling is None:
             return self.summary
         _active = None
@@ -127,6 +130,7 @@ class Watching:
             uuid=_uuid(None if seen.training is None else seen.training.device),
             problem=self._sampling.problem,
             metrics=self._epochs,
+            metrics_problem=self._metrics_problem,
             observation=seen,
         )
         if not failed and self._show is not None and watch.ranks[0] == 0:
@@ -163,6 +167,17 @@ class Watching:
         self._counted = False
         self._epochs.append(self._beside.compute())
         return self._epochs[-1]
+
+    def _end_metrics(self, *, failed: bool) -> None:
+        """What fails here is said, and no more: training is over, and its own end must not be lost to a metric."""
+        if not failed:
+            try:
+                self.compute()
+            except Exception as error:
+                self._metrics_problem = f"{type(error).__name__}: {error}"
+        if self._beside is not None:
+            self._beside.close()
+            self._beside = None
 
     def _step_ended(self, process: Process) -> None:
         process.step_ended()

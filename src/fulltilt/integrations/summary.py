@@ -87,6 +87,8 @@ class LoopSummary:
     """Why no GPU was read, or why nothing was watched."""
     metrics: tuple[dict[str, float], ...] = ()
     """Of each epoch, or of each time that they were asked for."""
+    metrics_problem: str | None = None
+    """Why the last ones are missing."""
     observation: Observation | None = None
     """The latest steps one by one, the loaders, the model: what `fulltilt.diagnose` reads."""
 
@@ -108,7 +110,9 @@ class LoopSummary:
         cpu = self.machine.cpu.util
         if cpu is not None:
             parts.append(f"CPU {cpu.mean:.0f} %")
-        if self.metrics:
+        if self.metrics_problem is not None:
+            parts.append(f"metrics failed: {self.metrics_problem}")
+        elif self.metrics:
             parts.append(", ".join(f"{name} {value:.4g}" for name, value in self.metrics[-1].items()))
         return "fulltilt: " + "; ".join(part for part in parts if part)
 
@@ -126,6 +130,7 @@ class LoopSummary:
             "problem": self.problem,
             "machine": self.machine.to_json(),
             "metrics": list(self.metrics) or None,
+            "metrics_problem": self.metrics_problem,
             "observation": None if self.observation is None else asdict(self.observation),
         }
         return {key: value for key, value in flat.items() if value is not None}
@@ -138,6 +143,7 @@ def summarised(
     uuid: str | None = None,
     problem: str | None = None,
     metrics: Iterable[dict[str, float]] = (),
+    metrics_problem: str | None = None,
     observation: Observation | None = None,
 ) -> LoopSummary:
     """`uuid` is the GPU's that was trained on, where there is one."""
@@ -155,6 +161,7 @@ def summarised(
         gpu=_trained_on(machine, uuid),
         problem=problem,
         metrics=tuple(metrics),
+        metrics_problem=metrics_problem,
         observation=observation,
     )
 

@@ -18,6 +18,11 @@ from fulltilt.launch.job import VARIABLE, Job
 torch.set_num_threads(1)
 
 
+class Broken(MulticlassAccuracy):
+    def compute(self):
+        raise RuntimeError("nothing is right")
+
+
 def train(batches, *, after=None):
     """The trained weights, and how often the model was right in each epoch."""
     torch.manual_seed(0)
@@ -70,6 +75,10 @@ def main(out: Path) -> None:
             train(lambda: own, after=lambda *_: 1 / 0)
     except ZeroDivisionError:
         found["failed"] = run.summary.line()
+
+    with watching(metrics={"broken": Broken(4)}, show=None) as run:
+        train(lambda: own, after=run.add)
+    found["broken"] = {"line": run.summary.line(), **run.summary.to_json()}
 
     forgotten, next_one = Watching(show=show), Watching(show=None)
     forgotten.start()  # as by a trainer's callback that is never told of the end

@@ -103,7 +103,7 @@ def test_as_many_are_dropped_and_the_rest_made_up_for() -> None:
     found.sum().backward()
     assert given.grad is not None
     assert torch.equal(given.grad, found)
-    assert found.dtype == dropout(given.detach().bfloat16(), 0.3).to(found.dtype).dtype
+    assert dropout(given.detach().bfloat16(), 0.3).dtype == torch.bfloat16
 
 
 def test_in_place_it_is_the_tensor_itself() -> None:
@@ -137,6 +137,37 @@ def test_a_module_that_is_scripted_fx_traced_or_pickled(monkeypatch: pytest.Monk
         assert not (one.eval()(given) == 0).any()
         net.train()
     assert pickle.loads(pickle.dumps(F.dropout)) is dropout
+
+
+SCRIPTED = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+from fulltilt.launch.watch import dropout
+
+dropout.install()
+
+class Attends(nn.Module):
+    def forward(self, one: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(one, one, one, dropout_p=0.5 if self.training else 0.0, scale=0.1)
+
+given = torch.randn(2, 5, 16)
+for net in (Attends(), nn.TransformerEncoderLayer(16, 2, 32, dropout=0.2, batch_first=True)):
+    scripted = torch.jit.script(net)
+    assert not torch.equal(scripted(given), scripted(given)), "it drops"
+    torch.testing.assert_close(scripted.eval()(given), net.eval()(given))
+heads = nn.MultiheadAttention(16, 2, dropout=0.2, batch_first=True)
+scripted = torch.jit.script(heads)
+torch.testing.assert_close(scripted.eval()(given, given, given)[0], heads.eval()(given, given, given)[0])
+"""
+
+
+def test_attention_that_is_scripted(tmp_path: Path) -> None:
+    """In a process of its own: TorchScript keeps what it has compiled, and would not look at ours any more."""
+    script = tmp_path / "scripted.py"  # which is compiled from its source
+    script.write_text(SCRIPTED)
+    done = subprocess.run([sys.executable, "-W", "ignore", script], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
 
 
 def test_nested_tensors_are_left_to_torch() -> None:

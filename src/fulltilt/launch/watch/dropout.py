@@ -43,17 +43,24 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, **options: Any,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    if not is_scripting():  # noqa: SIM102 - as above
+        if 0.0 < dropout_p < 1.0 and _is_plain(query):
+            return _attended(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+
+def _attended(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float | None,
+    enable_gqa: bool,
 ) -> Tensor:  # fmt: skip
     """With its dropout it is done in steps: within a fused kernel nobody can say which elements are dropped. That takes
     the memory of the scores, which fused kernels don't."""
-    if not 0.0 < dropout_p < 1.0 or not _is_plain(query):
-        return _attention(query, key, value, attn_mask, dropout_p, is_causal, **options)
-    if options.get("enable_gqa"):  # several queries share a key and a value
+    if enable_gqa:  # several queries share a key and a value
         shared = query.size(-3) // key.size(-3)
         key, value = key.repeat_interleave(shared, -3), value.repeat_interleave(shared, -3)
-    weights = _weights(query, key, attn_mask, is_causal=is_causal, scale=options.get("scale"))
-    return _dropped(weights, dropout_p) @ value
+    return _dropped(_weights(query, key, mask, is_causal=is_causal, scale=scale), p) @ value
 
 
 def _dropped(input: Tensor, p: float, *, inplace: bool = False) -> Tensor:
