@@ -62,7 +62,8 @@ def get_optimal_batch_size(
         optimizer: one, several, or what makes one of parameters (torch.optim.SGD); None: AdamW, which takes as much
             memory as any.
         loss: called as `loss(outputs, target)`; None: as HybridPrecisionTrainer chooses it.
-        precision: as HybridPrecisionTrainer has it; "auto" is bf16 on GPUs that have it, fp32 on the CPU.
+        precision: as HybridPrecisionTrainer has it; "auto" is bf16 on GPUs that have it, fp16 on those that have
+            only that, else fp32.
         target: which of the batch's values is the target, as HybridPrecisionTrainer has it.
         safety: share of the memory that steps may take.
         memory_bytes: what the process may use of the device's memory (RAM on the CPU); None: what is free, and what

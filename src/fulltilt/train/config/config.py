@@ -40,6 +40,7 @@ class VideoConfig(Section):
     length: Whole
     """Frames of a clip."""
     stride: Whole = 1
+    """From one frame of a clip to the next: 2 takes every second one."""
     clips: Whole = 1
     """Of one video, each from its own part of it."""
     jitter: bool = True
@@ -64,25 +65,35 @@ class DataConfig(Section):
     val_source: str | None = None
     """What to validate on; as `source`."""
     val_args: dict[str, Any] = {}
+    """Keywords for the callable of `val_source`."""
     val_masks: str | None = None
+    """As `masks`, for `val_source`."""
     val_share: Share | None = None
     """Without `val_source`: this share of the samples is set aside, the same ones for the same seed."""
     batch_size: Whole | Auto = 32
+    """Samples of a batch, in each process; auto: the size that trains fastest is looked for first."""
     val_batch_size: Whole | None = None
     """None: as `batch_size`."""
     num_workers: WholeOrZero | Auto = "auto"
+    """Decoders of image files, workers of a data set; auto: the number is found while training runs."""
     prefetch: Whole | Auto = "auto"
+    """Batches held in host memory ahead of the step; of a data set, for each worker."""
     size: Size | None = None
     """Height and width of images from files."""
     channels: Literal[1, 3] = 3
+    """Of image files: 1 (grey) or 3 (RGB)."""
     shuffle: bool = True
+    """Training samples, anew in every epoch."""
     drop_last: bool = False
+    """Leave out an epoch's last batch, where it is not full."""
     cache: str | None = None
     """A folder made by `fulltilt cache build`, or `fulltilt video cache`."""
     quality: Literal["exact", "fast"] = "exact"
+    """fast: JPEG by a quicker transform, videos without smoothing; pixels differ slightly."""
     features: str | None = None
     """package.module:callable, which makes a row of numbers of an image file's pixels: one more input of the model."""
     on_error: Literal["raise", "skip"] = "raise"
+    """What becomes of a file that can't be decoded: an error that names it, or it is left out."""
     video: VideoConfig | None = None
     """The folder or CSV is one of videos."""
     val_video: VideoConfig | None = None
@@ -95,37 +106,50 @@ class ModelConfig(Section):
     name: str = "small_cnn"
     """A built-in (mlp, small_cnn, small_unet) or package.module:factory."""
     args: dict[str, Any] = {}
+    """Keywords for it."""
 
 
 class TrainingConfig(Section):
     """The loop and its step."""
 
     epochs: Whole = 10
+    """Ways through the training data."""
     max_steps: Whole | None = None
     """End after so many steps, whatever the epochs."""
     lr: Positive = 1e-3
+    """The optimizer's learning rate, with which a scheduler begins."""
     optimizer: str = "adamw"
     """adamw, adam, sgd, rmsprop or package.module:callable, which is called with the parameters, lr and the args."""
     optimizer_args: dict[str, Any] = {}
+    """More keywords for it, such as weight_decay."""
     scheduler: str | None = None
     """cosine, step, onecycle, linear, plateau or package.module:callable, which is called with the optimizer."""
     scheduler_args: dict[str, Any] = {}
+    """Keywords for it; its length is the run's where they don't say."""
     scheduler_interval: Literal["epoch", "step"] | None = None
     """When the scheduler steps; None: each step for onecycle, each epoch for the others."""
     loss: str | None = None
     """cross_entropy, bce_with_logits, mse, l1, smooth_l1 or package.module:callable; None: what fits the target."""
     device: str = "auto"
+    """auto (a GPU, where there is one), cpu, cuda or cuda:1."""
     use_amp: bool | None = None
     """The guides' switch: true is precision auto, false is fp32."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    """auto: tried on the model, kept where it pays."""
     compile: bool | Auto = "auto"
+    """torch.compile; auto: kept where trials show that it pays, and so for the next three."""
     channels_last: bool | Auto = "auto"
+    """The memory format of convolutions."""
     cuda_graph: bool | Auto = "auto"
+    """Replay the step as a CUDA graph."""
     fused: bool | Auto = "auto"
+    """The optimizer's fused form."""
     accumulate: Whole = 1
     """Batches to one optimizer step."""
     clip_norm: Positive | None = None
+    """Largest norm of all gradients together; None: they are not clipped."""
     ema_decay: Share | None = None
+    """Keep averaged weights, with which it is validated, too; 0.999 keeps that share of them at each step."""
     eval_interval: Whole = 5
     """Validate every so many epochs, and after the last."""
     checkpoint_interval: Whole = 5
@@ -133,12 +157,15 @@ class TrainingConfig(Section):
     checkpoint_every_steps: Whole | None = None
     """Also save every so many steps."""
     keep_last: Whole = 3
+    """So many of the newest checkpoints stay."""
     keep_best: WholeOrZero = 1
+    """So many of the best by `monitor` stay besides."""
     monitor: str = "val_loss"
     """The figure that says which checkpoint is best."""
     monitor_mode: Literal["min", "max"] | None = None
     """None: min for losses and errors, max for the rest."""
     nan_policy: Literal["raise", "skip", "rollback"] = "raise"
+    """What a loss that is not a number leads to: an error, no update, or going back to a checkpoint."""
     use_gpu_augmentation: bool | None = None
     """None: on where the section `gpu_augmentation` says something."""
     train_metrics: bool = True
@@ -161,6 +188,7 @@ class AugmentationConfig(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     preset: AugmentationPreset = "default"
+    """Whose settings the keywords are added to: those of GPUAugmentation, or of the class of that name."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -175,6 +203,7 @@ class MetricConfig(Section):
     name: str
     """package.module:Class; a bare name is looked for in torchmetrics.classification and torchmetrics."""
     args: dict[str, Any] = {}
+    """Keywords for it."""
 
 
 class LoggingConfig(Section):
@@ -194,11 +223,17 @@ class Config(Section):
     """The whole file."""
 
     data: DataConfig = DataConfig()
+    """Samples and batches."""
     model: ModelConfig = ModelConfig()
+    """What is trained."""
     training: TrainingConfig = TrainingConfig()
+    """The loop and its step."""
     gpu_augmentation: AugmentationConfig | None = None
+    """Of training images on the device; None: there is none."""
     metrics: dict[str, MetricConfig] = {}
+    """By the names that they have in the log."""
     logging: LoggingConfig = LoggingConfig()
+    """What is said, and where."""
 
     @field_validator("data", "model", "training", "logging", "metrics", mode="before")
     @classmethod
