@@ -76,8 +76,14 @@ class Loader:
 
 
 def test_a_meter_counts_steps_waits_and_what_lies_between_epochs():
-    clock, settled = Clock(), []
-    meter = Meter(warm=2, seconds=1000, settle=lambda: settled.append(clock.now), clock=clock)
+    clock, settled, begun = Clock(), [], []
+    meter = Meter(
+        warm=2,
+        seconds=1000,
+        settle=lambda: settled.append(clock.now),
+        begin=lambda: begun.append(clock.now),
+        clock=clock,
+    )
     source = Metered(Loader(clock, batches=5, wait=1.0), meter)
     assert len(source) == 5
     for _ in range(2):
@@ -93,6 +99,7 @@ def test_a_meter_counts_steps_waits_and_what_lies_between_epochs():
     assert meter.wait_share == pytest.approx(0.25)
     assert meter.stretches == [(108.0, 120.0), (130.0, 150.0)]
     assert len(settled) == 3  # when it began, and at each epoch's end: never between two steps
+    assert begun == [108.0]
     clock.now += 5
     meter.finish()
     assert len(meter.between) == 2

@@ -45,7 +45,7 @@ def device(monkeypatch):
     made = Device()
     monkeypatch.setattr(clock, "_event", made.event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: f"the stream of {device}")
-    peak = {"allocated_bytes": {"all": {"current": 1 << 20, "peak": 1 << 30}}}
+    peak = {"reserved_bytes": {"all": {"current": 1 << 20, "peak": 1 << 30}}}
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda _: peak)
     return made
 

@@ -25,6 +25,7 @@ class Meter:
         seconds: float,
         whole: bool = False,
         settle: Callable[[], None] = lambda: None,
+        begin: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
@@ -33,8 +34,10 @@ class Meter:
             seconds: after so long the loader raises `TimeUpError`.
             whole: measure whole epochs only, each with the start of its workers.
             settle: waits for the device; called when the measurement begins and at each epoch's end, not in between.
+            begin: called when the measurement begins.
         """
-        self._warm, self._most, self._whole, self._settle, self._clock = warm, seconds, whole, settle, clock
+        self._warm, self._most, self._whole, self._clock = warm, seconds, whole, clock
+        self._settle, self._begin = settle, begin
         self._batches = 0
         self._opened: float | None = None
         self._closed: float | None = None
@@ -68,6 +71,7 @@ class Meter:
         if self.began is None:
             if self._batches >= self._warm:
                 self._settle()
+                self._begin()
                 self.began = self._opened = self._clock()
         elif self._clock() - self.began >= self._most:
             self.finish()

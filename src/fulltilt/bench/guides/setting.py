@@ -102,7 +102,7 @@ def meter_for(seconds: float, *, steps: int | None = None, warm: int = WARM_STEP
         whole: only whole epochs tell (`comes_in_bursts`).
     """
     warm = warm if steps is None else min(warm, max(1, steps // 4))
-    return Meter(warm=1 if whole else warm, seconds=seconds, whole=whole, settle=settling())
+    return Meter(warm=1 if whole else warm, seconds=seconds, whole=whole, settle=settling(), begin=forget_peak)
 
 
 def comes_in_bursts(loader: DataLoader[Any]) -> bool:
@@ -119,14 +119,15 @@ def settling() -> Callable[[], None]:
 
 
 def note_device(answer: Answer) -> None:
-    """Which GPU, and how much of it at most."""
+    """Which GPU, and how much of its memory torch held at most: what a CUDA graph works in is part of that, while it is
+    allocated to nobody."""
     if torch.cuda.is_available():
         answer.gpu_uuid = str(getattr(torch.cuda.get_device_properties(0), "uuid", "")) or None
-        answer.peak_memory_bytes = torch.cuda.max_memory_allocated()
+        answer.peak_memory_bytes = torch.cuda.max_memory_reserved()
 
 
 def forget_peak() -> None:
-    """Most of the memory from here on: not what trials and compiling took."""
+    """Most of the memory from here on: not what looking for kernels, compiling and trials took."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
 
