@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import rows
+from claims import claims
 from headline import headline
 from rows import Row
 
@@ -179,7 +180,7 @@ CHARTS: dict[str, tuple[str, Callable[[dict[str, Any]], str | None]]] = {
 }
 """Picture → the result that it is drawn from, and how."""
 SIMULATED_FROM = "h200/feed.json"
-BENCHMARKS, SCALING = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "scaling.md"
+BENCHMARKS, SCALING, GUIDES = (ROOT / "docs" / name for name in ("benchmarks.md", "scaling.md", "guides.md"))
 README, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
 
 
@@ -259,6 +260,7 @@ def main() -> None:
             (CHINESE, headline("zh", RESULTS)),
             (BENCHMARKS, benchmarks_page()),
             (SCALING, scaling_page()),
+            (GUIDES, claims(RESULTS)),
         ]
     for page, inside in pages:
         try:

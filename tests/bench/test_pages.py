@@ -129,6 +129,36 @@ def test_guides_as_rows(tables):
     assert wanted[0] == f"*segmentation: {'; '.join(outcomes)}*"
 
 
+def test_claims_beside_what_was_measured(tables, tmp_path):
+    assert tables.claims(tmp_path) == ""
+    before = {"gpu_util": 22.4, "gpu_util_std": 5.2, "wait_share": 0.5, "batch_size": 64, "samples_per_second": 640.0}
+    after = {"gpu_util": 99.6, "gpu_util_std": 0.6, "wait_share": 1e-6, "batch_size": 128, "samples_per_second": 6400.0}
+    names = ("segmentation", "classification", "forecast", "video")
+    results = {
+        "guides": {
+            "workloads": dict.fromkeys(names),
+            "cases": [
+                {"workload": name, "key": key, **case, "speed_up": 16.9}
+                for name in names
+                for key, case in (("before", before), ("after", after))
+            ],
+        },
+        "augment": {
+            "peers": [{"name": f"CPU, {count} workers", "wall_ms": 400 / count} for count in (4, 8, 16)],
+            "cases": [{"key": "task", "wall_ms": 0.0601}],
+        },
+        "assist": {"cases": [{"key": "beside", "share": 0.991}]},
+    }
+    (tmp_path / "h200").mkdir()
+    for name, result in results.items():
+        (tmp_path / "h200" / f"{name}.json").write_text(json.dumps(result))
+    said = tables.claims(tmp_path)
+    assert "| classification 16.9×, GPU 22 ± 5 → 100 ± 1 % |" in said
+    assert "| waits for a batch: 50 → less than 0.01 ms |" in said
+    assert "| 100, 50, 25 ms with 4, 8 and 16 workers that augment on the CPU → 0.060 ms |" in said
+    assert "99.1 % of its speed" in said
+
+
 def test_curves_as_rows(tables):
     cases = [
         {"part": "cores", "series": "limit", "x": 4, "samples_per_second": 6000.0},

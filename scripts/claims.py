@@ -1,0 +1,80 @@
+"""What the five guides claim, beside what was measured here: docs/guides.md's table.
+
+    benchmarks' JSON ─► figures by name ─► sentences with these names in braces
+
+What was not measured is said in words; a claim is never left out for that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fulltilt.bench.simulate.page import table
+from fulltilt.diagnose.words import amount
+
+_LEAST_MS = 0.01
+COLUMNS = ("guide", "it claims", "here, on one H200 with 16 cores")
+CLAIMS = (
+    ("000", "1.2–1.8× faster, GPU +15–25 %", "segmentation {segmentation_times}, GPU {segmentation_gpu}"),
+    ("000", "20–35 % of the work on the CPU", "not measured: how much there is depends on the loop; metrics counted "
+     "beside the step keep {assist_share} of its speed"),
+    ("001", "65 ± 15 → 92 ± 5 % utilisation, 45 → 62 it/s", "classification {classification_times}, "
+     "GPU {classification_gpu}"),
+    ("001", "loading 120 → 25 ms a batch", "waits for a batch: {classification_waits}"),
+    ("002", "35 → 3 ms a batch for augmentation (A100, batch 32)", "{augment_cpu} with 4, 8 and 16 workers that "
+     "augment on the CPU → {augment_gpu}"),
+    ("002", "180 → 150 s an epoch, 65 → 92 % utilisation", "segmentation, as above"),
+    ("003", "3–6× overall, 20–30 → 80–95 % utilisation", "forecast {forecast_times}, GPU {forecast_gpu}"),
+    ("003", "memory −50 %", "not so: its data live on the GPU, and take memory there"),
+    ("004", "one GPU: 1.3–1.5×, 30–40 → 70–80 % utilisation", "video {video_times}, GPU {video_gpu}"),
+    ("004", "two GPUs: 1.8–1.9×, 50 → 90 %", "not measured: there was one GPU; [computed](scaling.md) from its rates"),
+)  # fmt: skip
+
+
+def claims(results: Path) -> str:
+    """The table; nothing where a result is missing."""
+    files = {name: results / "h200" / f"{name}.json" for name in ("guides", "augment", "assist")}
+    if not all(file.exists() for file in files.values()):
+        return ""
+    known: dict[str, str] = {}
+    for name, figures in (("guides", _guides), ("augment", _augment), ("assist", _assist)):
+        known |= figures(json.loads(files[name].read_text(encoding="utf-8")))
+    rows = [(guide, claim, found.format_map(known)) for guide, claim, found in CLAIMS]
+    named = ", ".join(f"[{file.name}](../benchmarks/results/h200/{file.name})" for file in files.values())
+    return f"{table(COLUMNS, rows)}\n\nFrom {named}, by `python scripts/tables.py`.\n"
+
+
+def _guides(result: Mapping[str, Any]) -> dict[str, str]:
+    cases = {(case["workload"], case["key"]): case for case in result["cases"]}
+    found = {}
+    for name in result["workloads"]:
+        before, after = cases[name, "before"], cases[name, "after"]
+        found[f"{name}_times"] = f"{amount(after['speed_up'])}×"
+        found[f"{name}_gpu"] = f"{_utilisation(before)} → {_utilisation(after)} %"
+        found[f"{name}_waits"] = f"{_wait_ms(before)} → {_wait_ms(after)} ms"
+    return found
+
+
+def _utilisation(case: Mapping[str, Any]) -> str:
+    return f"{case['gpu_util']:.0f} ± {case['gpu_util_std']:.0f}"
+
+
+def _wait_ms(case: Mapping[str, Any]) -> str:
+    """For each batch."""
+    waited = 1e3 * case["wait_share"] * case["batch_size"] / case["samples_per_second"]
+    return f"{waited:.2g}" if waited >= _LEAST_MS else f"less than {_LEAST_MS}"
+
+
+def _augment(result: Mapping[str, Any]) -> dict[str, str]:
+    peers = {peer["name"]: peer.get("wall_ms") for peer in result["peers"]}
+    ours = next(case["wall_ms"] for case in result["cases"] if case["key"] == "task")
+    cpu = ", ".join(f"{peers[f'CPU, {count} workers']:.0f}" for count in (4, 8, 16))
+    return {"augment_cpu": f"{cpu} ms", "augment_gpu": f"{ours:.3f} ms"}
+
+
+def _assist(result: Mapping[str, Any]) -> dict[str, str]:
+    share = next(case["share"] for case in result["cases"] if case["key"] == "beside")
+    return {"assist_share": f"{100 * share:.1f} %"}
