@@ -204,11 +204,10 @@ def slack(metrics: Sequence[float]) -> float:
 def _targets(after: Case, by_key: Mapping[str, Case]) -> tuple[Target, ...]:
     claim = CLAIMS[after.workload]
     mean, std = (None, None) if after.gpu is None else (after.gpu.mean, after.gpu.std)
-    before = by_key.get(BEFORE)
-    as_long = before is not None and before.answer.steps == after.answer.steps
+    before = _found(by_key, BEFORE, after)
     floor = None
-    if before is not None and as_long and before.answer.metric is not None:
-        floor = before.answer.metric - slack(after.answer.metrics)
+    if before.steps == after.answer.steps and before.metric is not None:
+        floor = before.metric - slack(after.answer.metrics)
     own = after.answer.samples_per_second
     return (
         Target(figure="gpu_util", words="GPU", wanted=UTIL_AT_LEAST, found=mean),
