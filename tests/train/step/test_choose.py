@@ -283,6 +283,47 @@ def test_convolution_algorithms_are_tried_again_in_a_graph():
     assert not any(settings.channels_last for settings in tried)
 
 
+@pytest.mark.parametrize(
+    ("outside", "inside", "kept"),
+    [
+        ((4.18, 4.44), (1.6, 1.3), True),  # off, on: what launches made of it, and what the kernels are
+        ((5.39, 5.00), (1.3, 1.5), False),
+        ((5.39, 5.00), (1.3, 1.28), True),  # still a little faster with it
+        ((4.18, 4.44), (1.6, 1.59), False),
+    ],
+)
+def test_the_memory_format_is_looked_at_again_in_a_graph(outside, inside, kept):
+    """The same model on two machines of one kind was laid out once so, once the other way."""
+    plan, tried = drive(
+        lambda s: (inside if s.cuda_graph else outside)[s.channels_last] / 1e3, Wishes(fused=True, compile=False)
+    )
+    assert plan["channels_last"].value is kept
+    assert len({settings.channels_last for settings in tried if settings.cuda_graph}) == 2
+    if kept is not (outside[1] < outside[0]):
+        assert plan["channels_last"].reason.startswith("in a graph ")
+
+
+@pytest.mark.parametrize(
+    ("wishes", "facts"), [(Wishes(channels_last=False), GPU), (Wishes(), replace(GPU, planar=False))]
+)
+def test_a_memory_format_that_is_settled_is_not_tried_again(wishes, facts):
+    _, tried = drive(lambda s: 0.001 if s.cuda_graph else 0.004, wishes, facts)
+    assert not any(settings.channels_last for settings in tried)
+
+
+@pytest.mark.parametrize(("outside", "steps"), [((5.6, 5.0), 10**6), ((5.0, 5.6), 10**6), ((5.2, 5.0), 10_000)])
+def test_a_memory_format_is_not_compiled_anew_for_nothing(outside, steps):
+    """It has won or lost clearly, or the run is too short to win that back."""
+
+    def seconds(settings):
+        ms = (1.0 if settings.cuda_graph else outside[settings.channels_last]) * (0.6 if settings.compile else 1.0)
+        return Measured(step_seconds=ms / 1e3, setup_seconds=30.0 if settings.compile else 0.1)
+
+    _, tried = drive(seconds, facts=replace(GPU, layers=10, expected_steps=steps))
+    assert any(settings.compile and settings.cuda_graph for settings in tried)
+    assert len({settings.channels_last for settings in tried if settings.cuda_graph}) == 1
+
+
 def test_tuned_convolutions_stay_tuned():
     facts = replace(GPU, cudnn_benchmark=True)
     plan, tried = drive(resnet, facts=facts)

@@ -295,6 +295,8 @@ def _again_in_a_graph(state: _State, wishes: Wishes, facts: Facts) -> Search:
     """Where launching took part of a step's time, what was decided outside of a graph is looked at again inside."""
     if wishes.compile == "auto" and _was_compiled(state):
         yield from _compile_again(state)
+    if facts.planar and wishes.channels_last == "auto":
+        yield from _memory_format_again(state, facts)
     if facts.convolutions and not state.best.cudnn_benchmark:
         before = state.seconds
         found = yield replace(state.best, cudnn_benchmark=True)
@@ -345,6 +347,24 @@ def _compile_again(state: _State) -> Search:
         state.best, state.seconds = replace(state.best, compile=compiled), found.step_seconds
         on, off = (found.step_seconds, before) if compiled else (before, found.step_seconds)
         state.settle("compile", f"in a graph {_ms(on)} with it, {_ms(off)} without", off=off, on=on)
+    return state.plan
+
+
+def _memory_format_again(state: _State, facts: Facts) -> Search:
+    """Outside, a difference of a few percent may have been one between launches: it is taken for none."""
+    figures = state.plan["channels_last"].evidence
+    on, off = figures.get("on"), figures.get("off")
+    if on is None or off is None or max(on, off) >= min(on, off) / (1.0 - CLEAR_GAIN):
+        return state.plan
+    if state.best.compile and not _won_back(state.seconds, facts, state.compile_seconds):
+        return state.plan
+    before, wanted = state.seconds, not state.best.channels_last
+    found = yield replace(state.best, channels_last=wanted)
+    most = before * (1.0 - LEAST_GAIN) if wanted else before / (1.0 - FINE_GAIN)
+    if found.step_seconds is not None and found.step_seconds <= most:
+        state.best, state.seconds = replace(state.best, channels_last=wanted), found.step_seconds
+        on, off = (found.step_seconds, before) if wanted else (before, found.step_seconds)
+        state.settle("channels_last", f"in a graph {_ms(on)} with it, {_ms(off)} without", off=off, on=on)
     return state.plan
 
 
