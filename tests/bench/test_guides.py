@@ -403,7 +403,7 @@ def test_who_tunes_by_hand_decodes_with_one_thread_a_worker(tmp_path):
 
 
 def test_an_order_and_its_answer_travel(tmp_path):
-    given = order(tmp_path, steps=7)
+    given = order(tmp_path, samples=56)
     assert Order.from_json(given.to_json()) == given
     answer = Answer(samples_per_second=5.0, window=(1.0, 2.0), plan={"compile": True})
     answer.write(given.answer)
@@ -428,10 +428,12 @@ def test_metrics_see_floats():
     assert (first.dtype, second.dtype, third["a"].dtype) == (torch.float32, torch.int64, torch.float32)
 
 
-def test_as_many_steps_as_before(tmp_path):
-    assert steps_for(order(tmp_path, steps=50), most=40) == 40
-    assert steps_for(order(tmp_path, steps=50), most=80) == 50
-    assert steps_for(order(tmp_path), most=80) == 80
+def test_as_many_samples_as_before(tmp_path):
+    assert steps_for(order(tmp_path, samples=400), 8, most=40) == 40
+    assert steps_for(order(tmp_path, samples=400), 8, most=80) == 50
+    assert steps_for(order(tmp_path, samples=400), 24, most=80) == 17
+    assert steps_for(order(tmp_path, samples=400), 4096, most=80) == 1
+    assert steps_for(order(tmp_path), 8, most=80) == 80
 
 
 class Watched:
@@ -603,9 +605,11 @@ def test_what_can_not_be_run_again_stays(contended, monkeypatch):
 
 def test_metrics_of_trainings_that_were_not_as_long_are_not_compared():
     cases = canned()
-    cases[0].answer.steps, cases[1].answer.steps = 50, 60
-    after = next(one for one in compared(cases, hold=True) if one.key == "after")
-    assert "metric" not in [target.figure for target in after.targets]
+    before, ours = cases[0].answer, cases[1].answer
+    before.batch_size, ours.batch_size, before.steps = 32, 96, 1150
+    for ours.steps, as_much in ((1150, False), (383, True), (380, False)):
+        after = next(one for one in compared(cases, hold=True) if one.key == "after")
+        assert ("metric" in [target.figure for target in after.targets]) is as_much
 
 
 def test_a_case_comes_back_from_its_json():
@@ -755,7 +759,7 @@ def test_before(place, tmp_path):
 
 def test_after(place, tmp_path):
     answer = Answer()
-    after.run(order(tmp_path, "after", steps=6), answer)
+    after.run(order(tmp_path, "after", samples=48), answer)
     complete(answer)
     assert (answer.steps, answer.batch_size) == (6, 8)
     assert answer.limit_per_second > 0
@@ -767,7 +771,7 @@ def test_after(place, tmp_path):
 def test_after_as_on_a_gpu_is_trained_for_the_metric_and_then_for_the_rates(place, tmp_path, monkeypatch):
     monkeypatch.setattr(after, "tries", lambda: True)
     answer = Answer()
-    after.run(order(tmp_path, "after", steps=6), answer)
+    after.run(order(tmp_path, "after", samples=48), answer)
     complete(answer)
     assert answer.steps == 6
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"quality", "rates"}
@@ -779,7 +783,7 @@ def test_after_as_on_a_gpu_is_trained_for_the_metric_and_then_for_the_rates(plac
 def test_where_after_falls_short_other_seeds_tell_what_is_noise(place, tmp_path, monkeypatch, wanted, seeds):
     monkeypatch.setattr(after, "tries", lambda: True)
     answer = Answer()
-    after.run(order(tmp_path, "after", steps=3, metric=wanted), answer)
+    after.run(order(tmp_path, "after", samples=24, metric=wanted), answer)
     assert len(answer.metrics) == (seeds if seeds > 1 else 0)
     assert len(list((tmp_path / "run").glob("quality*"))) == seeds
     assert answer.metric == pytest.approx(sum(answer.metrics) / seeds if seeds > 1 else answer.metric)
@@ -889,7 +893,7 @@ def test_what_was_measured_until_time_was_up_counts(place, tmp_path, monkeypatch
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(after._Clock, "on_epoch_end", stopped_after)
-    given = order(tmp_path, one.key, steps=None if one.key == "before" else 14)
+    given = order(tmp_path, one.key, samples=None if one.key == "before" else 112)
     with pytest.raises(SystemExit):
         contestant.main(given.to_json())
     answer = Answer.read(Path(given.answer))
@@ -905,7 +909,7 @@ def test_lightning(place, tmp_path, contestant):
     from fulltilt.bench.guides import with_lightning
 
     answer = Answer()
-    with_lightning.run(order(tmp_path, contestant, steps=6, batch_size=8), answer)
+    with_lightning.run(order(tmp_path, contestant, samples=48, batch_size=8), answer)
     complete(answer)
     assert (answer.steps, answer.batch_size) == (6, 8)
 
@@ -917,6 +921,6 @@ def test_accelerate(place, tmp_path, contestant):
     from fulltilt.bench.guides import with_accelerate
 
     answer = Answer()
-    with_accelerate.run(order(tmp_path, contestant, steps=6, batch_size=8), answer)
+    with_accelerate.run(order(tmp_path, contestant, samples=48, batch_size=8), answer)
     complete(answer)
     assert (answer.steps, answer.batch_size) == (6, 8)

@@ -50,8 +50,8 @@ def run(order: Order, answer: Answer) -> None:
     assert isinstance(size, int)
     answer.batch_size = size
     twice, validation = tries(), 0.0
-    if order.steps is not None or not twice:
-        steps = steps_for(order, most=config.training.max_steps or _ENDLESS)
+    if order.samples is not None or not twice:
+        steps = steps_for(order, size, most=config.training.max_steps or _ENDLESS)
         metrics: list[float] = []
         for seed in range(_SEEDS if twice else 1):
             short = with_training(

@@ -196,6 +196,13 @@ def _found(by_key: Mapping[str, Case], key: str, beside: Case) -> Answer:
     return case.answer if case is not None and case.run == beside.run else Answer()
 
 
+def _as_much(one: Answer, other: Answer) -> bool:
+    """Whether both have trained with the same number of samples, to the next whole batch."""
+    if one.samples is None or other.samples is None:
+        return one.samples == other.samples
+    return abs(one.samples - other.samples) <= max(one.batch_size or 1, other.batch_size or 1)
+
+
 def slack(metrics: Sequence[float]) -> float:
     """How far a metric may lie below another of the same training."""
     return max(QUALITY_SLACK, NOISE * stdev(metrics)) if len(metrics) > 1 else QUALITY_SLACK
@@ -206,7 +213,7 @@ def _targets(after: Case, by_key: Mapping[str, Case]) -> tuple[Target, ...]:
     mean, std = (None, None) if after.gpu is None else (after.gpu.mean, after.gpu.std)
     before = _found(by_key, BEFORE, after)
     floor = None
-    if before.steps == after.answer.steps and before.metric is not None:
+    if before.metric is not None and _as_much(before, after.answer):
         floor = before.metric - slack(after.answer.metrics)
     own = after.answer.samples_per_second
     return (

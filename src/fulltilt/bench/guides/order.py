@@ -58,8 +58,9 @@ class Order:
     """Of training, about; setting up comes on top."""
     small: bool = False
     overrides: tuple[str, ...] = ()
-    steps: int | None = None
-    """To train in all, so that every metric is of a training as long; None: *before* finds what it can do."""
+    samples: int | None = None
+    """To train with in all, so that every metric is of as much training: a larger batch makes fewer steps of it, and
+    what that costs shows. None: *before* finds what it can do."""
     batch_size: int | None = None
     """As *after* has it, for whoever is tuned by hand."""
     before_seconds: float | None = None
@@ -95,7 +96,7 @@ class Answer:
     metrics: list[float] = field(default_factory=list)
     """Of several seeds, where there are several; the metric is their mean."""
     peak_memory_bytes: int | None = None
-    """Most that torch had allocated on the device."""
+    """Most that torch held on the device while it was measured."""
     limit_per_second: float | None = None
     """The same step with its batch on the device already."""
     setup_seconds: float | None = None
@@ -114,6 +115,11 @@ class Answer:
     problem: str | None = None
     trace: list[str] = field(default_factory=list)
     """The last lines that it said, where there is a problem."""
+
+    @property
+    def samples(self) -> int | None:
+        """That the metric was reached with."""
+        return None if self.steps is None or self.batch_size is None else self.steps * self.batch_size
 
     def write(self, path: str) -> None:
         flat = {key: value for key, value in asdict(self).items() if value not in (None, {}, [])}

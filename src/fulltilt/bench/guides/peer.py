@@ -72,7 +72,9 @@ class PeerLoop(ABC):
         self.bursts = comes_in_bursts(self.train_loader)
         training = peer.config.training
         self.rhythm = Rhythm(every_steps=self.per_epoch * training.eval_interval)
-        self.steps = steps_for(order, most=self.per_epoch * training.epochs)
+        size = peer.config.data.batch_size
+        assert isinstance(size, int), "a DataLoader has a number"
+        self.steps = steps_for(order, size, most=self.per_epoch * training.epochs)
         self.training = training.model_copy(update={"max_steps": self.steps})
 
     @abstractmethod
@@ -89,7 +91,7 @@ class PeerLoop(ABC):
 
 
 def measure_peer(loop: PeerLoop, order: Order, answer: Answer) -> None:
-    """The metric after as many steps as *before* has made; then, where compiling was in them, the rate once more."""
+    """The metric after as many samples as *before* has seen; then, where compiling was in them, the rate once more."""
     whole = loop.bursts and loop.steps >= 2 * loop.per_epoch
     counts = whole or not loop.peer.tuned  # else workers fill their queues while it is compiled: too good a rate
     meter = meter_for(patience(order), steps=loop.steps, whole=whole)

@@ -213,7 +213,8 @@ def contend(
         file = Path(folder) / "answer.json"
         order = Order(
             recipe=recipe, contestant=contestant, folder=str(Path(folder) / "run"), answer=str(file), seconds=seconds,
-            small=small, steps=before.steps, batch_size=batch_size, before_seconds=before.seconds, metric=before.metric,
+            small=small, samples=before.samples, batch_size=batch_size, before_seconds=before.seconds,
+            metric=before.metric,
         )  # fmt: skip
         command = [sys.executable, "-m", "fulltilt.bench.guides.contestant", order.to_json(), str(os.getpid())]
         with (Path(folder) / "errors").open("w+b") as errors:

@@ -85,13 +85,13 @@ def add_note(answer: Answer, note: str) -> None:
     answer.note = note if answer.note is None else f"{answer.note}; {note}"
 
 
-def steps_for(order: Order, most: int) -> int:
-    """As many as *before* has made; `most` is the whole training."""
-    return most if order.steps is None else max(1, min(most, order.steps))
+def steps_for(order: Order, batch_size: int, most: int) -> int:
+    """As many as it takes to see the samples that *before* has seen; `most` is the whole training."""
+    return most if order.samples is None else max(1, min(most, round(order.samples / batch_size)))
 
 
 def patience(order: Order) -> float:
-    """Seconds for as many steps as *before* has made, after which a peer is stopped without a metric."""
+    """Seconds for as many samples as *before* has seen, after which a peer is stopped without a metric."""
     return max(PATIENCE * order.seconds, _AS_BEFORE * (order.before_seconds or 0.0))
 
 
