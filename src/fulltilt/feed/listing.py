@@ -53,12 +53,13 @@ def files_in(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
 
 
 def files_under(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
-    """Files of the folder and of all folders in it, linked ones as well."""
+    """Files of the folder and of all folders in it, also those that are linked; each folder once."""
     found: list[tuple[str, list[str]]] = []
     top = folder.resolve()
     seen = {top, *top.parents}  # a link back to one of them would lead round in a circle, or into other classes
     for root, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
-        inner = {Path(root, name).resolve(): name for name in sorted(filter(_is_meant, folders), reverse=True)}
+        meant = sorted(filter(_is_meant, folders), reverse=True)
+        inner = {Path(root, name).resolve(): name for name in meant}  # of two links to one folder, the first
         folders[:] = sorted(name for real, name in inner.items() if real not in seen)
         seen |= inner.keys()
         found.append((root, sorted(name for name in names if _is_meant(name) and name.lower().endswith(suffixes))))

@@ -71,16 +71,14 @@ def set_aside(source: Any, share: float, seed: int) -> tuple[Any, Any]:
         kind = type(source).__name__
         raise InputError(f"data.val_share: samples of a {kind} can't be set aside; give data.val_source")
     paths = _paths(source)
-    files = None if paths is None else list(dict.fromkeys(paths))
-    length = len(parts[0] if parts else source if files is None else files)
+    files = list(dict.fromkeys(paths))
+    length = len(files or (parts[0] if parts else source))
     held = round(length * share)
     if not 0 < held < length:
         raise InputError(f"data.val_share: {share:g} of {length} samples is {held}; both parts must have some")
     order = Order(length=length, batch_size=1, shuffle=True, seed=seed).permutation(0)
     kept, given = np.sort(order[held:]), np.sort(order[:held])
-    if (
-        paths is not None and files is not None
-    ):  # whole ones: what a table has of one picture or video is too much alike
+    if files:  # whole ones: what a table has several times, or clips of one video, are too much alike
         held_out = {files[number] for number in given}
         is_given = np.array([path in held_out for path in paths])
         kept, given = np.flatnonzero(~is_given), np.flatnonzero(is_given)
@@ -89,11 +87,11 @@ def set_aside(source: Any, share: float, seed: int) -> tuple[Any, Any]:
     return _part(source, kept), _part(source, given)
 
 
-def _paths(source: Any) -> list[str] | None:
-    """The file of each sample, or of each video; None where samples are no files."""
+def _paths(source: Any) -> list[str]:
+    """The file of each sample, or of each video; none where samples are no files."""
     if isinstance(source, VideoClips):
         return [entry.path for entry in source.entries]
-    return source.paths if isinstance(source, ImageFiles) else None
+    return source.paths if isinstance(source, ImageFiles) else []
 
 
 def _part(source: Any, chosen: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
