@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -146,6 +147,32 @@ def test_a_result_without_a_part_says_which():
     without = {**RESULT, "cases": [case for case in RESULT["cases"] if case["part"] != "cores"]}
     with pytest.raises(InputError, match="cores_4_cpu"):
         workloads(without)
+
+
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [
+        (
+            {"machine": {}, "costs": []},
+            r"no result of `fulltilt bench feed`, which has .* `cases`.* found machine, costs",
+        ),
+        ({"cases": {"a": 1}}, "found cases. Make one with `fulltilt bench feed --json feed.json`"),
+        ({"cases": [1]}, "found cases"),
+        ({"cases": []}, "found cases"),
+        ({"cases": [{"name": "a"}]}, "found cases"),
+        ([1, 2], "found list"),
+        ("text", "found str"),
+        (None, "found NoneType"),
+        ({"cases": [{"key": "cores_4_cpu", "workers": "many"}]}, "'many' as workers of cores_4_cpu"),
+        ({"cases": [{"key": "cores_4_cpu", "workers": 3, "samples_per_second": 0}]}, "0 as samples_per_second"),
+    ],
+)
+def test_another_file_is_refused(result, says, tmp_path):
+    file = tmp_path / "monitor.json"
+    file.write_text(json.dumps(result))
+    problem = CliRunner().invoke(bench, ["simulate", "--feed", str(file)]).exception
+    assert isinstance(problem, InputError)
+    assert re.search(rf"^--feed: \S+/monitor\.json: .*{says}", str(problem))
 
 
 def test_the_model_is_near_what_was_measured():

@@ -159,6 +159,31 @@ def test_pictures_and_masks_in_two_folders(here):
     assert trained("training.epochs=1", SMALL_UNET).steps == 2, "of four pictures: batch norm needs two at a time"
 
 
+@pytest.mark.parametrize("has", ["parts", "a table"])
+def test_labels_beside_masks_are_left_out(here, has):
+    """Images in folders for training, validation and testing, masks of all in one; a table with both columns."""
+    rows = [["path", "mask", "label"]]
+    Path("masks").mkdir()
+    for index in range(12):
+        folder = Path("images", ("train", "val", "test")[index // 6 + index // 9], "ab"[index % 2])
+        folder.mkdir(parents=True, exist_ok=True)
+        picture, mask = segmentation.draw(index, 48)
+        Image.fromarray(picture).save(folder / f"{index}.jpg")
+        Image.fromarray(mask).save(f"masks/{index}.png")
+        rows.append([str(folder / f"{index}.jpg"), f"masks/{index}.png", index % 2])
+    with Path("all.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    parted = {"data": Path("images"), "masks": Path("masks")}
+    project = make_project(
+        Path("mine"), recipe_named("segmentation"), **(parted if has == "parts" else {"data": Path("all.csv")})
+    )
+    assert project.own.told.startswith(f"{6 if has == 'parts' else 12} colour pictures of 48×48 with masks")
+    os.chdir("mine")
+    history = trained("training.epochs=1", "data.batch_size=2", SMALL_UNET)
+    assert history.steps == (3 if has == "parts" else 5)
+    assert 0 <= history.last["val_iou"] <= 1
+
+
 def test_readings_of_ones_own_sensors(here):
     for name, height in (("north", 3.0), ("south", 5.0)):
         hours = "".join(
@@ -218,6 +243,10 @@ def test_segments_of_ones_own_videos(here):
     (here / folder / "still.csv").write_text("\n".join(map(",".join, still)))
     project = make_project(here / "still", recipe_named("video"), data=here / folder / "still.csv")
     assert "nothing happens in those to validate with" in project.own.told
+    new = [row if row[0] != paths[4] else [row[0], "zoom", *row[2:]] for row in rows]
+    (here / folder / "new.csv").write_text("\n".join(map(",".join, new)))
+    project = make_project(here / "new", recipe_named("video"), data=here / folder / "new.csv")
+    assert project.own.told.endswith("; only in those to validate with: zoom: move some rows from val.csv to train.csv")
     (here / folder / "odd.csv").write_text("\n".join(["video,action,begin,finish", *map(",".join, rows[1:])]))
     with pytest.raises(InputError, match="a label, a start and an end; its columns are video, action, begin, finish"):
         make_project(here / "other", recipe_named("video"), data=here / folder / "odd.csv")

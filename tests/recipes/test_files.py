@@ -80,6 +80,8 @@ def test_masks(tmp_path):
         ),
         ([["path", "label"], *[[f"{i}.png", i - 1] for i in range(5)]], "a label is -1"),
         ([["path", "label"], *[[f"{i}.png", "a"] for i in range(5)]], "all 5 pictures are of one class, a"),
+        ([["path", "label"], *[[f"{i}.png", 1] for i in range(5)]], "all 5 pictures are of one class, 1"),
+        ([["path", "label"], *[[f"{i % 4}.png", i % 2] for i in range(9)]], "4 pictures are too few"),
         ([["path", "label"], *[[f"{i}.png", 100 * i] for i in range(5)]], "5 pictures for classes from 0 to 400"),
         ([["path", "label"], *[[f"{i}.png", i % 2] for i in range(4)]], "4 pictures are too few"),
         ([["path", "kind"], *[[f"{i}.png", "a"] for i in range(5)]], r"label, class or mask \(found path, kind\)"),
@@ -119,6 +121,57 @@ def test_folders_for_training_and_validation(tmp_path):
         look(tmp_path)
 
 
+def damaged(folder):
+    (folder / "val" / "cat" / "2.jpg").write_bytes(b"")
+
+
+def without_classes(folder):
+    for path in (folder / "val").glob("*/*.jpg"):
+        path.rename(folder / "val" / f"{path.parent.name}{path.name}")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (damaged, r"val/cat/2\.jpg can't be opened as a picture"),
+        (
+            without_classes,
+            "/val, to validate with: 6 pictures without labels or masks; have a subfolder for each class",
+        ),
+    ],
+)
+def test_what_can_not_be_validated_with_is_said(change, says, tmp_path):
+    for part in ("train", "val"):
+        for kind in ("cat", "dog"):
+            for i in range(3):
+                picture(tmp_path / part / kind / f"{i}.jpg")
+    look(tmp_path)
+    change(tmp_path)
+    with pytest.raises(InputError, match=says):
+        look(tmp_path)
+
+
+def test_a_picture_that_is_listed_twice_is_told_of(tmp_path):
+    rows = [[f"{i}.png", "ab"[i % 2]] for i in range(6)] + [["5.png", "b"], ["4.png", "a"], ["4.png", "c"]]
+    for i in range(6):
+        picture(tmp_path / f"{i}.png", mode="L")
+        picture(tmp_path / f"{i}-mask.png", mode="L")
+    table(tmp_path / "t.csv", [["path", "label"], *rows])
+    found = look(tmp_path / "t.csv")
+    assert (found.count, found.repeated, found.contradicting) == (6, 2, 1)
+    assert str(found) == (
+        "6 grey pictures of 20×30 in 3 classes (a, b, c); a single picture of c; "
+        "2 listed more than once, 1 of them with different labels"
+    )
+    table(tmp_path / "t.csv", [["path", "label"], *rows[:7], ["0.png", "c"], ["0.png", "c"]])
+    assert look(tmp_path / "t.csv").alone == ("c",), "once more is not another one"
+    table(tmp_path / "t.csv", [["path", "label"], *rows[:7]])
+    assert str(look(tmp_path / "t.csv")).endswith("in 2 classes (a, b); 1 listed more than once")
+    masked = [[path, path.replace(".png", "-mask.png")] for path, _ in rows[:6]]
+    table(tmp_path / "t.csv", [["path", "mask"], *masked, ["0.png", "1-mask.png"]])
+    assert str(look(tmp_path / "t.csv")).endswith("; 1 listed more than once, 1 of them with different masks")
+
+
 def test_a_folder_for_training_alone(tmp_path):
     """It is what is trained on, not the only class that there is."""
     for kind in ("cat", "dog"):
@@ -146,6 +199,37 @@ def test_masks_for_training_and_validation(tmp_path):
     assert found.val.masks == (tmp_path / "masks" / "valid").resolve()
     with pytest.raises(InputError, match=r"--recipe segmentation --data \S+/images --masks \S+/masks"):
         look(tmp_path)
+
+
+def test_pictures_and_masks_in_the_folder_for_training_are_no_classes(tmp_path):
+    for part in ("train", "val"):
+        for i in range(5):
+            picture(tmp_path / part / "images" / f"{i}.jpg")
+            picture(tmp_path / part / "masks" / f"{i}.png", mode="L")
+    with pytest.raises(InputError, match=r"--recipe segmentation --data \S+/train/images --masks \S+/train/masks"):
+        look(tmp_path)
+    assert look(tmp_path / "train" / "images", tmp_path / "train" / "masks").count == 5
+
+
+def test_masks_of_all_parts_in_one_folder(tmp_path):
+    """What is for testing is left alone, there as well."""
+    for at, part in enumerate(("train", "val", "test")):
+        for i in range(10 * at, 10 * at + 5):
+            picture(tmp_path / "images" / part / f"{i}.jpg")
+            picture(tmp_path / "masks" / f"{i}_mask.png", mode="L")
+    found = look(tmp_path / "images", tmp_path / "masks")
+    assert (found.count, found.val_count, found.classes) == (5, 5, None)
+    assert found.val is not None
+    assert found.train.masks == found.val.masks == (tmp_path / "masks").resolve()
+    picture(tmp_path / "masks" / "11_mask.png")
+    with pytest.raises(InputError, match=r"11_mask\.png: a mask of mode RGB"):
+        look(tmp_path / "images", tmp_path / "masks")
+    (tmp_path / "images" / "val" / "10.jpg").rename(tmp_path / "images" / "val" / "0.jpg")
+    picture(tmp_path / "masks" / "11_mask.png", mode="L")
+    with pytest.raises(
+        InputError, match=r"/val, to validate with: 1 pictures have the names, .* first \S+/0_mask\.png"
+    ):
+        look(tmp_path / "images", tmp_path / "masks")
 
 
 def test_a_mask_that_can_not_be_one_is_said(tmp_path):

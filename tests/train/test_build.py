@@ -36,6 +36,16 @@ class Endless(IterableDataset):
         return iter([(torch.zeros(8), 1)] * 10)
 
 
+class TwoInputs(torch.nn.Conv2d):
+    """A logit for each pixel, of the picture and of numbers that go with it."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 1, 1)
+
+    def forward(self, images, features):
+        return super().forward(images) + features.mean()
+
+
 def given(kind: str):
     """What a `package.module:callable` may return."""
     inputs, labels = samples(20)
@@ -95,6 +105,30 @@ def test_images_with_masks(folder):
     assert 0 <= history.last["val_iou"] <= 1
 
 
+@pytest.mark.parametrize("has", ["a column label", "folders of images"])
+def test_labels_beside_masks_are_no_input_of_the_model(folder, has):
+    """The masks are the target; folders part the images, and validation may have others than training."""
+    rows = [["path", "mask", "label"]]
+    for number in range(20):
+        image, part = folder / "images" / f"{number}.png", "abcd"[number % 2 + 2 * (number >= 14)]
+        image.parent.joinpath(part).mkdir(exist_ok=True)
+        image.rename(image.parent / part / image.name)
+        rows.append([f"images/{part}/{image.name}", f"masks/{image.name}", part])
+    for name, some in (("train", rows[:15]), ("val", [rows[0], *rows[15:]])):
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows(some)
+    data = {"source": str(folder / "train.csv"), "val_source": str(folder / "val.csv")}
+    if has == "folders of images":
+        data = {"source": str(folder / "images"), "masks": str(folder / "masks"), "val_share": 0.3}
+    made = trainer(
+        data=data | {"size": 16, "num_workers": 1, "features": "fulltilt.assist:extract_features"},
+        model={"name": "tests.train.test_build:TwoInputs"},
+    )
+    history = made.fit()
+    assert history.last["samples"] == 14
+    assert "val_loss" in history.last
+
+
 def test_a_csv_with_labels_without_augmentation(folder):
     made = trainer(
         data={"source": str(folder / "list.csv"), "size": [16, 20], "num_workers": 1, "channels": 1},
@@ -135,6 +169,13 @@ def test_samples_set_aside_are_the_same_for_a_seed_and_never_trained_with(folder
     by_path = dict(zip(files.paths, files.labels.tolist(), strict=True))
     assert [by_path[path] for path in val.paths] == val.labels.tolist()
 
+    twice = ImageFiles([*files.paths, *files.paths[:10]], labels=[0] * 30)  # of several labels, or joined tables
+    train, val = set_aside(twice, 0.25, seed=1)
+    assert set(train.paths) | set(val.paths) == set(files.paths)
+    assert not set(train.paths) & set(val.paths)
+    assert len(train) + len(val) == 30
+    assert len(set(val.paths)) == 5
+
     inputs, held = set_aside((torch.arange(10), np.arange(10)), 0.3, seed=1)
     assert sorted([*inputs[0].tolist(), *held[0].tolist()]) == list(range(10))
     assert inputs[0].tolist() == inputs[1].tolist()
@@ -147,6 +188,7 @@ def test_samples_set_aside_are_the_same_for_a_seed_and_never_trained_with(folder
     [
         (Endless(), 0.5, "samples of a Endless can't be set aside"),
         (DataLoader(Squares()), 0.5, "samples of a DataLoader can't be set aside"),
+        (ImageFiles(["a.png"] * 9), 0.5, "0.5 of 1 samples is 0; both parts must have some"),
         (torch.zeros(3), 0.01, "0.01 of 3 samples is 0; both parts must have some"),
     ],
 )

@@ -120,4 +120,7 @@ def simulate(
         Fleet(), gpus_per_machine=gpus_per_machine, cores_per_machine=cores, network_bytes_per_second=network * 1e9 / 8,
         disk_bytes_per_second=disk * 1e9, storage_bytes_per_second=None if storage is None else storage * 1e9,
     )  # fmt: skip
-    show(result, fleet, Console())
+    try:
+        show(result, fleet, Console())
+    except InputError as error:  # says nothing yet of which file it is
+        raise InputError(f"--feed: {result_file}: {error}") from error

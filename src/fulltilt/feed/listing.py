@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fulltilt.errors import InputError
 
@@ -53,10 +53,15 @@ def files_in(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
 
 
 def files_under(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
-    """Files of the folder and of all folders in it."""
+    """Files of the folder and of all folders in it, also those that are linked; each folder once."""
     found: list[tuple[str, list[str]]] = []
-    for root, folders, names in os.walk(folder, onerror=_refuse):
-        folders[:] = filter(_is_meant, folders)
+    top = folder.resolve()
+    seen = {top, *top.parents}  # a link back to one of them would lead round in a circle, or into other classes
+    for root, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
+        meant = sorted(filter(_is_meant, folders), reverse=True)
+        inner = {Path(root, name).resolve(): name for name in meant}  # of two links to one folder, the first
+        folders[:] = sorted(name for real, name in inner.items() if real not in seen)
+        seen |= inner.keys()
         found.append((root, sorted(name for name in names if _is_meant(name) and name.lower().endswith(suffixes))))
     return [os.path.join(root, name) for root, names in sorted(found) for name in names]
 
@@ -98,10 +103,10 @@ def read_table(file: Path, path_columns: Sequence[str]) -> Table:
         with file.open(newline="", encoding="utf-8-sig") as opened:
             separator = separator_of(opened.readline())
             opened.seek(0)
-            reader = csv.DictReader(opened, delimiter=separator)
+            reader = csv.DictReader(opened, delimiter=separator, skipinitialspace=True)
             written = tuple(reader.fieldnames or ())
             reader.fieldnames = columns = _folded(written)
-            lines = [(reader.line_num, line) for line in reader]
+            lines = [(reader.line_num, _stripped(line)) for line in reader]
     except OSError as error:
         raise InputError(f"{file} can't be read ({error.strerror})") from error
     except (UnicodeDecodeError, csv.Error) as error:
@@ -130,6 +135,11 @@ def _folded(columns: tuple[str, ...]) -> tuple[str, ...]:
     """Path, LABEL or " start" are what they say; left as they are where that would make two of one name."""
     folded = tuple(name.strip().lower() for name in columns)
     return folded if len(set(folded)) == len(folded) else columns
+
+
+def _stripped(line: Mapping[str, Any]) -> dict[str, Any]:
+    """As the header is: "cat" and "cat " are one class, and no path begins with the space after a comma."""
+    return {name: cell.strip() if isinstance(cell, str) else cell for name, cell in line.items()}
 
 
 def separator_of(header: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from fulltilt.feed.clips.clips import VideoClips
 from fulltilt.feed.images.files import PATH_COLUMNS, ImageFiles
 from fulltilt.feed.listing import read_table
 from fulltilt.recipes.layout import Part, parts
+from fulltilt.train.config.data import image_files
 
 _LOOKED_AT: Final = 32
 """Pictures that are opened to see what they are like: spread over all of them."""
@@ -38,7 +39,11 @@ class Found:
     val: Part | None
     """None: some of those for training are to be set aside."""
     count: int
-    """Pictures to train on."""
+    """Pictures to train on, each counted once."""
+    repeated: int
+    """Of them, those that a table has more than once."""
+    contradicting: int
+    """Of these, those with different labels or masks."""
     val_count: int
     classes: tuple[str, ...] | None
     """Names in the order of their numbers; None for pictures with masks."""
@@ -59,7 +64,14 @@ class Found:
             more = ", …" if len(self.classes) > _NAMED else ""
             what = f"in {len(self.classes)} classes ({', '.join(self.classes[:_NAMED])}{more}){self._few()}"
         other = f"; {self.val_count:,} in {self.val.source} to validate with" if self.val is not None else ""
-        return f"{self.count:,} {kind} {what}{other}"
+        return f"{self.count:,} {kind} {what}{self._again()}{other}"
+
+    def _again(self) -> str:
+        if not self.repeated:
+            return ""
+        target = "masks" if self.classes is None else "labels"
+        differing = f", {self.contradicting:,} of them with different {target}" if self.contradicting else ""
+        return f"; {self.repeated:,} listed more than once{differing}"
 
     def _few(self) -> str:
         more = ", …" if len(self.alone) > _NAMED else ""
@@ -82,41 +94,64 @@ def look(source: Path, masks: Path | None = None) -> Found:
     if not source.exists():
         raise InputError(f"{source} does not exist; give a folder of pictures or a .csv file")
     train, val = parts(source.resolve(), None if masks is None else masks.resolve())
-    files = ImageFiles(str(train.source), masks=train.masks)
-    if files.labels is None and files.masks is None:
-        table = train.source.suffix.lower() == ".csv"
-        columns = f" (found {', '.join(read_table(train.source, PATH_COLUMNS).columns)})" if table else ""
-        raise InputError(
-            f"{source}: {len(files)} pictures without labels or masks; have a subfolder for each class, a .csv with a "
-            f"column label, class or mask{columns}, or give the folder of masks"
-        )
-    if len(files) < _LEAST_PICTURES:
-        raise InputError(f"{source}: {len(files)} pictures are too few; there must be {_LEAST_PICTURES} at least")
+    files = _files(train, None)
+    _check_target(files, train, str(source))
+    count = len(set(files.paths))
+    if count < _LEAST_PICTURES:
+        raise InputError(f"{source}: {count} pictures are too few; there must be {_LEAST_PICTURES} at least")
     _check_there(files)
-    others = None if val is None else _others(val, files)
     seen = _looked_at(files)
     classes = () if files.masks is not None else _classes(files, source)
+    labels = _labels(files, seen)
+    others = None if val is None else _others(val, files)
+    repeated, contradicting = _repeated(files)
     grey = all(header.mode in ("1", "L", "LA", "I;16") for header in seen)
     return Found(
         train=train,
         val=val,
-        count=len(files),
+        count=count,
+        repeated=repeated,
+        contradicting=contradicting,
         val_count=0 if others is None else len(others),
         classes=classes or None,
         alone=_alone(files, classes),
-        labels=_labels(files, seen),
+        labels=labels,
         channels=1 if grey else 3,
         height=median_high(header.height for header in seen),
         width=median_high(header.width for header in seen),
     )
 
 
+def _files(part: Part, classes: list[str] | None) -> ImageFiles:
+    return image_files(str(part.source), None if part.masks is None else str(part.masks), classes)
+
+
 def _others(val: Part, files: ImageFiles) -> ImageFiles:
-    """Those to validate with, of the classes that there are to train on."""
+    """Those to validate with, of the classes that there are to train on; nothing less is asked of them."""
+    where = f"{val.source}, to validate with"
     try:
-        return ImageFiles(str(val.source), masks=val.masks, classes=files.classes)
+        others = _files(val, files.classes)
     except InputError as error:
-        raise InputError(f"{val.source}, to validate with: {error}") from error
+        raise InputError(f"{where}: {error}") from error
+    _check_target(others, val, where)
+    _check_there(others)
+    _labels(others, _looked_at(others))
+    if shared := set(files.masks or []) & set(others.masks or []):
+        raise InputError(
+            f"{where}: {len(shared)} pictures have the names, and so the masks, of pictures to train on, first "
+            f"{min(shared)}; part the masks as the pictures are parted"
+        )
+    return others
+
+
+def _check_target(files: ImageFiles, part: Part, where: str) -> None:
+    if files.labels is None and files.masks is None:
+        table = part.source.suffix.lower() == ".csv"
+        columns = f" (found {', '.join(read_table(part.source, PATH_COLUMNS).columns)})" if table else ""
+        raise InputError(
+            f"{where}: {len(files)} pictures without labels or masks; have a subfolder for each class, a .csv with a "
+            f"column label, class or mask{columns}, or give the folder of masks"
+        )
 
 
 def _classes(files: ImageFiles, source: Path) -> tuple[str, ...]:
@@ -129,10 +164,9 @@ def _classes(files: ImageFiles, source: Path) -> tuple[str, ...]:
     if min(counted) < 0:
         raise InputError(f"{source}: a label is {min(counted)}; classes are numbered from 0 on")
     names = files.classes or [str(number) for number in range(max(counted) + 1)]
-    if len(names) < _LEAST_CLASSES:
-        raise InputError(
-            f"{source}: all {len(files)} pictures are of one class, {names[0]}; there must be two at least"
-        )
+    if len(counted) < _LEAST_CLASSES:
+        only = names[next(iter(counted))]
+        raise InputError(f"{source}: all {len(files)} pictures are of one class, {only}; there must be two at least")
     if len(files) < len(names):
         raise InputError(
             f"{source}: {len(files)} pictures for classes from 0 to {max(counted)}: are labels numbered from 0 on?"
@@ -141,8 +175,19 @@ def _classes(files: ImageFiles, source: Path) -> tuple[str, ...]:
 
 
 def _alone(files: ImageFiles, classes: Sequence[str]) -> tuple[str, ...]:
-    counted = Counter(() if files.labels is None else files.labels.tolist())
+    labels = () if files.labels is None else files.labels.tolist()
+    counted = Counter(label for _, label in set(zip(files.paths, labels, strict=False)))
     return tuple(name for number, name in enumerate(classes) if counted[number] == 1)
+
+
+def _repeated(files: ImageFiles) -> tuple[int, int]:
+    """Pictures that are listed more than once, and how many of them with different labels or masks."""
+    found: dict[str, list[int | str]] = defaultdict(list)
+    targets = files.masks if files.labels is None else files.labels.tolist()
+    for path, target in zip(files.paths, targets or [], strict=True):
+        found[path].append(target)
+    several = [listed for listed in found.values() if len(listed) > 1]
+    return len(several), sum(len(set(listed)) > 1 for listed in several)
 
 
 def _no_class(labels: NDArray[np.float32]) -> str:

@@ -3,7 +3,7 @@
 photos/cat/…             classes
 photos/train/cat/…       parts, with classes in each; test/ is left alone, and train/ may be the only one
       /val/cat/…
-scans/images/…           pictures and masks, which are two folders
+scans/images/…           pictures and masks, which are two folders; the first may be parted alone
      /masks/…
 """
 
@@ -40,14 +40,17 @@ def parts(source: Path, masks: Path | None) -> tuple[Part, Part | None]:
     test = _one_of(_TEST, inside)
     if train is None or (val is None and test is None and len(inside) > 1):  # among others it is a class
         return whole, None
-    if masks is None:
-        return Part(source=source / train, masks=None), None if val is None else Part(source=source / val, masks=None)
-    if train not in _folders(masks):
-        return whole, None
+    _refuse_pair(source / train, masks, _folders(source / train))
     return (
-        Part(source=source / train, masks=masks / train),
-        None if val is None else Part(source=source / val, masks=masks / val),
+        Part(source=source / train, masks=_masks_of(_TRAIN, masks)),
+        None if val is None else Part(source=source / val, masks=_masks_of(_VAL, masks)),
     )
+
+
+def _masks_of(part: tuple[str, ...], masks: Path | None) -> Path | None:
+    """The masks' folder of a part, or the one that holds the masks of all of them."""
+    folder = None if masks is None else _one_of(part, _folders(masks))
+    return masks if masks is None or folder is None else masks / folder
 
 
 def _refuse_pair(source: Path, masks: Path | None, inside: list[str]) -> None:

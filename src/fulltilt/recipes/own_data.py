@@ -68,7 +68,10 @@ def use_own_data(name: str, content: dict[str, Any], data: Path, masks: Path | N
 def _use_labelled(content: dict[str, Any], data: Path) -> OwnData:
     found = _use_pictures(content, data, None)
     if found.classes is None:
-        raise InputError(f"{data}: these pictures have masks and no labels; try --recipe segmentation")
+        raise InputError(
+            f"{data}: these pictures have masks, and those are what is learnt; try --recipe segmentation, or for "
+            "classes give a .csv without a column mask"
+        )
     side = min(found.height, found.width) // _SIDE * _SIDE
     content["data"]["size"] = min(_LARGEST_SIDE, max(_LEAST_SIDE, side))
     content["model"]["args"]["classes"] = len(found.classes)
@@ -207,10 +210,8 @@ def _use_videos(content: dict[str, Any], data: Path) -> OwnData:
         raise InputError(f"{data}: {len(entries)} videos are too few; there must be {_EVERY} at least")
     like = _check_videos(entries)
     tables: dict[str, str] = {}
-    for name, part in (
-        ("train.csv", [entry for at, entry in enumerate(entries) if (at + 1) % _EVERY]),
-        ("val.csv", entries[_EVERY - 1 :: _EVERY]),
-    ):
+    training, held_out = [entry for at, entry in enumerate(entries) if (at + 1) % _EVERY], entries[_EVERY - 1 :: _EVERY]
+    for name, part in (("train.csv", training), ("val.csv", held_out)):
         table = io.StringIO()
         rows = csv.writer(table, lineterminator="\n")
         rows.writerow(["path", "label", "start", "end"])
@@ -226,7 +227,7 @@ def _use_videos(content: dict[str, Any], data: Path) -> OwnData:
         "args": {"path": "train.csv", "classes": classes, **taken},
         "val_args": {"path": "val.csv", "classes": [*classes], **taken, "jitter": False},
     }
-    clips = (len(entries) - len(entries) // _EVERY) * taken["clips"]
+    clips = len(training) * taken["clips"]
     content["data"]["batch_size"] = min(content["data"]["batch_size"], max(_LEAST_BATCH, clips // _STEPS))
     content["model"]["args"]["classes"] = len(classes)
     for metric in content["metrics"].values():
@@ -234,9 +235,16 @@ def _use_videos(content: dict[str, Any], data: Path) -> OwnData:
     segments = sum(len(entry.segments) for entry in entries)
     size = "" if like is None else f" of {like.height}×{like.width}"
     told = f"{len(entries)} videos{size}, {segments} segments of {len(classes)} actions ({', '.join(classes)})"
-    if not any(entry.segments for entry in entries[_EVERY - 1 :: _EVERY]):  # the metric would be 0 whatever is learnt
+    if not any(entry.segments for entry in held_out):  # the metric would be 0 whatever is learnt
         told += "; nothing happens in those to validate with: move some rows from train.csv to val.csv"
+    if untrained := _actions(held_out) - _actions(training):
+        names = ", ".join(classes[label - 1] for label in sorted(untrained))
+        told += f"; only in those to validate with: {names}: move some rows from val.csv to train.csv"
     return OwnData(told=told, files=tables)
+
+
+def _actions(entries: Sequence[Entry]) -> set[int]:
+    return {one.label for entry in entries for one in entry.segments}
 
 
 def _clips(like: _Likeness | None) -> dict[str, int]:

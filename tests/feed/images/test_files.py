@@ -62,6 +62,12 @@ def test_masks_are_found_by_name(tmp_path):
     assert names(files.masks) == ["1.png", "2.png"]
 
 
+def test_two_masks_of_one_name_are_not_chosen_from(tmp_path):
+    touch(tmp_path / "images/3.jpg", tmp_path / "masks/3.PNG", tmp_path / "masks/3.tif")
+    with pytest.raises(InputError, match=r"masks/3\.PNG and .*masks/3\.tif are both masks of 3: leave one of them"):
+        ImageFiles(tmp_path / "images", masks=tmp_path / "masks")
+
+
 def test_masks_whose_names_all_end_alike_are_found_by_what_comes_before(tmp_path):
     touch(*(tmp_path / f"images/{number}.jpg" for number in (1, 10, 2)))
     touch(*(tmp_path / f"masks/{number}_mask.png" for number in (2, 1, 10)))
@@ -155,6 +161,20 @@ def test_columns_are_known_however_they_are_capitalised(tmp_path):
         table(tmp_path, "Image_ID,Category\n1.jpg,cat\n")
 
 
+def test_spaces_around_what_a_table_holds_mean_nothing(tmp_path):
+    """As headers are read: else "cat" and "cat " are two classes, and " m/1.png" is a file that is missing."""
+    found = table(
+        tmp_path, 'path, label, mask\n 1.jpg , cat, m/1.png\n"2, b.jpg", "cat ", "m/2, b.png" \n3.jpg,dog ,3.png\n'
+    )
+    assert names(found.paths) == ["1.jpg", "2, b.jpg", "3.jpg"]
+    assert (found.classes, found.labels.tolist()) == (["cat", "dog"], [0, 0, 1])
+    assert found.masks == [str(tmp_path / mask) for mask in ("m/1.png", "m/2, b.png", "3.png")]
+    with pytest.raises(InputError, match="line 2: an empty label or mask"):
+        table(tmp_path, "path,label\n1.jpg, \n")
+    with pytest.raises(InputError, match="line 2: an empty path"):
+        table(tmp_path, "path,label\n ,cat\n")
+
+
 @pytest.mark.parametrize("separator", [";", "\t"])
 def test_a_table_as_spreadsheets_write_them(tmp_path, separator):
     found = table(tmp_path, f"path{separator}label\n1,5.jpg{separator}3\n2.jpg{separator}5\n")
@@ -166,6 +186,22 @@ def test_what_begins_with_a_dot_is_not_meant(tmp_path):
     touch(tmp_path / "dog/b.jpg", tmp_path / "dog/._b.jpg", tmp_path / "dog/.ipynb_checkpoints/b.jpg")
     assert names(ImageFiles(tmp_path).paths) == ["b.jpg"]
     assert names(ImageFiles(tmp_path / "dog").paths) == ["b.jpg"]
+
+
+def test_linked_folders_are_looked_into_and_no_link_leads_round_in_a_circle(tmp_path):
+    """Data sets are often put together of links."""
+    touch(tmp_path / "disk/more/2.jpg", tmp_path / "data/cat/1.jpg", tmp_path / "data/dog/3.jpg")
+    for link, to in (
+        ("cat/more", "disk/more"),
+        ("cat/again", "disk/more"),
+        ("cat/all", "data"),
+        ("cat/cat", "data/cat"),
+    ):
+        (tmp_path / "data" / link).symlink_to(tmp_path / to)
+    (tmp_path / "disk/more/round").symlink_to(tmp_path / "disk/more")
+    files = ImageFiles(tmp_path / "data")
+    assert names(files.paths) == ["1.jpg", "2.jpg", "3.jpg"], "each once"
+    assert files.labels.tolist() == [0, 0, 1]
 
 
 def test_a_folder_that_can_not_be_looked_into_is_not_passed_over(tmp_path, monkeypatch):

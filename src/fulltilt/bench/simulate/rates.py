@@ -28,9 +28,22 @@ class Source:
     """Keys in the result; empty where it is the benchmark's own setting."""
 
 
+def cases_of(result: object) -> dict[str, Mapping[str, Any]]:
+    """The result's cases, by their keys; another benchmark's file is refused."""
+    cases = result.get("cases") if isinstance(result, Mapping) else None
+    named = isinstance(cases, list) and all(isinstance(case, Mapping) and "key" in case for case in cases)
+    if not cases or not named:
+        parts = ", ".join(map(str, result)) if isinstance(result, Mapping) else type(result).__name__
+        raise InputError(
+            f"this is no result of `fulltilt bench feed`, which has a list `cases`, each with its key; found {parts}. "
+            "Make one with `fulltilt bench feed --json feed.json`"
+        )
+    return {str(case["key"]): case for case in cases}
+
+
 def workloads(result: Mapping[str, Any]) -> tuple[dict[str, Workload], list[Source]]:
     """Four workloads from the result of `fulltilt bench feed`, and where each of their figures is from."""
-    cases = {case["key"]: case for case in result["cases"]}
+    cases = cases_of(result)
     scale = scale_for(gpu=True, quick=False, count=6144)
     photo = scale.photo_size[0] * scale.photo_size[1] * 3
     side = scale.unet_side
@@ -38,8 +51,12 @@ def workloads(result: Mapping[str, Any]) -> tuple[dict[str, Workload], list[Sour
 
     def of(key: str, figure: str = "samples_per_second") -> float:
         found = cases.get(key, {}).get(figure)
-        if found is None:
-            raise InputError(f"the feed's result has no {figure} of {key}: run `fulltilt bench feed` again, all parts")
+        if not isinstance(found, int | float) or found <= 0:
+            told = "no" if found is None else f"{found!r} as"
+            raise InputError(
+                f"the result has {told} {figure} of {key}: give what `fulltilt bench feed --json feed.json` writes, "
+                "all its parts"
+            )
         return float(found)
 
     def launching(key: str) -> float:

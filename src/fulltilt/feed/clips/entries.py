@@ -168,7 +168,7 @@ def _from_csv(path: Path) -> list[_Row]:
     read = read_table(path, PATH_COLUMNS).rows
     labels = [_label(row.label) for row in read]
     if any(isinstance(label, str) for label in labels):  # as they are written
-        labels = [None if row.label is None else row.label.strip() or None for row in read]
+        labels = [row.label or None for row in read]
     for row, label in zip(read, labels, strict=True):
         where = f"{path}, line {row.line}"
         start, end = (_time(where, row.cells.get(name)) for name in ("start", "end"))
@@ -183,13 +183,13 @@ def _from_csv(path: Path) -> list[_Row]:
 
 def _label(text: str | None) -> int | str | None:
     """A whole number, also one that a table has as 1.0, or a name."""
-    if text is None or not text.strip():
+    if not text:
         return None
     try:
         value = float(text)
     except ValueError:
-        return text.strip()
-    return int(value) if value.is_integer() else text.strip()
+        return text
+    return int(value) if value.is_integer() else text
 
 
 def _given(label: object) -> int | str:
@@ -202,7 +202,7 @@ def _given(label: object) -> int | str:
 
 
 def _time(where: str, text: str | None) -> float | None:
-    if text is None or not text.strip():
+    if not text:
         return None
     try:
         return float(text)

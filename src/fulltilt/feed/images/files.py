@@ -112,7 +112,7 @@ class ImageFiles:
             return paths
         if not os.path.isdir(masks):
             raise InputError(f"masks={os.fspath(masks)!r} is not a folder; masks of single files are a list of paths")
-        by_stem = _by_image(self.paths, {Path(path).stem: path for path in files_in(Path(masks), SUFFIXES)})
+        by_stem = _by_image(self.paths, _by_stem(Path(masks)))
         missing = [path for path in self.paths if Path(path).stem not in by_stem]
         if missing:
             there = f"are named like {Path(next(iter(by_stem.values()))).name}" if by_stem else "are none"
@@ -128,6 +128,19 @@ class ImageFiles:
                     f"{other} and {path} would have one mask, {by_stem[Path(path).stem]}: pass masks as a list"
                 )
         return [by_stem[Path(path).stem] for path in self.paths]
+
+
+def _by_stem(folder: Path) -> dict[str, str]:
+    """Masks by their names without what says the kind of file."""
+    found: dict[str, str] = {}
+    for path in files_in(folder, SUFFIXES):
+        other = found.setdefault(Path(path).stem, path)
+        if other != path:
+            raise InputError(
+                f"{other} and {path} are both masks of {Path(path).stem}: leave one of them in the folder, or pair "
+                "images and masks in a .csv with the columns path and mask"
+            )
+    return found
 
 
 def _by_image(images: Sequence[str], masks: dict[str, str]) -> dict[str, str]:

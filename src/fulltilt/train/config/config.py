@@ -57,7 +57,7 @@ class DataConfig(Section):
     """Where samples come from and how they are made into batches."""
 
     source: str | None = None
-    """A folder of images (one subfolder per class), a CSV (path, label, mask), or package.module:callable."""
+    """A folder of images (one subfolder per class), a CSV (path, and label or mask), or package.module:callable."""
     args: dict[str, Any] = {}
     """Keywords for the callable."""
     masks: str | None = None

@@ -65,25 +65,33 @@ def make_augmentation(config: Config, seed: int) -> GPUAugmentation:
 
 
 def set_aside(source: Any, share: float, seed: int) -> tuple[Any, Any]:
-    """A share of the samples for validation: the same ones for the same seed."""
+    """A share of the samples for validation: the same ones for the same seed, and a file's on one side."""
     parts = source if isinstance(source, tuple | list) else None
     if isinstance(source, DataLoader | Feed | IterableDataset) or not (parts or hasattr(source, "__len__")):
         kind = type(source).__name__
         raise InputError(f"data.val_share: samples of a {kind} can't be set aside; give data.val_source")
-    videos = list(dict.fromkeys(one.path for one in source.entries)) if isinstance(source, VideoClips) else None
-    length = len(parts[0] if parts else source if videos is None else videos)
+    paths = _paths(source)
+    files = list(dict.fromkeys(paths))
+    length = len(files or (parts[0] if parts else source))
     held = round(length * share)
     if not 0 < held < length:
         raise InputError(f"data.val_share: {share:g} of {length} samples is {held}; both parts must have some")
     order = Order(length=length, batch_size=1, shuffle=True, seed=seed).permutation(0)
     kept, given = np.sort(order[held:]), np.sort(order[:held])
-    if videos is not None:  # whole ones: clips of one are too much alike, and so are parts that a table has of it
-        held_out = {videos[number] for number in given}
-        sides: tuple[list[int], list[int]] = ([], [])
-        for number, entry in enumerate(source.entries):
-            sides[entry.path in held_out].append(number)
-        return source.of(sides[0]), source.of(sides[1], jitter=False)
+    if files:  # whole ones: what a table has several times, or clips of one video, are too much alike
+        held_out = {files[number] for number in given}
+        is_given = np.array([path in held_out for path in paths])
+        kept, given = np.flatnonzero(~is_given), np.flatnonzero(is_given)
+    if isinstance(source, VideoClips):
+        return source.of(kept.tolist()), source.of(given.tolist(), jitter=False)
     return _part(source, kept), _part(source, given)
+
+
+def _paths(source: Any) -> list[str]:
+    """The file of each sample, or of each video; none where samples are no files."""
+    if isinstance(source, VideoClips):
+        return [entry.path for entry in source.entries]
+    return source.paths if isinstance(source, ImageFiles) else []
 
 
 def _part(source: Any, chosen: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
@@ -119,6 +127,18 @@ def source_problems(path: str, name: str, args: Mapping[str, Any], masks: str | 
     return problems
 
 
+def image_files(source: str, masks: str | None, classes: list[str] | None) -> ImageFiles:
+    """Image files as a configuration means them: of pictures with masks, the masks are the target.
+
+    Labels beside them (a table's column, folders that part the pictures) would be one more input of the model.
+    """
+    files = ImageFiles(source, masks=masks, classes=classes)
+    if files.masks is not None and files.labels is not None:
+        log.info("%s: masks are the target; labels beside them are left out", source)
+        files.labels = files.classes = None
+    return files
+
+
 def _source(
     path: str,
     name: str,
@@ -134,7 +154,7 @@ def _source(
     try:
         if clips is not None:
             return VideoClips(name, classes=classes, **clips)
-        return ImageFiles(name, masks=masks, classes=classes)
+        return image_files(name, masks, classes)
     except (InputError, OSError) as error:
         raise InputError(f"{path}: {error}") from error
 
