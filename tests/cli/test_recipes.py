@@ -204,6 +204,40 @@ def test_readings_of_ones_own_sensors(here):
     assert "val_r2" in history.last
 
 
+def test_what_is_odd_in_readings_is_told(here):
+    """A night without dust, a logger's -999, a sensor without a row, a last line that is cut off."""
+    dust = [("" if 100 <= hour < 110 else -999 if hour in {7, 9} else hour % 11) for hour in range(480)]
+    rows = [f"{1700006400 + 3600 * hour},{value},{hour + 1},{3 * hour % 7}" for hour, value in enumerate(dust)]
+    Path("readings").mkdir()
+    Path("readings", "north.csv").write_text("\n".join(["time,PM2.5,No,NO", *rows])[:-1])
+    Path("readings", "south.csv").write_text("time,PM2.5\n")
+    with pytest.raises(InputError, match=r"columns 3 and 4 \('No' and 'NO'\) are both no; rename one of them"):
+        make_project(Path("mine"), recipe_named("forecast"), data=Path("readings"))
+    Path("readings", "north.csv").write_text("\n".join(["time,PM2.5,index,NO", *rows, "17017"]))
+    told = CliRunner().invoke(
+        app, ["recipes", "new", "mine", "--recipe", "forecast", "--data", "readings"], catch_exceptions=False
+    )
+    assert told.stdout.splitlines()[0] == (
+        "found 480 hours of pm25, no at 1 sensor; pm25 is forecast; 1.25 % are missing, and the last reading before "
+        "stands in their place; 2.5 % of the hours lack pm25 at a sensor and are no targets; left out: index; "
+        "north.csv, line 482, the last one, is cut off and left out; south.csv holds no readings and is no sensor; "
+        "2 × -999 in pm25 are taken as missing"
+    )
+    os.chdir("mine")
+    content = yaml.safe_load(Path("config.yaml").read_text())
+    assert content["data"]["batch_size"] == (384 - 40 - 6 + 1 - 10) // 10, "of windows with a target that was read"
+    assert trained("training.max_steps=2", "model.args.widths=[8, 8]").steps == 2
+
+
+def test_readings_whose_last_part_lacks_the_target(here):
+    rows = [f"{1700006400 + 3600 * hour},{hour % 11 if hour < 390 else ''},{hour % 7}" for hour in range(480)]
+    Path("north.csv").write_text("\n".join(["time,pm25,wind", *rows]))
+    with pytest.raises(
+        InputError, match=r"339 windows to train on and 0 to validate with .* north lacks most: 18\.8 %"
+    ):
+        make_project(Path("mine"), recipe_named("forecast"), data=Path("north.csv"))
+
+
 def test_segments_of_ones_own_videos(here):
     pytest.importorskip("av")
     from fulltilt.recipes.video.data import SEGMENTS, make_videos
@@ -266,7 +300,8 @@ def test_what_can_not_be_made_is_said_before_anything_is_written(here):
         Image.fromarray(np.zeros((16, 16), np.uint8)).save(f"photos/{index % 2}/{index}.png")
     Path("latin.csv").write_bytes("path,label\nKätzchen.png,0\n".encode("latin-1"))
     Path("short").mkdir()
-    Path("short", "one.csv").write_text("time,level\n2024-01-01 00:00,1\n2024-01-03 00:00,2\n")
+    hours = "".join(f"2024-01-{1 + h // 24:02} {h % 24:02}:00,{h % 7}\n" for h in range(49))
+    Path("short", "one.csv").write_text(f"time,level\n{hours}")
     some, other = recipe_named("classification"), recipe_named("segmentation")
     for folder, recipe, options, says in (
         ("full", some, {}, "full is not empty; name a folder that is, or a new one"),

@@ -93,6 +93,65 @@ def test_readings_of_ones_own(tmp_path):
         torch.testing.assert_close(found, wanted)
 
 
+def written(path, values, **options):
+    """A table with a row for each hour; what is nan is not read."""
+    stamps = np.datetime64("2024-01-01T00:00") + np.timedelta64(1, "h") * np.arange(len(values))
+    rows = [f"{stamp},{'' if np.isnan(value) else value}" for stamp, value in zip(stamps, values, strict=True)]
+    path.write_text("\n".join(["time,x", *rows]))
+    return {"path": str(path), "target": "x"} | options
+
+
+def test_what_was_not_read_is_no_target_and_foretells_nothing(tmp_path):
+    """Of noise nothing can be known before: drawn between readings, it would be seen in those around it."""
+    noise = np.random.default_rng(0).normal(size=4000)
+    noise[1::2] = np.nan
+    options = written(tmp_path / "noise.csv", noise, window=16, horizon=3)
+    (inputs, targets), (held_out, wanted) = windows("train", **options), windows("val", **options)
+    assert len(inputs) == (3200 - 16 - 3 + 1) // 2
+    scale = np.nanstd(noise[:3200])
+    read = torch.tensor(noise[18:3200:2] / scale, dtype=torch.float32)
+    torch.testing.assert_close(targets[:, 0], read, atol=0.05, rtol=0)
+    weights = torch.linalg.lstsq(inputs.flatten(1), targets).solution
+    assert float(R2Score()(held_out.flatten(1) @ weights, wanted)) < 0.02
+
+
+def test_a_window_sees_nothing_that_is_read_later(tmp_path):
+    values = np.arange(400.0) % 11
+    values[100:130] = np.nan
+    options = written(tmp_path / "all.csv", values, window=16, horizon=3)
+    before = windows("train", **options)
+    values[130:140] += 1000
+    after = windows("train", **written(tmp_path / "all.csv", values, window=16, horizon=3))
+    gap = [at for at in range(320 - 18) if not 100 <= at + 18 < 130]
+    assert len(before[0]) == len(after[0]) == len(gap)
+    known = [row for row, at in enumerate(gap) if at + 16 <= 130]
+    for found in (before, after):
+        flat = found[0][known].flatten(1)
+        assert torch.equal(flat[-1], flat[-1, :1].expand_as(flat[-1])), "all of it is the last reading before the gap"
+
+
+def test_windows_without_a_target_that_was_read(tmp_path):
+    values = np.arange(400.0)
+    values[320:] = np.nan
+    options = written(tmp_path / "all.csv", values, window=16, horizon=3)
+    assert len(windows("train", **options)[0]) == 320 - 18
+    with pytest.raises(
+        InputError, match=r"no window for val has a target: .* all sensors read x\. all lacks most: 20 %"
+    ):
+        windows("val", **options)
+
+
+def test_what_is_odd_in_readings_is_said_once(tmp_path, caplog):
+    values = np.arange(400.0) % 11
+    values[[7, 9]] = -999
+    options = written(tmp_path / "all.csv", values, window=16, horizon=3)
+    for split in ("train", "val"):
+        windows(split, **options)
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "2 × -999 in x are taken as missing"
+    ]
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

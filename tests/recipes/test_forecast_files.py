@@ -24,12 +24,14 @@ def test_one_file_with_date_parts_words_and_a_counter(tmp_path):
     path = tmp_path / "all.csv"
     path.write_text(
         "No,year,month,day,hour,PM2.5,wd,station\n"
-        "1,2013,3,1,0,4,NNW,Aoti\n2,2013,3,1,1,NA,N,Aoti\n3,2013,3,1,4,16,N,Aoti\n"
-        "1,2013,3,1,0,8,NNW,Ding\n2,2013,3,1,1,9,N,Ding\n3,2013,3,1,4,,N,Ding\n"
+        "1,2013,3,1,0,4,NNW,Aoti\n2,2013,3,1,1,NA,N,Aoti\n3,2013,3,1,3,16,N,Aoti\n"
+        "1,2013,3,1,0,8,NNW,Ding\n2,2013,3,1,1,9,N,Ding\n3,2013,3,1,3,,N,Ding\n"
     )
     found = read_readings(path)
-    assert found.quantities == ("pm25",), "a wind's name is no number"
-    assert found.values[:, 0].T.tolist() == [[4, 7, 10, 13, 16], [8, 9, 9, 9, 9]], "straight between, then as it was"
+    assert (found.quantities, found.left_out) == (("pm25",), ("no", "wd")), "a wind's name is no number"
+    assert found.values[:, 0].T.tolist() == [[4, 4, 4, 16], [8, 9, 9, 9]], "nothing is known before it is read"
+    assert found.read[:, 0].T.tolist() == [[True, False, False, True], [True, True, False, False]]
+    assert found.can_be_target("pm25").tolist() == [True, False, False, False]
 
 
 @pytest.mark.parametrize("separator", [";", "\t"])
@@ -56,7 +58,11 @@ def test_several_readings_of_an_hour_are_averaged(tmp_path):
         ("time,sensor,x\nyesterday,a,1\n", r"line 2: no time can be read"),
         ("time,sensor,x\n2024-01-01,a,high\n", "no column of numbers"),
         ("time,sensor,x\n2024-01-01,a,1\n2024-01-02,b,1\n", "no hour that all 2 sensors cover"),
-        ("time,sensor,x\n2024-01-01,a,1\n2024-01-03,a,1\n2024-01-02,b,1\n2024-01-03,b,1\n2024-01-04,b,", None),
+        (
+            "time,sensor,x\n2024-01-01 00,a,1\n2024-01-01 02,a,1\n2024-01-01 01,b,1\n2024-01-01 02,b,1\n"
+            "2024-01-01 03,b,",
+            None,
+        ),
         ("time|sensor|x\n2024-01-01|a|1\n", r"found time\|sensor\|x; the first line names the columns, with commas"),
         ("time,sensor,x\n2024-01-01,a,1\n2024-01-02,,1\n", r"all\.csv, line 3: an empty sensor"),
         (
@@ -83,20 +89,116 @@ def test_a_table_of_one_sensor(tmp_path):
     rows = [f"{at},2010,1,{day},{hour},{at},{-at}" for at, (day, hour) in enumerate(hours)]
     path.write_text("\n".join(["No,year,month,day,hour,pm2.5,TEMP", *rows, "192,2010,1,8,2,170,-170"]))
     found = read_readings(path)
-    assert (found.sensors, found.quantities, found.left_out) == (("beijing",), ("pm25", "temp"), ())
+    assert (found.sensors, found.quantities, found.left_out) == (("beijing",), ("pm25", "temp"), ("no",))
     assert found.values[:, 0, 0].tolist() == [*map(float, range(192))]
 
 
-def test_what_is_missing_is_counted_and_said_where_it_is_most(tmp_path, caplog):
+def test_what_is_missing_is_counted(tmp_path):
     path = tmp_path / "all.csv"
     path.write_text("time,sensor,x\n2024-01-01 00:00,a,1\n2024-01-01 01:00,a,inf\n2024-01-01 02:00,a,3\n")
     found = read_readings(path)
-    assert found.values.ravel().tolist() == [1, 2, 3], "inf is no reading"
-    assert found.drawn_share == pytest.approx(1 / 3)
-    assert not caplog.records
-    path.write_text("time,sensor,x\n2024-01-01,a,1\n2024-01-02,a,3\n")
-    read_readings(path)
-    assert "23 of 25 readings are missing" in caplog.text
+    assert found.values.ravel().tolist() == [1, 1, 3], "inf is no reading"
+    assert found.missing_share == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("apart", "says"),
+    [
+        (
+            24,
+            "of 2,377 readings of an hour 2,277 are missing: rows are 24 hours apart, so these look like daily",
+        ),
+        (3, "rows are 3 hours apart, so these look like readings of every 3 hours; the recipe is hourly"),
+    ],
+)
+def test_readings_that_are_not_hourly_are_refused(tmp_path, apart, says):
+    path = tmp_path / "all.csv"
+    stamps = np.datetime64("2024-01-01T00:00") + np.timedelta64(apart, "h") * np.arange(100)
+    path.write_text("\n".join(["time,x", *(f"{stamp},{at % 7}" for at, stamp in enumerate(stamps))]))
+    with pytest.raises(InputError, match=says):
+        read_readings(path)
+
+
+def test_a_column_that_is_nearly_empty_is_refused_by_name(tmp_path):
+    hours = np.datetime64("2024-01-01T00:00") + np.timedelta64(1, "h") * np.arange(100)
+    for sensor, every in (("a", 20), ("b", 10)):
+        rows = [f"{stamp},{'' if at % every else at},{'' if at % 4 else 1}" for at, stamp in enumerate(hours)]
+        (tmp_path / f"{sensor}.csv").write_text("\n".join(["time,lead,x", *rows]))
+    with pytest.raises(InputError, match=r"2024-01-01 to 2024-01-05\), most of lead at a: 95 %\. At most half may be"):
+        read_readings(tmp_path)
+
+
+def test_hours_in_which_not_all_has_been_read_yet(tmp_path):
+    path = tmp_path / "all.csv"
+    rows = [f"2024-01-01 {hour:02}:00,{sensor},{hour},{'' if (sensor, hour) < ('b', 3) and sensor == 'b' else 1}"
+            for hour in range(9) for sensor in "ab"]  # fmt: skip
+    path.write_text("\n".join(["time,sensor,x,wind", *rows]))
+    found = read_readings(path)
+    assert found.values[:, 0, 0].tolist() == [3, 4, 5, 6, 7, 8]
+    assert found.notes == ("hours left out at the beginning: 3 (b reads no wind before)",)
+
+
+def hours(columns, rows):
+    """A table of a row for each hour."""
+    stamps = np.datetime64("2024-01-01T00:00") + np.timedelta64(1, "h") * np.arange(len(rows))
+    lines = [",".join(map(str, [stamp, *row])) for stamp, row in zip(stamps, rows, strict=True)]
+    return "\n".join([f"time,{columns}", *lines]) + "\n"
+
+
+@pytest.mark.parametrize("name", ["NO", "Index", ""])
+def test_only_what_counts_rows_is_a_counter(tmp_path, name):
+    """Nitric oxide is called as the number of a row is."""
+    path = tmp_path / "all.csv"
+    path.write_text(hours(f"x,{name},y", [(1, at + 7, 2) for at in range(20)]))
+    found = read_readings(path)
+    called = name.lower() or "column 3"
+    assert (found.quantities, found.left_out) == (("x", "y"), (called,))
+    for gas in ([5 + at * at % 7 for at in range(20)], [at % 7 for at in range(20)]):
+        path.write_text(hours(f"x,{name},y", [(1, value, 2) for value in gas]))
+        found = read_readings(path)
+        assert (found.quantities, found.left_out) == (("x", called, "y"), ())
+
+
+def test_a_counter_of_the_file_and_of_each_sensor(tmp_path):
+    path = tmp_path / "all.csv"
+    rows = [f"2024-01-{1 + hour // 24:02} {hour % 24:02}:00,{sensor},1" for hour in range(100) for sensor in "abc"]
+    of_file, of_each = range(300), [at // 3 for at in range(300)]
+    anew = [at if at < 200 else at - 200 for at in range(300)]
+    thinned = [at + at // 5 for at in range(300)]
+    for name, called, numbers in (
+        *(("No", "no", numbers) for numbers in (of_file, of_each, anew)),
+        *(("", "column 1", numbers) for numbers in (of_file, of_each, anew, thinned)),
+    ):
+        counted = [f"{number},{row}" for number, row in zip(numbers, rows, strict=True)]
+        path.write_text("\n".join([f"{name},time,sensor,x", *counted]))
+        assert read_readings(path).left_out == (called,)
+
+
+def test_what_only_says_that_nothing_was_read(tmp_path):
+    path = tmp_path / "all.csv"
+    rows = [(at, at % 5, at - 10, at % 3 - 1, 990 + at) for at in range(30)]
+    rows[3] = rows[9] = (-999, -200, -200, -1, 9999)
+    path.write_text(hours("dust,co,temperature,change,pressure", rows))
+    found = read_readings(path)
+    assert found.values[3, :, 0].tolist() == [2, 2, -8, -1, 992]
+    assert found.can_be_target("dust").sum() == 28
+    assert found.notes == (
+        "2 × -999 in dust are taken as missing",
+        "2 × -200 in co are taken as missing",
+        "2 × -200 in temperature are taken as missing",
+        "2 × 9999 in pressure are taken as missing",
+    )
+
+
+def test_what_may_be_a_reading_stays_and_is_said(tmp_path):
+    path = tmp_path / "all.csv"
+    rows = [(40 * at - 200, -200 if at < 2 else 3) for at in range(30)]
+    rows[5] = (-200, -200)
+    rows[6] = (1, -201)
+    path.write_text(hours("power,level", rows))
+    found = read_readings(path)
+    assert found.missing_share == 0
+    assert found.notes == ("2 × -200, its lowest value, in power: where that means nothing, leave it empty",)
 
 
 def test_a_word_among_numbers_is_named(tmp_path):
@@ -125,6 +227,38 @@ def test_a_table_in_another_encoding_is_refused(tmp_path):
     path.write_bytes("time,sensor,Stärke\n2024-01-01,a,1\n".encode("latin-1"))
     with pytest.raises(InputError, match=r"all\.csv can't be read as a table .* save it as a \.csv in UTF-8"):
         read_readings(path)
+
+
+def test_a_file_without_readings_is_said(tmp_path):
+    (tmp_path / "a.csv").write_text(hours("x", [(1,), (2,)]))
+    (tmp_path / "b.csv").write_text("time,x\n")
+    (tmp_path / "c.csv").write_text("")
+    (tmp_path / "d.csv").mkdir()
+    found = read_readings(tmp_path)
+    assert found.sensors == ("a",)
+    assert found.notes == ("b.csv holds no readings and is no sensor", "c.csv holds no readings and is no sensor")
+
+
+@pytest.mark.parametrize("cut", ["n", "north", "north,2024-01-01 02", "north,2024-01-01 02:00"])
+def test_a_last_line_that_is_cut_off(tmp_path, cut):
+    path = tmp_path / "all.csv"
+    path.write_text(f"sensor,time,x\nnorth,2024-01-01 00:00,1\nnorth,2024-01-01 01:00,2\n{cut}")
+    found = read_readings(path)
+    assert found.values.ravel().tolist() == [1, 2]
+    assert found.notes == ("all.csv, line 4, the last one, is cut off and left out",)
+
+
+def test_a_last_line_as_long_as_others_is_whole(tmp_path):
+    path = tmp_path / "all.csv"
+    path.write_text("time,x,sky\n2024-01-01 00:00,1,\n2024-01-01 01:00,2\n2024-01-01 02:00,3\n")
+    found = read_readings(path)
+    assert (found.values.ravel().tolist(), found.notes) == ([1, 2, 3], ())
+
+
+def test_what_can_not_be_opened_is_named(tmp_path):
+    (tmp_path / "gone.csv").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"gone\.csv can't be read \(No such file"):
+        read_readings(tmp_path)
 
 
 def test_a_path_that_is_not_there(tmp_path):

@@ -8,6 +8,7 @@ one by one, for a DataLoader.
 
 from __future__ import annotations
 
+import logging
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,8 @@ from torch.utils.data import Dataset
 from fulltilt.errors import InputError
 from fulltilt.recipes.forecast_data import Readings, simulate
 from fulltilt.recipes.forecast_files import read_readings
+
+log = logging.getLogger("fulltilt.recipes")
 
 Split = Literal["train", "val"]
 
@@ -41,6 +44,8 @@ def windows(
     Windows are views of one tensor, however much they overlap. The last hours are for validation: windows of both parts
     have no hour in common. Everything is scaled to mean 0 and deviation 1, as the hours for training have them.
 
+    Windows whose target was not read at every sensor are left out; the others are copies, then.
+
     Args:
         path: a folder or CSV of readings (forecast_files.py); without one, they are generated.
         target: the quantity that is forecast.
@@ -60,7 +65,21 @@ def windows(
             "both are at least 1, and together at most as many"
         )
     inputs = part[: count + window - 1].unfold(0, window, 1).movedim(-1, 2)
-    return inputs, part[window + horizon - 1 :, readings.quantities.index(target)]
+    targets = part[window + horizon - 1 :, readings.quantities.index(target)]
+    whole = readings.can_be_target(target)
+    kept = torch.from_numpy((whole[:border] if split == "train" else whole[border:])[window + horizon - 1 :])
+    if split == "train":
+        for note in readings.notes:
+            log.warning("%s: %s", path, note)
+    if kept.all():
+        return inputs, targets
+    if not kept.any():
+        raise InputError(
+            f"{path}: no window for {split} has a target: in none of its {count} hours have all sensors read {target}. "
+            f"{readings.most_missing(target)}; leave it out, or the time in which little was read"
+        )
+    log.info("%s: %d of %d windows for %s have a target that was read", path, int(kept.sum()), count, split)
+    return inputs[kept], targets[kept]
 
 
 def _scaled(readings: Readings, val_share: float) -> tuple[Tensor, int]:

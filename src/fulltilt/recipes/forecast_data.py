@@ -36,15 +36,36 @@ class Readings:
     quantities: tuple[str, ...]
     sensors: tuple[str, ...]
     """In the order in which they stand: neighbours side by side."""
-    drawn_share: float = 0.0
-    """Of the values, those that were missing and drawn between their neighbours."""
+    read: NDArray[np.bool_] | None = None
+    """Where a value was read; elsewhere it is the last one that was. None: everywhere."""
     left_out: tuple[str, ...] = ()
-    """Columns of what was read that are no quantity of all sensors: words, or nothing at all."""
+    """Columns of what was read that are no quantity of all sensors: words, counters, or nothing at all."""
+    notes: tuple[str, ...] = ()
+    """What else a user should know of what was read."""
 
     def __post_init__(self) -> None:
         expected = (len(self.quantities), len(self.sensors))
         if self.values.shape[1:] != expected:
             raise InputError(f"readings of shape {self.values.shape} for {expected} quantities and sensors")
+
+    @property
+    def missing_share(self) -> float:
+        """Of the values, those that were not read."""
+        return 0.0 if self.read is None else float(1 - self.read.mean())
+
+    def can_be_target(self, quantity: str) -> NDArray[np.bool_]:
+        """Of each hour, whether all sensors have read it: what only stands in for a reading is nothing to forecast."""
+        if self.read is None:
+            return np.ones(len(self.values), np.bool_)
+        whole: NDArray[np.bool_] = np.all(self.read[:, self.quantities.index(quantity)], axis=-1)
+        return whole
+
+    def most_missing(self, quantity: str) -> str:
+        """The sensor that lacks it most, and how much, for a message."""
+        assert self.read is not None
+        shares = 1 - self.read[:, self.quantities.index(quantity)].mean(0)
+        worst = int(shares.argmax())
+        return f"{self.sensors[worst]} lacks most: {100 * shares[worst]:.3g} % of its hours"
 
 
 @lru_cache(maxsize=2)  # training and validation ask for the same

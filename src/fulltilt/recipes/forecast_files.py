@@ -4,161 +4,110 @@ them.
     readings/north.csv     time,pm25,wind              readings.csv     time,sensor,pm25,wind
                            2024-01-01 00:00,35,1.2                      2024-01-01 00:00,north,35,1.2
 
-Times are ISO dates, or columns year, month, day, hour. Every column of numbers but those is a quantity; one of words
-(a wind's name) is left out. An hour that is missing, or a reading that is (empty, NA, nan, inf), is drawn straight
-between the readings around it.
+Times are as forecast_times.py has them. Every column of numbers but those is a quantity; one of words (a wind's name)
+or one that counts the rows is left out. Where an hour is missing, or a reading (empty, NA, nan, inf, -999), the last
+one before it stands in its place: nothing that is read later may be seen before.
 """
 
 from __future__ import annotations
 
-import csv
-import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fulltilt.errors import InputError
-from fulltilt.feed.listing import separator_of
 from fulltilt.recipes.forecast_data import Readings
+from fulltilt.recipes.forecast_tables import Column, Row, read_table
 
-log = logging.getLogger("fulltilt.recipes")
+_COUNTERS: Final = ("no", "index")
+"""Columns that may count rows; nitric oxide is called so as well, and does not rise by 1 each hour."""
+_NAMELESS: Final = ("column ", "unnamed: ")
+"""How the name begins of a column that has none, from us and from pandas, whose index it is."""
+_COUNTS: Final = 0.99
+"""Of a counter's steps from row to row: files that are joined begin anew."""
+_STAND_INS: Final = (-9999.0, -999.0, -200.0, 9999.0)
+"""What loggers write where they have read nothing; the outermost first."""
+_HOUR: Final = 3600
+_DAY: Final = 24
+_MANY_MISSING: Final = 0.5
+"""Of all readings: what is then learnt is mostly to repeat the last one."""
 
-_TIMES = ("time", "timestamp", "datetime", "date")
-_PARTS = ("year", "month", "day", "hour")
-_SENSORS = ("sensor", "station", "site")
-_COUNTERS = ("no", "index", "")
-"""Columns that only count rows."""
-_MISSING = ("", "na", "nan", "null", "none")
-_HOUR = 3600
-_FEW_AGAIN = 0.01
-"""Of a sensor's rows that may have a time that another has: clocks are set back once a year."""
-_MANY_MISSING = 0.5
-"""Of all readings: what is then learnt is mostly how to draw a straight line."""
-
-Row = tuple[int, dict[str, float]]
-"""The hour, counted from 1970, and what was read."""
-
-
-@dataclass(slots=True)
-class _Column:
-    """What the cells of a column are."""
-
-    numbers: int = 0
-    words: int = 0
-    first_word: str = ""
-    """Where it is, and what."""
-
-
-Columns = dict[str, _Column]
+BySensor = dict[str, list[Row]]
 
 
 def read_readings(path: Path) -> Readings:
     """All sensors of a folder or CSV over the hours that every one of them covers."""
-    columns: Columns = {}
-    by_sensor = _by_sensor(path, columns)
+    columns: dict[str, Column] = {}
+    by_sensor, notes = _by_sensor(path, columns)
     if not by_sensor:
         raise InputError(f"{path} holds no readings: there are no rows below its header")
     _refuse_stray_words(columns)
-    quantities = _common(path, by_sensor)
-    first = max(min(hour for hour, _ in rows) for rows in by_sensor.values())
-    last = min(max(hour for hour, _ in rows) for rows in by_sensor.values())
+    counters = {name for name in columns if _is_counter(name, by_sensor)}
+    for name in columns:
+        notes += [] if name in counters else _without_stand_ins(name, by_sensor)
+    quantities = _common(path, by_sensor, counters)
+    first = max(min(_hour(row) for row in rows) for rows in by_sensor.values())
+    last = min(max(_hour(row) for row in rows) for rows in by_sensor.values())
     if last < first:
         raise InputError(f"{path}: there is no hour that all {len(by_sensor)} sensors cover")
-    grids = [_grid(path, name, rows, quantities, first, last) for name, rows in by_sensor.items()]
-    missing, total = sum(int(np.isnan(grid).sum()) for grid in grids), sum(grid.size for grid in grids)
-    if missing:
-        level = logging.WARNING if missing > _MANY_MISSING * total else logging.INFO
-        log.log(level, "%s: %d of %d readings are missing and drawn between their neighbours", path, missing, total)
-    filled = np.stack([_filled(grid) for grid in grids], axis=-1)
+    found = np.stack([_grid(path, name, rows, quantities, first, last) for name, rows in by_sensor.items()], axis=-1)
+    begun = np.argmax(~np.isnan(found), axis=0)
+    if begun.any():
+        quantity, sensor = np.unravel_index(int(begun.argmax()), begun.shape)
+        late = f"{tuple(by_sensor)[sensor]} reads no {quantities[quantity]} before"
+        notes.append(f"hours left out at the beginning: {begun.max():,} ({late})")
+    found = found[begun.max() :]
+    _refuse_sparse(path, found, by_sensor, quantities)
     return Readings(
-        values=filled.astype(np.float32),
+        values=_carried(found).astype(np.float32),
         quantities=quantities,
         sensors=tuple(by_sensor),
-        drawn_share=missing / total,
+        read=~np.isnan(found),
         left_out=tuple(name for name in columns if name not in quantities),
+        notes=tuple(notes),
     )
 
 
-def _by_sensor(path: Path, columns: Columns) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
-    if path.is_dir():
-        files = [file for file in sorted(path.iterdir()) if file.suffix.lower() == ".csv" and file.name[0] != "."]
-        if not files:
-            raise InputError(f"{path} holds no .csv file; expected one for each sensor")
-        for file in files:
-            for _, row in _rows(file, columns):
-                found.setdefault(file.stem, []).append(row)
-    elif path.is_file():
-        for name, row in _rows(path, columns, alone=True):
-            found.setdefault(path.stem if name is None else name, []).append(row)
-    else:
+def _by_sensor(path: Path, columns: dict[str, Column]) -> tuple[BySensor, list[str]]:
+    """And what is to be said of the files."""
+    if not os.path.exists(path):
         raise InputError(f"{path} does not exist; expected a folder of .csv files, or one")
-    return found
+    is_folder = os.path.isdir(path)
+    files = _files(path) if is_folder else [path]
+    found: BySensor = {}
+    notes: list[str] = []
+    for file in files:
+        table = read_table(file, columns, one_sensor=is_folder)
+        for name, rows in table.sensors.items():
+            found.setdefault(name, []).extend(rows)
+        if table.cut_off is not None:
+            notes.append(f"{file.name}, line {table.cut_off}, the last one, is cut off and left out")
+        if is_folder and not table.sensors:
+            notes.append(f"{file.name} holds no readings and is no sensor")
+    return found, notes
 
 
-def _rows(file: Path, columns: Columns, *, alone: bool = False) -> Iterable[tuple[str | None, Row]]:
-    """Sensor, where there is a column for it, and row.
-
-    Args:
-        alone: no other file says that each is of one sensor.
-    """
+def _files(folder: Path) -> list[Path]:
     try:
-        yield from _parsed(file, columns, alone=alone)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{file} can't be read as a table ({error}); save it as a .csv in UTF-8") from error
+        listed = sorted(folder.iterdir())
+    except OSError as error:
+        raise InputError(f"{folder} can't be looked into ({error.strerror}): make it readable") from error
+    files = [
+        file for file in listed if file.suffix.lower() == ".csv" and file.name[0] != "." and not os.path.isdir(file)
+    ]
+    if not files:
+        raise InputError(f"{folder} holds no .csv file; expected one for each sensor")
+    return files
 
 
-def _parsed(file: Path, seen: Columns, *, alone: bool) -> Iterator[tuple[str | None, Row]]:
-    with file.open(newline="", encoding="utf-8-sig") as opened:
-        separator = separator_of(opened.readline())
-        opened.seek(0)
-        reader = csv.DictReader(opened, delimiter=separator)
-        columns = {name.strip().lower(): name for name in reader.fieldnames or ()}
-        if columns and not any(name in columns for name in _TIMES) and not all(part in columns for part in _PARTS):
-            between = "; the first line names the columns, with commas, semicolons or tabs between them"
-            only = between if len(columns) == 1 else ""
-            raise InputError(
-                f"{file} has no column {', '.join(_TIMES)}, nor {', '.join(_PARTS)}; found {', '.join(columns)}{only}"
-            )
-        sensor = next((columns[name] for name in _SENSORS if name in columns), None)
-        taken = {*_TIMES, *_PARTS, *_SENSORS, *_COUNTERS}
-        quantities = {low.replace(".", ""): name for low, name in columns.items() if low not in taken}
-        counts = {low: seen.setdefault(low, _Column()) for low in quantities}
-        times: set[float] = set()
-        rows = 0
-        again = ""
-        for line in reader:
-            where = f"{file}, line {reader.line_num}"
-            if sensor is not None and not (line[sensor] or "").strip():
-                raise InputError(f"{where}: an empty {sensor}; each row names its sensor")
-            read: dict[str, float] = {}
-            for low, name in quantities.items():
-                value = _number(line[name], comma=separator != ",")
-                if value is None:
-                    counts[low].words += 1
-                    counts[low].first_word = counts[low].first_word or f"{where}: {name} is {line[name]!r}"
-                else:
-                    counts[low].numbers += not math.isnan(value)
-                    read[low] = value
-            time = _time(where, line, columns)
-            again = again or (where if time in times else "")
-            times.add(time)
-            rows += 1
-            yield None if sensor is None else line[sensor].strip(), (math.floor(time / _HOUR), read)
-    if alone and sensor is None and rows - len(times) > _FEW_AGAIN * rows:
-        raise InputError(
-            f"{again}: a time that another row has, as have {rows - len(times)} of {rows}, and there is no column "
-            f"{' or '.join(_SENSORS)}: are these several sensors? Name the column so that tells them apart, or give "
-            "each a file of its own in a folder"
-        )
-
-
-def _refuse_stray_words(columns: Columns) -> None:
+def _refuse_stray_words(columns: Mapping[str, Column]) -> None:
     """A word or two among numbers would leave the column out of what is learnt, be it the one to forecast."""
     for column in columns.values():
         if 0 < column.words <= column.numbers:
@@ -166,42 +115,67 @@ def _refuse_stray_words(columns: Columns) -> None:
             raise InputError(f"{column.first_word}, which is no number{others}; leave a cell empty where none was read")
 
 
-def _time(where: str, line: Mapping[str, str], columns: Mapping[str, str]) -> float:
-    """Seconds since 1970."""
-    name = next((columns[name] for name in _TIMES if name in columns), None)
-    try:
-        if name is not None:
-            found = datetime.fromisoformat(line[name].strip())
-        else:
-            found = datetime(*(int(line[columns[part]]) for part in _PARTS))  # type: ignore[arg-type]
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{where}: no time can be read ({error}); expected such as 2024-01-31 13:00") from error
-    aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-    return aware.timestamp()
+def _is_counter(name: str, by_sensor: BySensor) -> bool:
+    """Whether a column counts the rows, those of each sensor or those of the file."""
+    nameless = name.startswith(_NAMELESS)
+    if not nameless and name not in _COUNTERS:
+        return False
+    of_file = sorted((row for rows in by_sensor.values() for row in rows), key=lambda row: row.line)
+    return any(_counts(name, parts, gaps=nameless) for parts in (list(by_sensor.values()), [of_file]))
 
 
-def _number(text: str | None, *, comma: bool = False) -> float | None:
-    """nan where a reading is missing; None for what is no number at all, such as a wind's name.
+def _counts(name: str, parts: list[list[Row]], *, gaps: bool) -> bool:
+    """Whether it rises by 1 from row to row.
 
     Args:
-        comma: one between digits is a decimal point: it does not part the columns.
+        gaps: rows may have been taken out since it was made: it rises by any whole number.
     """
-    if text is None or text.strip().lower() in _MISSING:
-        return math.nan
-    try:
-        value = float(text.replace(",", ".") if comma else text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else math.nan
+    read = [[row.read.get(name, math.nan) for row in rows] for rows in parts]
+    steps = [later - value for values in read for value, later in pairwise(values)]
+    counted = sum(step == 1 or (gaps and step > 1 and step.is_integer()) for step in steps)
+    return counted > 0 and counted >= _COUNTS * len(steps)
 
 
-def _common(path: Path, by_sensor: Mapping[str, list[Row]]) -> tuple[str, ...]:
+def _hour(row: Row) -> int:
+    """Counted from 1970."""
+    return math.floor(row.time / _HOUR)
+
+
+def _without_stand_ins(name: str, by_sensor: BySensor) -> list[str]:
+    """Take out what only says that nothing was read, where it can be nothing else; and what is to be said of it."""
+    rows = [row for rows in by_sensor.values() for row in rows if not math.isnan(row.read.get(name, math.nan))]
+    notes = []
+    for value in _STAND_INS:
+        of_all = np.array([row.read[name] for row in rows])
+        times, others = int((of_all == value).sum()), of_all[of_all != value]
+        is_last = len(of_all) and value == (of_all.min() if value < 0 else of_all.max())
+        if times < 2 or not is_last:
+            continue
+        if _is_apart(value, others):
+            for row in rows:
+                row.read[name] = math.nan if row.read[name] == value else row.read[name]
+            rows = [row for row in rows if not math.isnan(row.read[name])]
+            notes.append(f"{times:,} × {value:g} in {name} are taken as missing")
+        else:
+            end = "lowest" if value < 0 else "highest"
+            notes.append(f"{times:,} × {value:g}, its {end} value, in {name}: where that means nothing, leave it empty")
+    return notes
+
+
+def _is_apart(value: float, others: NDArray[np.float64]) -> bool:
+    """Farther from the other readings than they are from each other, or of a sign that they never have."""
+    if not len(others):
+        return False
+    return bool(np.abs(others - value).min() > np.ptp(others) or value < 0 <= others.min())
+
+
+def _common(path: Path, by_sensor: BySensor, counters: set[str]) -> tuple[str, ...]:
     """Quantities that every sensor has, in the order of the first one; a column with a word in it is none."""
     found: list[str] | None = None
     for rows in by_sensor.values():
-        always = set.intersection(*(set(read) for _, read in rows))
-        ever = {name for _, read in rows for name, value in read.items() if not math.isnan(value)}
-        order = found if found is not None else list(rows[0][1])
+        always = set.intersection(*(set(row.read) for row in rows)) - counters
+        ever = {name for row in rows for name, value in row.read.items() if not math.isnan(value)}
+        order = found if found is not None else list(rows[0].read)
         found = [name for name in order if name in always & ever]
     if not found:
         raise InputError(f"{path}: there is no column of numbers that all {len(by_sensor)} sensors have")
@@ -214,9 +188,9 @@ def _grid(
     """Hours × quantities, nan where nothing was read; several readings of one hour are averaged."""
     shape = (last - first + 1, len(quantities))
     sums, counts = np.zeros(shape), np.zeros(shape)
-    for hour, read in rows:
-        if first <= hour <= last:
-            values = np.array([read[name] for name in quantities])
+    for row in rows:
+        if first <= (hour := _hour(row)) <= last:
+            values = np.array([row.read[name] for name in quantities])
             there = ~np.isnan(values)
             sums[hour - first, there] += values[there]
             counts[hour - first, there] += 1
@@ -227,6 +201,30 @@ def _grid(
         return sums / counts
 
 
-def _filled(grid: NDArray[np.float64]) -> NDArray[np.float64]:
-    time = np.arange(len(grid))
-    return np.stack([np.interp(time, time[~np.isnan(of)], of[~np.isnan(of)]) for of in grid.T], axis=1)
+def _refuse_sparse(path: Path, found: NDArray[np.float64], by_sensor: BySensor, quantities: tuple[str, ...]) -> None:
+    missing = np.isnan(found)
+    if missing.mean() <= _MANY_MISSING:
+        return
+    said = f"{path}: of {missing.size:,} readings of an hour {int(missing.sum()):,} are missing"
+    steps = [later - hour for rows in by_sensor.values() for hour, later in pairwise(sorted({*map(_hour, rows)}))]
+    apart = round(float(np.median(steps))) if steps else 1
+    if apart > 1:
+        kind = "daily readings" if apart == _DAY else f"readings of every {apart} hours"
+        raise InputError(
+            f"{said}: rows are {apart} hours apart, so these look like {kind}; the recipe is hourly and would learn to "
+            "repeat what stood there before. Give readings of each hour (several in an hour are averaged)"
+        )
+    quantity, sensor = np.unravel_index(int(missing.mean(0).argmax()), missing.shape[1:])
+    times = [datetime.fromtimestamp(row.time, UTC) for rows in by_sensor.values() for row in rows]
+    raise InputError(
+        f"{said} (rows are from {min(times):%Y-%m-%d} to {max(times):%Y-%m-%d}), most of {quantities[quantity]} at "
+        f"{tuple(by_sensor)[sensor]}: {100 * missing[:, quantity, sensor].mean():.3g} %. At most half may be; leave "
+        "out the column or the sensor, or the time in which little was read"
+    )
+
+
+def _carried(found: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Where nothing was read, what was read last."""
+    hours = np.arange(len(found)).reshape(-1, 1, 1)
+    latest = np.maximum.accumulate(np.where(np.isnan(found), 0, hours), axis=0)
+    return np.take_along_axis(found, latest, axis=0)

@@ -16,6 +16,7 @@ from fulltilt.errors import DecodeError, InputError, UnavailableError
 if TYPE_CHECKING:
     from fulltilt.feed.clips.entries import Entry
     from fulltilt.recipes.files import Found
+    from fulltilt.recipes.forecast_data import Readings
 
 _SIDE: Final = 16
 """A U-Net halves its pictures four times: sides are multiples of this."""
@@ -122,7 +123,7 @@ def _use_readings(content: dict[str, Any], data: Path) -> OwnData:
     if window < usual:
         for args in (content["data"]["args"], content["data"]["val_args"], content["model"]["args"]):
             args["window"] = window
-    windows = round(len(readings.values) * (1 - _VAL_HOURS)) - window - _HORIZON + 1
+    windows = _windows(data, readings, target, window)
     if windows < _STEPS * _LARGEST_FOUND:  # the size that is fastest would leave an epoch with a step or two
         content["data"]["batch_size"] = max(_LEAST_BATCH, windows // _STEPS)
     sizes = {"sensors": len(readings.sensors), "quantities": len(readings.quantities)}
@@ -130,10 +131,33 @@ def _use_readings(content: dict[str, Any], data: Path) -> OwnData:
     told = (
         f"{len(readings.values):,} hours of {', '.join(readings.quantities)} at {_sensors(len(readings.sensors))}; "
         f"{target} is forecast"
-        + (f"; {100 * readings.drawn_share:.3g} % were missing and are drawn" if readings.drawn_share else "")
+        + _missing(readings, target)
         + (f"; left out: {', '.join(readings.left_out)}" if readings.left_out else "")
+        + "".join(f"; {note}" for note in readings.notes)
     )
     return OwnData(told=told, outputs=readings.sensors)
+
+
+def _windows(data: Path, readings: Readings, target: str, window: int) -> int:
+    """How many there are to train on."""
+    whole, lead = readings.can_be_target(target), window + _HORIZON - 1
+    border = round(len(whole) * (1 - _VAL_HOURS))
+    found, held_out = int(whole[lead:border].sum()), int(whole[border + lead :].sum())
+    if min(found, held_out) < _LEAST_BATCH:
+        raise InputError(
+            f"{data}: {found} windows to train on and {held_out} to validate with have a target hour in which all "
+            f"sensors have read {target}. {readings.most_missing(target)}; leave it out, or the time in which little "
+            "was read"
+        )
+    return found
+
+
+def _missing(readings: Readings, target: str) -> str:
+    if not readings.missing_share:
+        return ""
+    told = f"; {100 * readings.missing_share:.3g} % are missing, and the last reading before stands in their place"
+    share = 1 - readings.can_be_target(target).mean()
+    return told + (f"; {100 * share:.3g} % of the hours lack {target} at a sensor and are no targets" if share else "")
 
 
 def _sensors(count: int) -> str:

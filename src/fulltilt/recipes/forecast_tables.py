@@ -1,0 +1,203 @@
+"""A .csv of readings: its columns, and for each sensor in it the rows, with their times."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from fulltilt.errors import InputError
+from fulltilt.feed.listing import separator_of
+from fulltilt.recipes import forecast_times
+
+_SENSORS: Final = ("sensor", "station", "site")
+_ALIASES: Final = {"pm2.5": "pm25"}
+"""Any other dot stays: PM1.0 is not PM10."""
+_MISSING: Final = ("", "na", "nan", "null", "none")
+_FEW_AGAIN: Final = 0.01
+"""Of a sensor's rows that may have a time that another has: clocks are set back once a year."""
+
+
+class Row(NamedTuple):
+    line: int
+    time: float
+    """Seconds since 1970."""
+    read: dict[str, float]
+    """By quantity; nan where nothing was read, and no entry where there is a word."""
+
+
+@dataclass(slots=True)
+class Column:
+    """What the cells of a column are."""
+
+    numbers: int = 0
+    words: int = 0
+    first_word: str = ""
+    """Where it is, and what."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Table:
+    sensors: dict[str, list[Row]] = field(default_factory=dict)
+    cut_off: int | None = None
+    """The number of its last line, which was left out."""
+
+
+def read_table(file: Path, columns: dict[str, Column], *, one_sensor: bool) -> Table:
+    """Sensors of a file, in the order of their first rows; without a column for them, one of the file's name.
+
+    Args:
+        columns: of the files so far, by their names in lower case; what the file has besides sensors and times is
+            added.
+        one_sensor: a file for each sensor: it is of one, whatever else it has.
+    """
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as opened:
+            separator = separator_of(opened.readline())
+            opened.seek(0)
+            reader = csv.reader(opened, delimiter=separator)
+            return _Reader(file, reader, columns, comma=separator != ",").read(one_sensor=one_sensor)
+    except OSError as error:
+        raise InputError(f"{file} can't be read ({error.strerror or error})") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{file} can't be read as a table ({error}); save it as a .csv in UTF-8") from error
+
+
+class _Reader:
+    def __init__(self, file: Path, reader: Any, columns: dict[str, Column], *, comma: bool) -> None:
+        self._file, self._reader, self._comma = file, reader, comma
+        self._header: list[str] = next(reader, [])
+        while self._header and not self._header[-1].strip():  # a spreadsheet's empty columns
+            self._header.pop()
+        self._places = _places(file, self._header)
+        self._times = forecast_times.time_columns(self._places)
+        if self._places and not self._times:
+            raise _no_times(file, list(self._places))
+        self._sensor = next((name for name in _SENSORS if name in self._places), None)
+        used = {*self._times, self._sensor}
+        self._columns = {name: columns.setdefault(name, Column()) for name in self._places if name not in used}
+
+    def read(self, *, one_sensor: bool) -> Table:
+        table = Table()
+        least = len(self._header)
+        for line, cells, last in self._rows():
+            if last and len(cells) < least:  # shorter than all: a logger whose power went
+                table.cut_off = line
+                break
+            least = min(least, len(cells))
+            name, row = self._row(line, cells)
+            table.sensors.setdefault(self._file.stem if one_sensor or name is None else name, []).append(row)
+        for name, rows in table.sensors.items():
+            self._refuse_again(name, rows, one_sensor=one_sensor)
+        return table
+
+    def _rows(self) -> Iterator[tuple[int, list[str], bool]]:
+        """The number of its line, its cells, and whether it is the last one."""
+        before: tuple[int, list[str]] | None = None
+        for cells in self._reader:
+            if any(cell.strip() for cell in cells):
+                if before is not None:
+                    yield (*before, False)
+                before = self._reader.line_num, cells
+        if before is not None:
+            yield (*before, True)
+
+    def _row(self, line: int, cells: list[str]) -> tuple[str | None, Row]:
+        """The sensor, where there is a column for it, and the row."""
+        where, width = f"{self._file}, line {line}", len(self._header)
+        if any(cell.strip() for cell in cells[width:]):
+            raise InputError(
+                f"{where}: {len(cells)} cells, and the first line names {width} columns; a comma in a number parts it "
+                "in two: put a semicolon between columns, or the number in quotes"
+            )
+        cells = [*cells, *[""] * (width - len(cells))]
+        name = None if self._sensor is None else cells[self._places[self._sensor]].strip()
+        if name == "":
+            raise InputError(f"{where}: an empty {self._sensor}; each row names its sensor")
+        try:
+            time = forecast_times.seconds_of({column: cells[self._places[column]] for column in self._times})
+        except (ValueError, OverflowError, OSError) as error:
+            expected = "2024-01-31 13:00, or seconds or milliseconds since 1970"
+            raise InputError(f"{where}: no time can be read ({error}); expected such as {expected}") from error
+        read: dict[str, float] = {}
+        for column, counts in self._columns.items():
+            if column in forecast_times.NAMES:
+                continue
+            text = cells[self._places[column]]
+            value = _number(text, comma=self._comma)
+            if value is None:
+                counts.words += 1
+                counts.first_word = (
+                    counts.first_word or f"{where}: {self._header[self._places[column]].strip()} is {text!r}"
+                )
+            else:
+                counts.numbers += not math.isnan(value)
+                read[column] = value
+        return name, Row(line, time, read)
+
+    def _refuse_again(self, sensor: str, rows: Sequence[Row], *, one_sensor: bool) -> None:
+        """Readings of one time would be averaged, be they of several sensors or of 24 hours."""
+        seen: set[float] = set()
+        again = [row.line for row in rows if row.time in seen or seen.add(row.time)]  # type: ignore[func-returns-value]
+        if len(again) <= _FEW_AGAIN * len(rows):
+            return
+        if self._sensor is None:
+            why = (
+                f", and there is no column {' or '.join(_SENSORS)}: are these several sensors? Name the column so that "
+                "tells them apart, or give each a file of its own in a folder"
+            )
+        elif one_sensor:
+            why = (
+                ": are these several sensors? In a folder each has a file of its own; several in one file are read "
+                "where --data is that file"
+            )
+        else:
+            why = (
+                f" of {sensor}: are these several quantities, one below the other? Each has a column of its own, and "
+                "each row the date and the hour"
+            )
+        raise InputError(
+            f"{self._file}, line {again[0]}: a time that another row has, as have {len(again)} of {len(rows)}{why}; "
+            f"the time is read from {', '.join(self._times)}"
+        )
+
+
+def _places(file: Path, header: Sequence[str]) -> dict[str, int]:
+    """Where each column is, by its name in lower case; one without a name goes by its number."""
+    places: dict[str, int] = {}
+    for place, written in enumerate(header):
+        name = written.strip().lower()
+        name = _ALIASES.get(name, name) or f"column {place + 1}"
+        if name in places:
+            raise InputError(
+                f"{file}: columns {places[name] + 1} and {place + 1} ({header[places[name]].strip()!r} and "
+                f"{written.strip()!r}) are both {name}; rename one of them, or take it out"
+            )
+        places[name] = place
+    return places
+
+
+def _no_times(file: Path, columns: Sequence[str]) -> InputError:
+    between = "; the first line names the columns, with commas, semicolons or tabs between them"
+    return InputError(
+        f"{file} has no column time, timestamp, datetime, date, nor year, month, day, hour; found "
+        f"{', '.join(columns)}{between if len(columns) == 1 else ''}"
+    )
+
+
+def _number(text: str, *, comma: bool) -> float | None:
+    """nan where a reading is missing; None for what is no number at all, such as a wind's name.
+
+    Args:
+        comma: one between digits is a decimal point: it does not part the columns.
+    """
+    if text.strip().lower() in _MISSING:
+        return math.nan
+    try:
+        value = float(text.replace(",", ".") if comma else text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else math.nan

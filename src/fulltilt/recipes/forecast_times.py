@@ -1,0 +1,100 @@
+"""When a row of a table was read, by the columns that say so.
+
+time | timestamp | datetime | date     2024-01-31 13:00, with T or a zone as well; 10 digits: seconds since 1970,
+                                       13: milliseconds
+date + time, date + hour [+ minute]    2024-01-31 and 13:00, or 13; 24 is the end of the day
+year + month + day + hour [+ minute]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+DATE_PARTS: Final = ("year", "month", "day")
+NAMES: Final = ("time", "timestamp", "datetime", "date", *DATE_PARTS, "hour", "minute")
+"""Of columns that say when; none of them is a quantity."""
+_LAYOUTS: Final = (
+    ("timestamp",),
+    ("datetime",),
+    ("date", "time"),
+    ("date", "hour", "minute"),
+    ("date", "hour"),
+    ("time",),
+    ("date",),
+    (*DATE_PARTS, "hour", "minute"),
+    (*DATE_PARTS, "hour"),
+)
+"""The first whose columns are all there: a date beside an hour is only half of the time."""
+_UNIX: Final = re.compile(r"(\d{10}|\d{13})([.,]\d+)?")
+_TOO_LONG: Final = re.compile(r"\d{9}")
+"""What follows eight digits is a separator to `fromisoformat`, be it a digit: 1711126800000 would be in 1711."""
+_DAY_SECONDS: Final = 24 * 3600
+
+
+def time_columns(columns: Collection[str]) -> tuple[str, ...]:
+    """Those that say when a row was read; none where that can't be known."""
+    return next((layout for layout in _LAYOUTS if all(name in columns for name in layout)), ())
+
+
+def seconds_of(cells: Mapping[str, str]) -> float:
+    """Seconds since 1970, of the cells of `time_columns`. A time of no zone is taken as UTC.
+
+    Raises:
+        ValueError: no time can be read.
+    """
+    texts = {name: text.strip() for name, text in cells.items()}
+    if "year" in texts:
+        day = datetime(*(int(texts.pop(part)) for part in DATE_PARTS))  # type: ignore[arg-type]
+        found = day + _since_midnight(*texts.values())
+    elif len(texts) == 1:
+        found = _whole(*texts.values())
+    else:
+        found = _beside(**texts)
+    aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return aware.timestamp()
+
+
+def _beside(date: str, time: str | None = None, hour: str | None = None, minute: str | None = None) -> datetime:
+    """A date and what is beside it. Where either of them says everything, the other one only repeats it."""
+    day = _whole(date)
+    if day.time() != datetime.min.time():
+        return day
+    try:
+        return day + _since_midnight(*(text for text in (time, hour, minute) if text is not None))
+    except ValueError:
+        if time is None:
+            raise
+        return _whole(time)
+
+
+def _whole(text: str) -> datetime:
+    unix = _UNIX.fullmatch(text)
+    if unix is None:
+        if _TOO_LONG.match(text):
+            raise ValueError(f"{text!r} is no date; seconds since 1970 have 10 digits, milliseconds 13")
+        return datetime.fromisoformat(text)
+    if len(unix[1]) == 10 and _reads_as_date(unix[1]):
+        raise ValueError(f"{text!r} could be a date and its hour, or seconds since 1970")
+    seconds = float(text.replace(",", "."))
+    return datetime.fromtimestamp(seconds if len(unix[1]) == 10 else seconds / 1000, UTC)
+
+
+def _reads_as_date(digits: str) -> bool:
+    """2024010113, which as seconds would be in 2034."""
+    try:
+        datetime.strptime(digits, "%Y%m%d%H")
+    except ValueError:
+        return False
+    return digits >= "19"
+
+
+def _since_midnight(*texts: str) -> timedelta:
+    """Of "13:30", or of "13" and "30"."""
+    parts = [float(part) for text in texts for part in text.split(":")]
+    seconds = sum(part * unit for part, unit in zip(parts, (3600, 60, 1)[: len(parts)], strict=True))
+    if not (all(0 <= part < 60 for part in parts[1:]) and 0 <= parts[0] <= 24 and seconds <= _DAY_SECONDS):
+        raise ValueError(f"{':'.join(texts)!r} is no hour of a day")
+    return timedelta(seconds=seconds)
