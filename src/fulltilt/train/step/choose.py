@@ -281,7 +281,7 @@ def _graph(state: _State, wishes: Wishes, facts: Facts, skip: str | None) -> Sea
         if state.best.cuda_graph and state.seconds <= before * (1.0 - LEAST_GAIN):
             yield from _again_in_a_graph(state, wishes, facts)
         elif wishes.compile == "auto" and not state.best.compile and _was_compiled(state):
-            yield from _compile_again(state) if state.best.cuda_graph else _both(state, change)
+            yield from _flag_again(state, "compile") if state.best.cuda_graph else _both(state, change)
     if state.best.fused and not was_fused:
         state.settle("fused", "the CUDA graph needs it: learning rates are read on the device")
     return state.plan
@@ -294,7 +294,7 @@ def _was_compiled(state: _State) -> bool:
 def _again_in_a_graph(state: _State, wishes: Wishes, facts: Facts) -> Search:
     """Where launching took part of a step's time, what was decided outside of a graph is looked at again inside."""
     if wishes.compile == "auto" and _was_compiled(state):
-        yield from _compile_again(state)
+        yield from _flag_again(state, "compile")
     if facts.planar and wishes.channels_last == "auto":
         yield from _memory_format_again(state, facts)
     if facts.convolutions and not state.best.cudnn_benchmark:
@@ -338,18 +338,6 @@ def _won_clearly(state: _State, other: str) -> bool:
     return other != "bf16" and won is not None and lost is not None and won <= (1.0 - CLEAR_GAIN) * lost
 
 
-def _compile_again(state: _State) -> Search:
-    before, compiled = state.seconds, not state.best.compile
-    found = yield replace(state.best, compile=compiled)
-    # Compiling is paid for already; but what is not faster by it is better left as it was written.
-    most = before * (1.0 - LEAST_GAIN) if compiled else before / (1.0 - FINE_GAIN)
-    if found.step_seconds is not None and found.step_seconds <= most:
-        state.best, state.seconds = replace(state.best, compile=compiled), found.step_seconds
-        on, off = (found.step_seconds, before) if compiled else (before, found.step_seconds)
-        state.settle("compile", f"in a graph {_ms(on)} with it, {_ms(off)} without", off=off, on=on)
-    return state.plan
-
-
 def _memory_format_again(state: _State, facts: Facts) -> Search:
     """Outside, a difference of a few percent may have been one between launches: it is taken for none."""
     figures = state.plan["channels_last"].evidence
@@ -358,13 +346,19 @@ def _memory_format_again(state: _State, facts: Facts) -> Search:
         return state.plan
     if state.best.compile and not _won_back(state.seconds, facts, state.compile_seconds):
         return state.plan
-    before, wanted = state.seconds, not state.best.channels_last
-    found = yield replace(state.best, channels_last=wanted)
+    return (yield from _flag_again(state, "channels_last"))
+
+
+def _flag_again(state: _State, name: str) -> Search:
+    """In a graph. Trying is paid for already; but what is not faster by a setting is better left as it was written."""
+    before, wanted = state.seconds, not getattr(state.best, name)
+    change: dict[str, Any] = {name: wanted}
+    found = yield replace(state.best, **change)
     most = before * (1.0 - LEAST_GAIN) if wanted else before / (1.0 - FINE_GAIN)
     if found.step_seconds is not None and found.step_seconds <= most:
-        state.best, state.seconds = replace(state.best, channels_last=wanted), found.step_seconds
+        state.best, state.seconds = replace(state.best, **change), found.step_seconds
         on, off = (found.step_seconds, before) if wanted else (before, found.step_seconds)
-        state.settle("channels_last", f"in a graph {_ms(on)} with it, {_ms(off)} without", off=off, on=on)
+        state.settle(name, f"in a graph {_ms(on)} with it, {_ms(off)} without", off=off, on=on)
     return state.plan
 
 
