@@ -350,7 +350,7 @@ def _memory_format_again(state: _State, facts: Facts) -> Search:
 
 
 def _flag_again(state: _State, name: str) -> Search:
-    """In a graph. Trying is paid for already; but what is not faster by a setting is better left as it was written."""
+    """In a graph, either way: what is not faster by a setting is better left as it was written."""
     before, wanted = state.seconds, not getattr(state.best, name)
     change: dict[str, Any] = {name: wanted}
     found = yield replace(state.best, **change)
