@@ -493,7 +493,7 @@ def test_contestants_train_as_long_as_before_and_each_is_kept_at_once(contended)
 
 
 def test_without_time_a_contestant_is_not_begun(contended, tmp_path, monkeypatch):
-    scale = run.Scale(each_seconds=1.0, workload_seconds=0.0)
+    scale = run.Scale(each_seconds=1.0, workload_seconds=1e-9)
     said = []
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "data").mkdir(parents=True)
@@ -501,7 +501,9 @@ def test_without_time_a_contestant_is_not_begun(contended, tmp_path, monkeypatch
     found = run.measure(only=only, small=True, scale=scale, say=said.append, has_gpu=False)
     assert "generated data stay in runs/data" in said[-1]
     assert found.problem == run.NO_GPU
-    assert contended == [] or all(one[1] == "before" for one in contended)
+    assert contended == []
+    late, absent = "no time was left of 1e-09 s", "accelerate is not installed"
+    assert [one.problem for one in found.cases] == [late, late, late, absent, late, absent]
 
 
 @pytest.mark.parametrize("error", [InputError("PyAV is missing"), RuntimeError("PyAV is missing")])
