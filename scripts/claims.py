@@ -16,6 +16,7 @@ from fulltilt.bench.simulate.page import table
 from fulltilt.diagnose.words import amount
 
 _LEAST_MS = 0.01
+_ABSENT = "not measured"
 COLUMNS = ("guide", "it claims", "here, on one H200 with 16 cores")
 CLAIMS = (
     ("000", "1.2–1.8× faster, GPU +15–25 %", "segmentation {segmentation_times}, GPU {segmentation_gpu}"),
@@ -51,21 +52,23 @@ def _guides(result: Mapping[str, Any]) -> dict[str, str]:
     cases = {(case["workload"], case["key"]): case for case in result["cases"]}
     found = {}
     for name in result["workloads"]:
-        before, after = cases[name, "before"], cases[name, "after"]
-        found[f"{name}_times"] = f"{amount(after['speed_up'])}×"
-        found[f"{name}_gpu"] = f"{_utilisation(before)} → {_utilisation(after)} %"
-        found[f"{name}_waits"] = f"{_wait_ms(before)} → {_wait_ms(after)} ms"
+        before, after = cases.get((name, "before"), {}), cases.get((name, "after"), {})
+        found[f"{name}_times"] = f"{amount(after['speed_up'])}×" if "speed_up" in after else _ABSENT
+        found[f"{name}_gpu"] = f"{_utilisation(before)} → {_utilisation(after)}"
+        found[f"{name}_waits"] = f"{_wait_ms(before)} → {_wait_ms(after)}"
     return found
 
 
 def _utilisation(case: Mapping[str, Any]) -> str:
-    return f"{case['gpu_util']:.0f} ± {case['gpu_util_std']:.0f}"
+    return f"{case['gpu_util']:.0f} ± {case['gpu_util_std']:.0f} %" if "gpu_util" in case else _ABSENT
 
 
 def _wait_ms(case: Mapping[str, Any]) -> str:
     """For each batch."""
+    if "wait_share" not in case:
+        return _ABSENT
     waited = 1e3 * case["wait_share"] * case["batch_size"] / case["samples_per_second"]
-    return f"{waited:.2g}" if waited >= _LEAST_MS else f"less than {_LEAST_MS}"
+    return f"{waited:.2g} ms" if waited >= _LEAST_MS else f"less than {_LEAST_MS} ms"
 
 
 def _augment(result: Mapping[str, Any]) -> dict[str, str]:

@@ -112,12 +112,9 @@ def guides_rows(result: dict[str, Any]) -> list[Row]:
     rows: list[Row] = []
     for name in sorted(result["workloads"], key=WORKLOADS.index):
         about, cases = result["workloads"][name], [case for case in result["cases"] if case["workload"] == name]
-        rows += [
-            _contestant(f"{name}: {case['title']}{ANOTHER_RUN if 'another_run' in case else ''}", case)
-            for case in cases
-            if "samples_per_second" in case
-        ]
-        rows += [(f"{name}: {case['title']}", case["problem"], *[""] * 6) for case in cases if "problem" in case]
+        titled = [(f"{name}: {case['title']}{ANOTHER_RUN if 'another_run' in case else ''}", case) for case in cases]
+        rows += [_contestant(title, case) for title, case in titled if "samples_per_second" in case]
+        rows += [(title, case["problem"], *[""] * 6) for title, case in titled if "problem" in case]
         if claim := about.get("claim"):
             rows.append((f"*{name}: guide {claim['guides']} claims*", "", claim["speed"], "", claim["utilisation"],
                          "", "", ""))  # fmt: skip

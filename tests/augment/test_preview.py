@@ -377,6 +377,15 @@ def test_a_preset_with_options_of_its_own(tmp_path):
     file.write_text("gpu_augmentation: {preset: stronger}")
     with pytest.raises(InputError, match=r"aug\.yaml: preset: found 'stronger'; allowed: default, minimal, strong"):
         read_augmentation(file)
+    file.write_text("gpu_augmentation: {preset: [strong]}")
+    with pytest.raises(InputError, match=r"preset: found \['strong'\]"):
+        read_augmentation(file)
+    file.write_text("gpu_augmentation: {preset: progressive, minimal: [1]}")
+    with pytest.raises(InputError, match=r"gpu_augmentation\.minimal=\[1\] must be a section of options"):
+        read_augmentation(file)
+    file.write_text("gpu_augmentation: {preset: strong, seed: abc}")
+    with pytest.raises(InputError, match=r"aug\.yaml: seed"):
+        read_augmentation(file)
     file.write_text("gpu_augmentation: {preset: strong, switch_epoch: 3}")
     with pytest.raises(InputError, match=r"gpu_augmentation\.switch_epoch: needs preset: progressive"):
         read_augmentation(file)

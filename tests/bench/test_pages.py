@@ -153,10 +153,13 @@ def test_claims_beside_what_was_measured(tables, tmp_path):
     for name, result in results.items():
         (tmp_path / "h200" / f"{name}.json").write_text(json.dumps(result))
     said = tables.claims(tmp_path)
-    assert "| classification 16.9×, GPU 22 ± 5 → 100 ± 1 % |" in said
-    assert "| waits for a batch: 50 → less than 0.01 ms |" in said
+    assert "| classification 16.9×, GPU 22 ± 5 % → 100 ± 1 % |" in said
+    assert "| waits for a batch: 50 ms → less than 0.01 ms |" in said
     assert "| 100, 50, 25 ms with 4, 8 and 16 workers that augment on the CPU → 0.060 ms |" in said
     assert "99.1 % of its speed" in said
+    results["guides"]["cases"] = [{"workload": "video", "key": "after", "gpu_util": 90.0, "gpu_util_std": 1.0}]
+    (tmp_path / "h200" / "guides.json").write_text(json.dumps(results["guides"]))
+    assert "| video not measured, GPU not measured → 90 ± 1 % |" in tables.claims(tmp_path)
 
 
 def test_curves_as_rows(tables):

@@ -111,7 +111,7 @@ def test_a_loop_that_fails_is_summed_up_and_not_shown(plain):
 def test_a_metric_that_fails_at_the_end_is_said_and_costs_nothing_else(plain):
     """What comes after it in the script shows that the process can watch again."""
     broken = plain["broken"]
-    assert broken["metrics_problem"] == "RuntimeError: nothing is right"
+    assert broken["metrics_problem"] == "RuntimeError: nothing is right\nnor wrong"
     assert broken["steps"] == EPOCHS * 8
     assert broken["line"].endswith("; metrics failed: RuntimeError: nothing is right")
 

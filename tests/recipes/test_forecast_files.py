@@ -138,6 +138,16 @@ def test_hours_in_which_not_all_has_been_read_yet(tmp_path):
     assert found.notes == ("hours left out at the beginning: 3 (b reads no wind before)",)
 
 
+def test_a_gap_where_the_first_hours_are_cut_off_is_filled_with_what_was_read_before(tmp_path):
+    """Else everything that is learnt from would be no number."""
+    (tmp_path / "a.csv").write_text(hours("dust,wind", [("" if 8 <= at <= 12 else at, 1) for at in range(40)]))
+    (tmp_path / "b.csv").write_text(hours("dust,wind", [(at, "" if at < 10 else 2) for at in range(40)]))
+    found = read_readings(tmp_path)
+    assert found.values[:5, 0, 0].tolist() == [7, 7, 7, 13, 14]
+    assert np.isfinite(found.values).all()
+    assert found.can_be_target("dust")[:4].tolist() == [False, False, False, True]
+
+
 def hours(columns, rows):
     """A table of a row for each hour."""
     stamps = np.datetime64("2024-01-01T00:00") + np.timedelta64(1, "h") * np.arange(len(rows))
@@ -165,9 +175,11 @@ def test_a_counter_of_the_file_and_of_each_sensor(tmp_path):
     of_file, of_each = range(300), [at // 3 for at in range(300)]
     anew = [at if at < 200 else at - 200 for at in range(300)]
     thinned = [at + at // 5 for at in range(300)]
+    falling, lacking = [300 - at for at in range(300)], ["" if at == 7 else at for at in range(300)]
+    every = (of_file, of_each, anew, thinned, falling, lacking)
     for name, called, numbers in (
-        *(("No", "no", numbers) for numbers in (of_file, of_each, anew)),
-        *(("", "column 1", numbers) for numbers in (of_file, of_each, anew, thinned)),
+        *(("No", "no", numbers) for numbers in every),
+        *(("", "column 1", numbers) for numbers in every),
     ):
         counted = [f"{number},{row}" for number, row in zip(numbers, rows, strict=True)]
         path.write_text("\n".join([f"{name},time,sensor,x", *counted]))

@@ -28,6 +28,8 @@ ONE_O_CLOCK = datetime(2024, 1, 31, 13, tzinfo=UTC).timestamp()
         {"date": "2024-01-31", "hour": "13", "minute": "0"},
         {"year": "2024", "month": "1", "day": "31", "hour": "13"},
         {"year": "2024", "month": "1", "day": "31", "hour": "13", "minute": "0"},
+        {"year": "2024.0", "month": "1.0", "day": "31.0", "hour": "13.0"},
+        {"year": "2024", "month": "1", "day": "31", "time": "13:00"},
     ],
 )
 def test_an_hour_however_it_is_written(cells):
@@ -50,6 +52,8 @@ def test_the_last_hour_of_a_day_may_be_24():
         ({"date": "2024-01-31", "hour": "12", "minute": "60"}, "'12:60' is no hour of a day"),
         ({"date": "2024-01-31", "hour": "nan"}, "is no hour of a day"),
         ({"date": "2024-01-31", "time": "noon"}, "'noon'"),
+        ({"year": "2024.5", "month": "1", "day": "31", "hour": "13"}, "'2024.5' is no whole number"),
+        ({"year": "2024", "month": "13", "day": "31", "hour": "13"}, "month must be in 1..12"),
     ],
 )
 def test_a_time_is_never_misread(cells, says):

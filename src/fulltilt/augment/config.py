@@ -34,9 +34,12 @@ def read_augmentation(path: Path) -> GPUAugmentation:
 
     options = read_options(path)
     preset = options.pop("preset", "default")
-    if preset not in PRESETS:
+    if not isinstance(preset, str) or preset not in PRESETS:
         raise InputError(f"{path}: preset: found {preset!r}; allowed: {', '.join(PRESETS)}")
-    return PRESETS[preset](**options)
+    try:
+        return PRESETS[preset](**options)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def section_problems(options: Mapping[str, Any]) -> list[str]:
@@ -45,6 +48,9 @@ def section_problems(options: Mapping[str, Any]) -> list[str]:
     problems = problems_in(settings, beside=_OWN)
     if options.get("preset") != "progressive":
         problems += [f"{name}: needs preset: progressive" for name in _OF_PROGRESSIVE if options.get(name) is not None]
+    for end in ("minimal", "strong"):
+        if not isinstance(options.get(end) or {}, Mapping):
+            problems.append(f"{end}={options[end]!r} must be a section of options")
     return problems
 
 

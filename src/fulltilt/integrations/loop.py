@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import logging
 import os
 import shutil
 import tempfile
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from fulltilt.assist.beside import Metrics, MetricsBeside
     from fulltilt.launch.watch.inside import Process
     from fulltilt.measure.observation import Observation
+
+log = logging.getLogger("fulltilt.integrations")
 
 KEPT_STEPS = 1000
 """The latest steps that are kept one by one, at least; up to twice as many are."""
@@ -175,6 +178,7 @@ class Watching:
                 self.compute()
             except Exception as error:
                 self._metrics_problem = f"{type(error).__name__}: {error}"
+                log.warning("metrics could not be computed: %s", self._metrics_problem)
         if self._beside is not None:
             self._beside.close()
             self._beside = None

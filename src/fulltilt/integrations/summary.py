@@ -111,7 +111,7 @@ class LoopSummary:
         if cpu is not None:
             parts.append(f"CPU {cpu.mean:.0f} %")
         if self.metrics_problem is not None:
-            parts.append(f"metrics failed: {self.metrics_problem}")
+            parts.append(f"metrics failed: {self.metrics_problem.splitlines()[0]}")
         elif self.metrics:
             parts.append(", ".join(f"{name} {value:.4g}" for name, value in self.metrics[-1].items()))
         return "fulltilt: " + "; ".join(part for part in parts if part)

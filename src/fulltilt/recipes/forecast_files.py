@@ -31,7 +31,7 @@ _COUNTERS: Final = ("no", "index")
 _NAMELESS: Final = ("column ", "unnamed: ")
 """How the name begins of a column that has none, from us and from pandas, whose index it is."""
 _COUNTS: Final = 0.99
-"""Of a counter's steps from row to row: files that are joined begin anew."""
+"""Of a counter's steps, all up or all down: files that are joined begin anew, and rows are taken out."""
 _STAND_INS: Final = (-9999.0, -999.0, -200.0, 9999.0)
 """What loggers write where they have read nothing; the outermost first."""
 _HOUR: Final = 3600
@@ -63,10 +63,11 @@ def read_readings(path: Path) -> Readings:
         quantity, sensor = np.unravel_index(int(begun.argmax()), begun.shape)
         late = f"{tuple(by_sensor)[sensor]} reads no {quantities[quantity]} before"
         notes.append(f"hours left out at the beginning: {begun.max():,} ({late})")
+    values = _carried(found)[begun.max() :]  # carried first: what has a gap at the cut was read before it
     found = found[begun.max() :]
     _refuse_sparse(path, found, by_sensor, quantities)
     return Readings(
-        values=_carried(found).astype(np.float32),
+        values=values.astype(np.float32),
         quantities=quantities,
         sensors=tuple(by_sensor),
         read=~np.isnan(found),
@@ -117,23 +118,19 @@ def _refuse_stray_words(columns: Mapping[str, Column]) -> None:
 
 def _is_counter(name: str, by_sensor: BySensor) -> bool:
     """Whether a column counts the rows, those of each sensor or those of the file."""
-    nameless = name.startswith(_NAMELESS)
-    if not nameless and name not in _COUNTERS:
+    if not name.startswith(_NAMELESS) and name not in _COUNTERS:
         return False
     of_file = sorted((row for rows in by_sensor.values() for row in rows), key=lambda row: row.line)
-    return any(_counts(name, parts, gaps=nameless) for parts in (list(by_sensor.values()), [of_file]))
+    return any(_counts(name, parts) for parts in (list(by_sensor.values()), [of_file]))
 
 
-def _counts(name: str, parts: list[list[Row]], *, gaps: bool) -> bool:
-    """Whether it rises by 1 from row to row.
-
-    Args:
-        gaps: rows may have been taken out since it was made: it rises by any whole number.
-    """
+def _counts(name: str, parts: list[list[Row]]) -> bool:
+    """Whether it goes on by whole numbers in one direction, which no quantity does for long."""
     read = [[row.read.get(name, math.nan) for row in rows] for rows in parts]
-    steps = [later - value for values in read for value, later in pairwise(values)]
-    counted = sum(step == 1 or (gaps and step > 1 and step.is_integer()) for step in steps)
-    return counted > 0 and counted >= _COUNTS * len(steps)
+    steps = [later - value for values in read for value, later in pairwise(filter(math.isfinite, values))]
+    whole = [step for step in steps if step and step.is_integer()]
+    most = max(sum(step > 0 for step in whole), sum(step < 0 for step in whole))
+    return most > 0 and most >= _COUNTS * len(steps)
 
 
 def _hour(row: Row) -> int:

@@ -3,7 +3,7 @@
 time | timestamp | datetime | date     2024-01-31 13:00, with T or a zone as well; 10 digits: seconds since 1970,
                                        13: milliseconds
 date + time, date + hour [+ minute]    2024-01-31 and 13:00, or 13; 24 is the end of the day
-year + month + day + hour [+ minute]
+year + month + day + time, or + hour [+ minute]
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _LAYOUTS: Final = (
     ("date", "time"),
     ("date", "hour", "minute"),
     ("date", "hour"),
+    (*DATE_PARTS, "time"),
     ("time",),
     ("date",),
     (*DATE_PARTS, "hour", "minute"),
@@ -47,8 +48,8 @@ def seconds_of(cells: Mapping[str, str]) -> float:
     """
     texts = {name: text.strip() for name, text in cells.items()}
     if "year" in texts:
-        day = datetime(*(int(texts.pop(part)) for part in DATE_PARTS))  # type: ignore[arg-type]
-        found = day + _since_midnight(*texts.values())
+        year, month, day = (_number(texts.pop(part)) for part in DATE_PARTS)
+        found = _beside(f"{year:04}-{month:02}-{day:02}", **texts)
     elif len(texts) == 1:
         found = _whole(*texts.values())
     else:
@@ -68,6 +69,14 @@ def _beside(date: str, time: str | None = None, hour: str | None = None, minute:
         if time is None:
             raise
         return _whole(time)
+
+
+def _number(text: str) -> int:
+    """Also one that a table has as 2024.0."""
+    value = float(text)
+    if not value.is_integer():
+        raise ValueError(f"{text!r} is no whole number")
+    return int(value)
 
 
 def _whole(text: str) -> datetime:

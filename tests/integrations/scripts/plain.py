@@ -20,7 +20,7 @@ torch.set_num_threads(1)
 
 class Broken(MulticlassAccuracy):
     def compute(self):
-        raise RuntimeError("nothing is right")
+        raise RuntimeError("nothing is right\nnor wrong")
 
 
 def train(batches, *, after=None):

@@ -129,6 +129,7 @@ def note_device(answer: Answer) -> None:
 def forget_peak() -> None:
     """Most of the memory from here on: not what looking for kernels, compiling and trials took."""
     if torch.cuda.is_available():
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
 
