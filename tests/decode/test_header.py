@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 import time
+from statistics import median
 
 import numpy as np
 import pytest
@@ -189,16 +190,20 @@ def test_wrong_settings_are_named():
         decode(_GRAY, quality="best")  # type: ignore[arg-type]
 
 
-def test_a_header_takes_microseconds():
-    jpeg, png_ = saved(picture(500, 375), exif=exif(1)), saved(picture(500, 375), "PNG")
-    for data in (jpeg, png_):
-        rounds = []
-        for _ in range(20):
-            begin = time.process_time()
-            for _ in range(100):
-                probe(data)
-            rounds.append((time.process_time() - begin) / 100)
-        assert min(rounds) < 20e-6  # about 6 on an idle core
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_header_takes_next_to_nothing_of_decoding(kind):
+    """Some 6 µs on an idle core, of a millisecond and more; the clocks of shared cores say only how they compare."""
+    data = saved(picture(500, 375), exif=exif(1)) if kind == "JPEG" else saved(picture(500, 375), "PNG")
+
+    def seconds(call, times):
+        begin = time.process_time()
+        for _ in range(times):
+            call(data)
+        return (time.process_time() - begin) / times
+
+    rounds = [(seconds(probe, 100), seconds(decode, 2)) for _ in range(20)]
+    header, whole = (median(one) for one in zip(*rounds, strict=True))
+    assert header < whole / 25, (header, whole)
 
 
 def test_the_room_is_light():
