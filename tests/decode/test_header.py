@@ -6,7 +6,6 @@ import struct
 import subprocess
 import sys
 import time
-from statistics import median
 
 import numpy as np
 import pytest
@@ -190,9 +189,10 @@ def test_wrong_settings_are_named():
         decode(_GRAY, quality="best")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_a_header_takes_next_to_nothing_of_decoding(kind):
-    """Some 6 µs on an idle core, of a millisecond and more; the clocks of shared cores say only how they compare."""
+@pytest.mark.parametrize(("kind", "times"), [("JPEG", 53), ("PNG", 350)])
+def test_a_header_takes_next_to_nothing_of_decoding(kind, times):
+    """20 µs at most where decoding takes 1.06 and 7 ms. A shared core's clock is half as fast in one hour as in another,
+    and says only how the two compare."""
     data = saved(picture(500, 375), exif=exif(1)) if kind == "JPEG" else saved(picture(500, 375), "PNG")
 
     def seconds(call, times):
@@ -202,8 +202,8 @@ def test_a_header_takes_next_to_nothing_of_decoding(kind):
         return (time.process_time() - begin) / times
 
     rounds = [(seconds(probe, 100), seconds(decode, 2)) for _ in range(20)]
-    header, whole = (median(one) for one in zip(*rounds, strict=True))
-    assert header < whole / 25, (header, whole)
+    header, whole = (min(one) for one in zip(*rounds, strict=True))
+    assert header * times < whole, (header, whole)
 
 
 def test_the_room_is_light():
