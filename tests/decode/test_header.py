@@ -191,8 +191,8 @@ def test_wrong_settings_are_named():
 
 @pytest.mark.parametrize(("kind", "times"), [("JPEG", 53), ("PNG", 350)])
 def test_a_header_takes_next_to_nothing_of_decoding(kind, times):
-    """20 µs at most where decoding takes 1.06 and 7 ms. A shared core may be half as fast in one hour as in another: its
-    clock says only how the two compare.
+    """20 µs at most where decoding takes 1.06 and 7 ms. A shared core may be half as fast in one hour as in another:
+    its clock says only how the two compare.
     """
     data = saved(picture(500, 375), exif=exif(1)) if kind == "JPEG" else saved(picture(500, 375), "PNG")
 
