@@ -268,7 +268,7 @@ def predictions_rows(result: dict[str, Any]) -> list[Row]:
         (
             f"`{one['script']}`",
             one["cause"] or "",
-            gain(one, "foretold"),
+            gain(one, "predicted"),
             gain(one, "measured"),
             "" if one["points"] is None else f"{one['points']:.0f} points",
             "" if one["points"] is None else f"≤ {result['allowed_points']:g}",

@@ -62,7 +62,7 @@ SECTIONS = (
         chart="images/guides.svg",
     ),
     Section(
-        title="Video once more",
+        title="Video, a second run",
         result="h200/guides-video.json",
         command="fulltilt bench guides --only video/after,video/accelerate_tuned",
         columns=rows.GUIDE_COLUMNS,
@@ -98,7 +98,7 @@ SECTIONS = (
         chart="images/feed.svg",
     ),
     Section(
-        title="Workers, found by itself",
+        title="The number of workers, found automatically",
         result="cpu-2-cores/feed-grid.json",
         command="fulltilt bench feed --only grid",
         columns=("", "samples", "against", "wanted"),
@@ -121,17 +121,17 @@ SECTIONS = (
         chart="images/scaling.svg",
     ),
     Section(
-        title="What a diagnosis foretells, what its fix gives (points of the step's time)",
+        title="Predicted gains beside measured ones (points of the step's time)",
         result="cpu-2-cores/predictions.json",
         command="fulltilt bench predictions tests/diagnose/scripts",
-        columns=("", "cause", "foretold", "measured", "apart", "wanted"),
+        columns=("", "cause", "predicted", "measured", "apart", "wanted"),
         rows=rows.predictions_rows,
     ),
     Section(
         title="The same on a GPU",
         result="h200/predictions.json",
         command="fulltilt bench predictions tests/diagnose/scripts/gpu --rounds 1",
-        columns=("", "cause", "foretold", "measured", "apart", "wanted"),
+        columns=("", "cause", "predicted", "measured", "apart", "wanted"),
         rows=rows.predictions_rows,
     ),
     Section(
@@ -143,7 +143,7 @@ SECTIONS = (
         chart="images/scripts.svg",
     ),
     Section(
-        title="Trainers and scripts of others, under `fulltilt run`",
+        title="Other people's trainers and scripts under `fulltilt run`",
         result="h200/commands.json",
         command="fulltilt bench commands",
         columns=rows.COMMAND_COLUMNS,

@@ -14,13 +14,13 @@ FOLDER = Path(__file__).parents[1] / "diagnose" / "scripts"
 
 
 def test_points_are_of_the_steps_time() -> None:
-    one = Forecast(script="x", cause="slow-disk", foretold=1.5, measured=7 / 3)
-    assert one.points == pytest.approx(10.0)  # 60 % are saved where 70 % were foretold
+    one = Forecast(script="x", cause="slow-disk", predicted=1.5, measured=7 / 3)
+    assert one.points == pytest.approx(10.0)  # 60 % are saved where 70 % were predicted
     assert one.holds
-    far = Forecast(script="x", cause="slow-disk", foretold=0.1, measured=1.0)
+    far = Forecast(script="x", cause="slow-disk", predicted=0.1, measured=1.0)
     assert far.holds is False
     assert "(!)" in as_line(far)
-    unknown = Forecast(script="x", cause="memory-growth", foretold=None, measured=None)
+    unknown = Forecast(script="x", cause="memory-growth", predicted=None, measured=None)
     assert unknown.points is None
     assert to_json([one, far, unknown])["scripts"][1]["holds"] is False
 

@@ -65,7 +65,7 @@ def test_the_cost_of_loading_is_told_where_no_stage_stands_out(planted):
     )
 
 
-def test_cheaper_loading_is_foretold_to_a_step_without_a_core_to_spare(planted):
+def test_cheaper_loading_is_predicted_to_a_step_without_a_core_to_spare(planted):
     """12.8 ms of a core for each step, three quarters of it decoding; the step takes 44.5 beside it and 33 alone."""
     found = planted(
         phases={"copy": 0, "forward": 15, "backward": 28, "data wait": 0, "optimizer": 1}, limit=33,

@@ -47,7 +47,7 @@ def test_the_first_finding_that_explains_it_is_named_not_the_first_of_all(plante
 def test_what_wins_little_explains_a_part(planted):
     """Batches so large that handing them over takes workers twice as long as making them."""
     plant = {"phases": STARVED, "loader_rate": 800, "stages": {"item": 1.25}}
-    for size, told in ((19, ""), (180, " That explains a part of it: +10 % is foretold.")):
+    for size, told in ((19, ""), (180, " That explains a part of it: +10 % is predicted.")):
         found = planted(**plant, loader={"num_workers": 0, "batch_bytes": size * 10**6}).diagnose()
         assert found.verdict == (
             "56 % headroom. The training process loads its own data: while it loads it does not train." + told

@@ -15,7 +15,7 @@ from fulltilt.diagnose import words
         (words.percent(0.0), "0 %"),
         (words.gain(0.314), "+31 %"),
         (words.gain(2.44), "3.4×"),
-        (words.gain(None), "not foretold"),
+        (words.gain(None), "not predicted"),
         (words.seconds(0.0000042), "4 µs"),
         (words.seconds(0.01234), "12.3 ms"),
         (words.seconds(0.5), "500 ms"),

@@ -84,7 +84,7 @@ def test_the_largest_that_was_predicted_to_fit_does(limited):
 
 
 class Leaping(nn.Module):
-    """From a thousand samples on it takes more than there is, which no line foretells."""
+    """From a thousand samples on it takes more than there is, which no line predicts."""
 
     def __init__(self):
         super().__init__()

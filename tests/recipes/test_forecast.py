@@ -101,7 +101,7 @@ def written(path, values, **options):
     return {"path": str(path), "target": "x"} | options
 
 
-def test_what_was_not_read_is_no_target_and_foretells_nothing(tmp_path):
+def test_what_was_not_read_is_no_target_and_predicts_nothing(tmp_path):
     """Of noise nothing can be known before: drawn between readings, it would be seen in those around it."""
     noise = np.random.default_rng(0).normal(size=4000)
     noise[1::2] = np.nan

@@ -1,4 +1,4 @@
-"""What a diagnosis foretells, beside what its fix gives: scripts with one planted cause each.
+"""What a diagnosis predicts, beside what its fix gives: scripts with one planted cause each.
 
     folder/name.py         the script: diagnosed, its first finding's gain is the forecast
     folder/fixed/name.py   the same script, mended; where there is none, the finding's settings are put upon it
@@ -32,8 +32,8 @@ class Forecast:
     script: str
     cause: str | None
     """Of the first finding; None where there is none."""
-    foretold: float | None
-    """Gain; None where none can be foretold."""
+    predicted: float | None
+    """Gain; None where none can be predicted."""
     measured: float | None
     """After the fix."""
     rounds: int = 0
@@ -43,9 +43,9 @@ class Forecast:
     @property
     def points(self) -> float | None:
         """How far apart, in percent of the step's time."""
-        if self.foretold is None or self.measured is None:
+        if self.predicted is None or self.measured is None:
             return None
-        return 100 * abs(1 / (1 + self.foretold) - 1 / (1 + self.measured))
+        return 100 * abs(1 / (1 + self.predicted) - 1 / (1 + self.measured))
 
     @property
     def holds(self) -> bool | None:
@@ -75,7 +75,7 @@ def _forecast(folder: Path, name: str, rounds: int) -> Forecast:
     script, twin = folder / f"{name}.py", folder / "fixed" / f"{name}.py"
     processes = 2 if _MAKES_GROUP in script.read_text() else None
     command = Command(target=str(script), processes=processes)
-    foretold: list[float | None] = []
+    predicted: list[float | None] = []
     causes: list[str | None] = []
     ratios: list[float] = []
     for _ in range(rounds):
@@ -86,7 +86,7 @@ def _forecast(folder: Path, name: str, rounds: int) -> Forecast:
         diagnosis = diagnose(seen, replay=replay, loader=seen if fed else None, ranks=ranks if processes else ())
         first = diagnosis.findings[0] if diagnosis.findings else None
         causes.append(None if first is None else first.cause)
-        foretold.append(None if first is None else first.gain)
+        predicted.append(None if first is None else first.gain)
         if first is None or not (twin.exists() or first.settings):
             continue
         settings = {} if twin.exists() else dict(first.settings)
@@ -96,11 +96,11 @@ def _forecast(folder: Path, name: str, rounds: int) -> Forecast:
         if rounds > 1:
             as_is.append(_whole(observe(command, **_WATCH)))
         ratios.append(statistics.fmean(as_is) / _whole(fixed))
-    known = [one for one in foretold if one is not None]
+    known = [one for one in predicted if one is not None]
     return Forecast(
         script=name,
         cause=statistics.mode(causes),
-        foretold=statistics.median(known) if known else None,
+        predicted=statistics.median(known) if known else None,
         measured=statistics.median(ratios) - 1 if ratios else None,
         rounds=rounds,
         facts=_facts(seen),
@@ -128,7 +128,7 @@ def _whole(seen: Any) -> float:
 def as_line(one: Forecast) -> str:
     told = " ".join(
         f"{name} {'—' if gain is None else f'{gain:+.0%}'}"
-        for name, gain in (("foretold", one.foretold), ("measured", one.measured))
+        for name, gain in (("predicted", one.predicted), ("measured", one.measured))
     )
     apart = "" if one.points is None else f", {one.points:.0f} points apart{'' if one.holds else ' (!)'}"
     return f"{one.script:20} {one.cause or 'no finding':18} {told}{apart}"

@@ -35,7 +35,7 @@ def _augment() -> None:
 @augment.command()
 def preview(
     images: Annotated[
-        Path, typer.Argument(metavar="IMAGE_OR_FOLDER", help="A picture, or a folder: its first ones in sorted order.")
+        Path, typer.Argument(metavar="IMAGE_OR_FOLDER", help="An image, or a folder: its first images in sorted order.")
     ],
     *,
     mask: Annotated[
@@ -45,7 +45,7 @@ def preview(
     preset: Annotated[Preset | None, typer.Option(help="Instead of --config.", show_default="default")] = None,
     columns: Annotated[int, typer.Option("--columns", "-n", help="Samples side by side.")] = 5,
     size: Annotated[int, typer.Option(help="Pixels of one picture's longer side in the grid.")] = 192,
-    seed: Annotated[int, typer.Option(help="Another seed, other draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random draws.")] = 0,
     device: Annotated[str, typer.Option(help="cpu, or cuda to see what the kernels do; draws are the same.")] = "cpu",
     output: Annotated[Path, typer.Option("--output", "-o", help="The picture to write.")] = Path("augment-preview.png"),
 ) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _PHOTO_BYTES = 100_000
 """A photograph and its mask, at most."""
 
-bench = typer.Typer(help="Measure what fulltilt itself costs and gives on this machine.", no_args_is_help=True)
+bench = typer.Typer(help="Measure what fulltilt costs and gains on this machine.", no_args_is_help=True)
 for command in (guides, scaling, simulate, predictions, commands):
     bench.command()(command)
 
@@ -78,7 +78,7 @@ def augment(
 def feed(
     *,
     count: Annotated[int, typer.Option(help="Photos to make and feed.")] = 6144,
-    folder: Annotated[Path | None, typer.Option(help="Where they are put meanwhile; memory where it has room.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Where to put them meanwhile; by default in memory.")] = None,
     only: Annotated[
         str, typer.Option(help="Parts to run; the others stay as they are in the --json file.")
     ] = "ladder,train,cores,unet,windows,grid",
@@ -156,7 +156,7 @@ def assist(
 def scripts(
     *,
     folder: Annotated[
-        Path | None, typer.Option(help="Where photographs are kept for a next time; else they are removed.")
+        Path | None, typer.Option(help="Keep the photographs here for next time; by default they are removed.")
     ] = None,
     script_folder: Annotated[Path, typer.Option("--scripts", help="Where the scripts are.")] = Path(
         "benchmarks/scripts"
@@ -166,8 +166,8 @@ def scripts(
     ] = "resnet50_plain,unet_plain",
     count: Annotated[int, typer.Option(help="Photographs to make for each.")] = 2048,
     steps: Annotated[int, typer.Option(help="Steps of the full run.")] = 400,
-    level: Annotated[str, typer.Option(help="As fulltilt run's.")] = "numeric",
-    max_seconds: Annotated[float, typer.Option(help="As fulltilt run's.")] = 180.0,
+    level: Annotated[str, typer.Option(help="As in fulltilt run.")] = "numeric",
+    max_seconds: Annotated[float, typer.Option(help="As in fulltilt run.")] = 180.0,
     extra: Annotated[str, typer.Option(help="Arguments for the scripts, such as '--batch-size 16'.")] = "",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
@@ -232,10 +232,10 @@ def video(
     only: Annotated[
         str, typer.Option(help="Parts to run; the others stay as they are in the --json file.")
     ] = "cpu,light,nvdec,both,clips,train,long",
-    folder: Annotated[Path | None, typer.Option(help="Where videos are put meanwhile.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Where to put the videos meanwhile.")] = None,
     quick: Annotated[bool, typer.Option(help="A smoke run: a short time for each.")] = False,
     seconds: Annotated[
-        float | None, typer.Option(help="Of each measurement; searches before it are given a multiple of that.")
+        float | None, typer.Option(help="For each measurement; the searches before it get a multiple of that.")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:

@@ -14,11 +14,11 @@ from fulltilt.cli.saying import say
 def commands(
     words: Annotated[list[str], typer.Argument(metavar="NAME=COMMAND...", help="Such as mnist='main.py --epochs 1'.")],
     *,
-    level: Annotated[str, typer.Option(help="As fulltilt run's.")] = "numeric",
-    max_seconds: Annotated[float, typer.Option(help="As fulltilt run's.")] = 180.0,
+    level: Annotated[str, typer.Option(help="As in fulltilt run.")] = "numeric",
+    max_seconds: Annotated[float, typer.Option(help="As in fulltilt run.")] = 180.0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
-    """Any training commands under fulltilt run: the share of their time that is known, and what they gain."""
+    """Put any training commands under fulltilt run: how much of their time is attributed, how much faster they get."""
     from rich.table import Table
 
     from fulltilt.bench.commands import ATTRIBUTED_AT_LEAST, TIMES_AT_LEAST, measure, parse, to_json

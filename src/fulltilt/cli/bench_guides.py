@@ -23,7 +23,7 @@ def guides(
             help="Workloads to run, or one contestant: segmentation/after; the others stay in the --json file."
         ),
     ] = "segmentation,classification,forecast,video",
-    small: Annotated[bool, typer.Option("--small", help="The sizes that two CPU cores can train.")] = False,
+    small: Annotated[bool, typer.Option("--small", help="Small sizes, which two CPU cores can train.")] = False,
     seconds: Annotated[
         float | None, typer.Option(help="For all contestants of a workload.", show_default="700, small 240")
     ] = None,
@@ -59,7 +59,7 @@ def scaling(
         str, typer.Option(help="Parts to run; the others stay as they are in the --json file.")
     ] = "cores,batch,size",
     folder: Annotated[
-        Path | None, typer.Option(help="Where photos are put meanwhile; memory where it has room.")
+        Path | None, typer.Option(help="Where to put the photos meanwhile; by default in memory.")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
     chart_file: Annotated[Path | None, typer.Option("--chart", help="Draw the curves (SVG).")] = None,
@@ -92,7 +92,7 @@ def simulate(
         float | None, typer.Option(help="One storage for all machines, in GB/s, in place of their own disks.")
     ] = None,
 ) -> None:
-    """1 to 64 GPUs from the rates of one: what saturates first. Arithmetic, with what it assumes; nothing is run."""
+    """1 to 64 GPUs from the rates of one: what saturates first. Arithmetic, with its assumptions; nothing is run."""
     import json
     from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""`fulltilt bench predictions`: what diagnoses foretell, beside what their fixes give."""
+"""`fulltilt bench predictions`: what diagnoses predict, beside what their fixes give."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fulltilt.errors import InputError
 
 
 def predictions(
-    folder: Annotated[Path, typer.Argument(help="Scripts with one fault each; in fixed/ mended.")] = Path(
+    folder: Annotated[Path, typer.Argument(help="Scripts with one fault each; fixed/ has them without it.")] = Path(
         "tests/diagnose/scripts"
     ),
     *,
@@ -24,10 +24,10 @@ def predictions(
             show_default="all",
         ),
     ] = "",
-    rounds: Annotated[int, typer.Option(help="How often both are run, by turns.")] = 3,
+    rounds: Annotated[int, typer.Option(help="How often both run, alternately.")] = 3,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
-    """The gain that a diagnosis foretells for scripts with a planted fault, and the gain of mending it."""
+    """The gain that a diagnosis predicts for scripts with a planted fault, and the gain of fixing it."""
     from fulltilt.bench.ground import joined
     from fulltilt.bench.predictions import as_line, measure, scripts_in, to_json
 

@@ -59,7 +59,7 @@ def build(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how large it would be.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Decode every image into the cache. Stopped in any way, the same command goes on where it was."""
+    """Decode every image into the cache. Interrupted in any way, the same command continues."""
     from fulltilt.cache.build import build as make
     from fulltilt.cache.build import plan, unique
     from fulltilt.cache.predict import check_room
@@ -122,7 +122,9 @@ def verify(
     folder: Folder,
     *,
     sources: Annotated[bool, typer.Option(help="Read and hash the images and masks again, too.")] = True,
-    drop: Annotated[bool, typer.Option("--drop", help="Take damaged entries out; a build makes them anew.")] = False,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Remove damaged entries; the next build makes them again.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Check every byte. Exits with 1 when something is damaged."""

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A.json", help="What --json wrote: before.", show_default=False)],
-    second: Annotated[Path, typer.Argument(metavar="B.json", help="Likewise: after.", show_default=False)],
+    first: Annotated[
+        Path, typer.Argument(metavar="A.json", help="A file that --json wrote: before.", show_default=False)
+    ],
+    second: Annotated[Path, typer.Argument(metavar="B.json", help="Another: after.", show_default=False)],
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
-    """Put two diagnoses of a script next to each other: rates, limits, phases, findings.
+    """Compare two diagnoses of a script: rates, limits, phases, findings.
 
     Of what `fulltilt run` wrote, the run with its plan is taken.
     """

@@ -45,14 +45,16 @@ def diagnose(
         typer.Argument(metavar="SCRIPT [ARGS]...", help="The script with its own arguments, or -m MODULE [ARGS]."),
     ] = None,
     *,
-    nproc_per_node: Annotated[int | None, typer.Option(help="Run it with torchrun, in so many processes.")] = None,
+    nproc_per_node: Annotated[int | None, typer.Option(help="Run it under torchrun with this many processes.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
     as_json: Annotated[Path | None, typer.Option("--json", help="Write all of it as JSON.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Watch the script to its end.")] = False,
-    max_steps: Annotated[int, typer.Option(help="Watch at most so many steps.")] = 200,
-    max_seconds: Annotated[float, typer.Option(help="Watch for at most so long, from the first step on.")] = 120.0,
+    max_steps: Annotated[int, typer.Option(help="Watch at most this many steps.")] = 200,
+    max_seconds: Annotated[
+        float, typer.Option(help="Watch for at most this many seconds, from the first step on.")
+    ] = 120.0,
 ) -> None:
-    """Run a training script as it is, and say what keeps it from its limit, what that costs, and how to mend it.
+    """Run a training script as it is, and say what keeps it from its limit, what that costs, and how to fix it.
 
     It runs for a short while: as it is, then with batches that it had already, then its loader alone.
 

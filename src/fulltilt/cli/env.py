@@ -17,7 +17,7 @@ def env(
         typer.Option(help="Training processes that the core budget is for.", show_default="one per visible GPU"),
     ] = None,
     try_paths: Annotated[
-        bool, typer.Option("--try", help="Use every optional path once instead of judging it; takes some seconds.")
+        bool, typer.Option("--try", help="Try every optional path once instead of judging by its files; takes seconds.")
     ] = False,
 ) -> None:
     """Show the machine: usable cores and why so many, memory, GPUs, versions, optional paths, a core budget."""

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-recipes = typer.Typer(help="Whole trainings to begin with.", no_args_is_help=True)
+recipes = typer.Typer(help="Complete trainings to start from.", no_args_is_help=True)
 
 
 @recipes.callback()
@@ -20,7 +20,7 @@ def _recipes() -> None:
 def list_recipes(
     *, as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, in one line.")] = False
 ) -> None:
-    """What there is: the file for `fulltilt train`, what it trains, and what it has to reach."""
+    """List the recipes: the file for `fulltilt train`, what it trains, and the metric it has to reach."""
     from fulltilt.recipes.catalog import RECIPES
 
     if as_json:
@@ -48,7 +48,7 @@ def new(
     recipe: Annotated[str, typer.Option(help="Which one; `fulltilt recipes list` names them.")] = "classification",
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER_OR_CSV", help="Your own data; otherwise generated ones.", show_default=False),
+        typer.Option(metavar="FOLDER_OR_CSV", help="Your own data; by default generated data.", show_default=False),
     ] = None,
     masks: Annotated[
         Path | None,
@@ -60,7 +60,7 @@ def new(
         bool, typer.Option("--small", help="Generated data and a model that learn in half a minute on two CPU cores.")
     ] = False,
 ) -> None:
-    """Copy a recipe as the beginning of a project: a configuration, the model to edit, a README with the commands."""
+    """Start a project from a recipe: a configuration, the model to edit, a README with the commands."""
     from fulltilt.recipes.catalog import recipe_named
     from fulltilt.recipes.new import make_project
 

@@ -34,21 +34,21 @@ def run(
         typer.Argument(metavar="SCRIPT [ARGS]...", help="The script with its own arguments, or -m MODULE [ARGS]."),
     ] = None,
     *,
-    nproc_per_node: Annotated[int | None, typer.Option(help="Run it with torchrun, in so many processes.")] = None,
+    nproc_per_node: Annotated[int | None, typer.Option(help="Run it under torchrun with this many processes.")] = None,
     level: Annotated[
         LevelName,
         typer.Option(
-            help="exact: same order, maths and random draws. numeric: losses within their band. semantic: others, too."
+            help="exact: same order, maths, draws. numeric: losses within rounding. semantic: also draws, batch size."
         ),
     ] = LevelName.NUMERIC,
     plan_file: Annotated[
-        Path | None, typer.Option("--plan", help="Use this plan; where there is no such file, it is made.")
+        Path | None, typer.Option("--plan", help="Use this plan file; it is made where it is missing.")
     ] = None,
-    no_tune: Annotated[bool, typer.Option("--no-tune", help="Look for nothing: the plan there is, or none.")] = False,
+    no_tune: Annotated[bool, typer.Option("--no-tune", help="Don't search: use the plan there is, or none.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and the edits to make by hand; don't run the script.")
     ] = False,
-    max_seconds: Annotated[float, typer.Option(help="How long a plan may be looked for.")] = 180.0,
+    max_seconds: Annotated[float, typer.Option(help="Most seconds that the search for a plan may take.")] = 180.0,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
     as_json: Annotated[Path | None, typer.Option("--json", help="Write all of it as JSON.")] = None,
 ) -> None:
@@ -206,8 +206,8 @@ def _show_plan(command: Command, plan: Plan | None, found: Tuned | NotTuned | No
     )
     more = () if diagnosis is None else only_by_hand(diagnosis.findings)
     said = ["The same by hand:", *lines] if lines else []
-    said += ["By hand only, with the gain that is foretold:", *(f"  {line}" for line in more)] if more else []
-    nothing = "Nothing to set: the script is best left as it is. What an edit would give, fulltilt diagnose says."
+    said += ["By hand only, with the predicted gain:", *(f"  {line}" for line in more)] if more else []
+    nothing = "Nothing to set: the script is best left as it is. fulltilt diagnose says what an edit would give."
     print("\n".join(said) if said else nothing)
 
 

@@ -39,7 +39,8 @@ def _shorthand(name: str, key: str) -> Any:
 def train(
     config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="The YAML file.", show_default=False)] = None,
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as training.lr=0.01.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as training.lr=0.01.", show_default=False),
     ] = None,
     *,
     num_workers: Annotated[str | None, _shorthand("num_workers", "data.num_workers")] = None,
@@ -49,7 +50,7 @@ def train(
         str | None, _shorthand("checkpoint_interval", "training.checkpoint_interval")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the newest good checkpoint of the output folder, if any.")
+        bool, typer.Option("--resume", help="Resume from the newest good checkpoint of the output folder, if any.")
     ] = False,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print the complete configuration that would be used, and leave.")

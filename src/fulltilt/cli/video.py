@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 _NAME, _WIDE = 48, 200
 """Characters of a file's name in a line, and of a table."""
 
-video = typer.Typer(help="Look at videos that are to be trained on.", no_args_is_help=True)
+video = typer.Typer(help="Inspect videos for training, and cache them.", no_args_is_help=True)
 
 
 @video.callback()
 def _video() -> None:
-    """Look at videos that are to be trained on."""
+    """Inspect videos for training, and cache them."""
 
 
 @video.command()
@@ -28,7 +28,7 @@ def info(
     files: Annotated[list[Path], typer.Argument(help="Video files.")],
     *,
     seconds: Annotated[float, typer.Option(help="How long each is decoded, in order and at random.")] = 1.0,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as data.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Codec, size, rate, key frames, decoding rates of one thread and of the GPU here, and advice."""
     import json
@@ -68,9 +68,9 @@ def cache(
     *,
     size: Annotated[int, typer.Option(help="Shorter side of the frames that are kept, in pixels.")] = 224,
     workers: Annotated[int | None, typer.Option(help="Decoders.", show_default="usable cores")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as data.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Decode every frame into a cache for VideoClips(cache=…). Stopped in any way, the same command goes on."""
+    """Decode every frame into a cache for VideoClips(cache=…). Interrupted in any way, the same command continues."""
     import json
     from dataclasses import asdict
 

@@ -55,7 +55,7 @@ def diagnose(
 
 
 def rank(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The greatest gain first, what can't be foretold last; gains that are about equal in the order of the table."""
+    """The greatest gain first, what can't be predicted last; gains that are about equal in the order of the table."""
     order = {cause: at for at, cause in enumerate(CAUSES)}
     worth = [finding for finding in findings if _worth(finding)]
     return _once(
@@ -89,7 +89,7 @@ def _notes(figures: Figures, replay: Observation | None) -> Iterator[str]:
     around = figures.observation.surroundings
     if around is not None and (around.others_cores or 0.0) >= LIMITS.others_cores * figures.cores:
         yield (
-            f"others kept {around.others_cores:.1f} of {figures.cores} cores busy meanwhile; gains are foretold for a "
+            f"others kept {around.others_cores:.1f} of {figures.cores} cores busy meanwhile; gains are predicted for a "
             "machine of one's own, where more workers find cores"
         )
     if figures.limit is None:
@@ -182,4 +182,4 @@ def _in_part(finding: Finding, figures: Figures) -> list[str]:
     saved = figures.whole * (1 - 1 / (1 + finding.gain))
     if saved >= LIMITS.explains * figures.headroom * figures.fed_step:
         return []
-    return [f"That explains a part of it: {words.gain(finding.gain)} is foretold."]
+    return [f"That explains a part of it: {words.gain(finding.gain)} is predicted."]

@@ -1,4 +1,4 @@
-"""What an observation comes down to per step, and the model that foretells a gain.
+"""What an observation comes down to per step, and the model that predicts a gain.
 
 The model, in seconds per step:
 

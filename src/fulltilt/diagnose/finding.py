@@ -25,7 +25,7 @@ class Finding:
     evidence: tuple[str, ...]
     """Sentences with figures."""
     gain: float | None
-    """Predicted: samples per second afterwards, divided by now's, minus one. None where it can't be foretold."""
+    """Predicted: samples per second afterwards, divided by now's, minus one. None where it can't be predicted."""
     limit_gain: float | None = None
     """By how much it would raise the step's own limit. A script that waits for its loader gains nothing by that now
     (`gain`), but once it is fed it does."""
@@ -64,7 +64,7 @@ class Diagnosis:
     headroom: float | None
     """1 − actual / limit of the step: all that feeding better can ever win."""
     findings: tuple[Finding, ...]
-    """Ranked: the greatest gain first; those whose gain can't be foretold at the end."""
+    """Ranked: the greatest gain first; those whose gain can't be predicted at the end."""
     verdict: str
     """One sentence: `no headroom …`, or what binds."""
     notes: tuple[str, ...] = ()

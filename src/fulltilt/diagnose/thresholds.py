@@ -17,7 +17,7 @@ class Thresholds:
     near_limit: float = 0.9
     """Share of the limit from which nothing has to be said about the rest."""
     least_gain: float = 0.03
-    """A fix that is foretold to give less is not named."""
+    """A fix that is predicted to give less is not named."""
     least_steps: int = 3
     """Fewer steps than that say nothing about a rate."""
 

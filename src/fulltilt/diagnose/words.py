@@ -13,9 +13,9 @@ def percent(share: float) -> str:
 
 
 def gain(value: float | None) -> str:
-    """`+31 %`, `3.4×` from a doubling on; `not foretold` for None."""
+    """`+31 %`, `3.4×` from a doubling on; `not predicted` for None."""
     if value is None:
-        return "not foretold"
+        return "not predicted"
     return f"{value + 1:.1f}×" if value >= 1 else f"+{100 * value:.0f} %"
 
 

@@ -36,10 +36,10 @@ def _finding(finding: Finding) -> Markup:
 def _gain(finding: Finding) -> Markup:
     later = finding.limit_gain
     if finding.gain is None:
-        return tag("div", "?", tag("small", "can't be foretold"), class_="gain unknown")
+        return tag("div", "?", tag("small", "can't be predicted"), class_="gain unknown")
     if finding.gain < LIMITS.least_gain and later:
         return tag("div", bound(words.gain(later)), tag("small", "once it is fed"), class_="gain unknown")
-    return tag("div", bound(words.gain(finding.gain)), tag("small", "foretold"), class_="gain good")
+    return tag("div", bound(words.gain(finding.gain)), tag("small", "predicted"), class_="gain good")
 
 
 def diff_block(diff: str) -> Markup:

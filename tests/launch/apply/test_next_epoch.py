@@ -197,7 +197,7 @@ def test_workers_that_are_not_forked(tmp_path: Path) -> None:
     ],
     ids=["evaluates", "draws now and then", "draws otherwise", "changes its data", "has more of them"],
 )
-def test_what_lies_between_epochs_is_foretold_or_makes_no_difference(between: Any, ahead: list[bool]) -> None:
+def test_what_lies_between_epochs_is_predicted_or_makes_no_difference(between: Any, ahead: list[bool]) -> None:
     before, _ = epochs({}, noisy(), between)
     after, asked = epochs(LIVING, noisy(), between)
     assert before == after
@@ -239,7 +239,7 @@ def test_what_is_set_at_samplers_between_epochs_is_heeded(between: Any) -> None:
     before, _ = epochs({}, noisy(), between)
     after, asked = epochs(LIVING, noisy(), between)
     assert before == after
-    assert asked == [False, True, False, between is larger], "which can be foretold again"
+    assert asked == [False, True, False, between is larger], "which can be predicted again"
 
 
 def test_an_order_over_something_else_than_the_data_that_grows() -> None:
@@ -371,13 +371,13 @@ def test_what_was_loaded_in_vain_counts_where_new_workers_start() -> None:
 
     def work() -> list[bool]:
         install(LIVING, [])
-        foretold: list[bool] = []
+        predicted: list[bool] = []
         original = NextEpoch.ended
 
         def ended(self: NextEpoch, inner: Any) -> Any:
             found = original(self, inner)
             if self._end == inner._send_idx:  # asked for the first time
-                foretold.append(self._foretold is not None)
+                predicted.append(self._predicted is not None)
             return found
 
         NextEpoch.ended = ended  # type: ignore[method-assign]
@@ -386,7 +386,7 @@ def test_what_was_loaded_in_vain_counts_where_new_workers_start() -> None:
             loader.dataset.strength = float(max(epoch, 2))
             for _batch in loader:
                 pass
-        return foretold
+        return predicted
 
     found = elsewhere(work)
     assert any(found)
@@ -496,7 +496,7 @@ def test_an_epochs_first_batch_is_not_waited_for() -> None:
         (DataLoader(Noisy(), shuffle=True, in_order=False), False),
     ],
 )
-def test_orders_that_can_be_foretold(loader: Any, expected: bool) -> None:
+def test_orders_that_can_be_predicted(loader: Any, expected: bool) -> None:
     assert fits(loader) is expected
 
 

@@ -144,7 +144,7 @@ def test_a_gain_of_the_limit_counts_too() -> None:
     assert first.settings == {"tf32": True}
 
 
-def test_a_loop_that_waits_is_tried_with_workers_whatever_was_foretold() -> None:
+def test_a_loop_that_waits_is_tried_with_workers_whatever_was_predicted() -> None:
     def seen(wait: float, workers: int) -> Observation:
         step = Step(number=0, started=0.0, seconds=1.0, phases={"data wait": wait, "forward": 1 - wait}, samples=8)
         return dataclasses.replace(observed(workers=workers), steps=(step,) * 9)
@@ -257,7 +257,7 @@ def test_a_loader_that_suffices_now_has_more_workers_where_the_step_becomes_fast
         found = candidates((finding({"autocast": "bfloat16"}, 1.0, "numeric"),), watched, cores=cores, level="numeric")
         return [one.settings["loader.num_workers"] for one in found if "loader.num_workers" in one.settings]
 
-    assert workers(120.0) == [12], "160 samples/s are foretold: twice as many workers as those take, and riders"
+    assert workers(120.0) == [12], "160 samples/s are predicted: twice as many workers as those take, and riders"
     assert workers(120.0, cores=8) == [8]
     assert workers(200.0) == [], "fast enough for that, too"
 

@@ -60,7 +60,7 @@ class Machine:
         return Rate(value=value, noise=max(self.noise, 0.005))
 
     def candidates(self) -> list[Candidate]:
-        """Foretold well for most, wrongly for some."""
+        """Predicted well for most, wrongly for some."""
         return [
             Candidate(
                 title=name, settings={name: True}, gain=max(0.02, self.effects[name] - 1 + self.random.gauss(0, 0.2))
@@ -193,7 +193,7 @@ def test_the_compiler_is_tried_where_there_is_time_and_the_step_is_what_binds(
 
 def test_the_number_of_workers_is_climbed_up_and_down() -> None:
     """Eight cores; a loader that is best at six workers, found from a forecast of two, and from one of twelve."""
-    for foretold in (2, 12):
+    for predicted in (2, 12):
         now = [0.0]
 
         def measure(settings: Mapping[str, Any], now: list[float] = now) -> Rate:
@@ -202,7 +202,7 @@ def test_the_number_of_workers_is_climbed_up_and_down() -> None:
             return Rate(value=100.0 * min(workers, 6) / (1 + 0.06 * max(0, workers - 6)), noise=0.005, waits=0.3)
 
         found = search(
-            [Candidate(title="workers", settings={"loader.num_workers": foretold}, gain=1.0)],
+            [Candidate(title="workers", settings={"loader.num_workers": predicted}, gain=1.0)],
             measure({}),
             measure=measure,
             clock=lambda now=now: now[0],  # type: ignore[misc]
@@ -370,7 +370,7 @@ def test_what_does_not_stand_a_last_look_is_said() -> None:
 
 
 class Crowded(Machine):
-    """Others have the cores: workers, which are foretold to give most, cost, and a faster decoder pays."""
+    """Others have the cores: workers, which are predicted to give most, cost, and a faster decoder pays."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, noise=0.0)

@@ -4,7 +4,7 @@
     indices of the next ───► workers ────────────────────────────► its first batches, ready when it begins
 
 Else they would have less and less to do towards an epoch's end, and all begin at once with the next, whose first batch
-the loop then waits for. The order of the next epoch is drawn when it begins, so it has to be foretold: it follows from
+the loop then waits for. The order of the next epoch is drawn when it begins, so it has to be predicted: it follows from
 the state of torch's generator at that moment, and that from its state now and from how often others mostly draw in
 between (an evaluation's loader draws once). Where the state is another one after all, what was loaded is thrown away,
 and the epoch begins as it would have. So order and draws are the script's own. A data set with which the script shares
@@ -27,7 +27,7 @@ from fulltilt.launch.watch.changed import shares
 from fulltilt.machine.memory import read_shared_memory
 
 _MOST_DRAWS = 8
-"""Of others between two epochs; where there are more, nothing is foretold."""
+"""Of others between two epochs; where there are more, nothing is predicted."""
 _MOST_MISSES = 2
 """In a row; then it is left to be."""
 _ROOM = 3
@@ -48,13 +48,13 @@ class NextEpoch:
         """The number of the first batch behind this epoch, once all of it are in the workers' hands."""
         self._left: Any = None
         """The generator's state then."""
-        self._foretold: _Foretold | None = None
+        self._predicted: _Predicted | None = None
 
     def begun(self, inner: Any, state: Any) -> None:
         """An epoch has begun as always; `state` is what its workers have of the script's."""
-        if self._foretold is not None:
+        if self._predicted is not None:
             self._misses += 1
-        self._end = self._left = self._foretold = None
+        self._end = self._left = self._predicted = None
         if fits(self._loader()) and not shares(state):
             inner._sampler_iter = _Indices(self, inner, inner._sampler_iter)
 
@@ -64,21 +64,21 @@ class NextEpoch:
 
     def forget(self) -> None:
         """The next epoch is to begin as always."""
-        self._foretold = None
+        self._predicted = None
 
     def goes_on(self, inner: Any) -> bool:
         """The next epoch begins, and its batches are on their way. Else it has to begin as always."""
         state = torch.default_generator.get_state()
         if self._left is not None:
             self._others[draws_between(self._left, state)] += 1
-        loader, foretold = self._loader(), self._foretold
+        loader, predicted = self._loader(), self._predicted
         given = inner._send_idx - (self._end or 0)
-        if foretold is None or not given or not self.is_over(inner) or not foretold.holds(loader, state):
+        if predicted is None or not given or not self.is_over(inner) or not predicted.holds(loader, state):
             return False
         self._misses = 0
-        self._end = self._left = self._foretold = None
+        self._end = self._left = self._predicted = None
         inner._num_yielded = 0
-        inner._sampler_iter = _Indices(self, inner, foretold.begun(loader, given))
+        inner._sampler_iter = _Indices(self, inner, predicted.begun(loader, given))
         return True
 
     def ended(self, inner: Any) -> Iterator[Any]:
@@ -88,9 +88,9 @@ class NextEpoch:
             self._end, self._left = inner._send_idx, torch.default_generator.get_state()
             others = self._mostly()
             if others is not None and fits(loader) and self._has_room():
-                self._foretold = _Foretold(loader, self._left, others, self._end)
+                self._predicted = _Predicted(loader, self._left, others, self._end)
                 inner._worker_queue_idx_cycle = itertools.cycle(range(inner._num_workers))  # as an epoch begins
-        return iter(()) if self._foretold is None else self._foretold.indices
+        return iter(()) if self._predicted is None else self._predicted.indices
 
     def _mostly(self) -> int | None:
         """How often others will draw before the next epoch; None where that can't be told, or did not hold."""
@@ -120,7 +120,7 @@ class _Indices:
             return next(self._epochs.ended(self._inner()))
 
 
-class _Foretold:
+class _Predicted:
     """An epoch that begins after so many draws of others; `number` tells it from those that the workers had before."""
 
     def __init__(self, loader: Any, state: Any, others: int, number: int) -> None:
@@ -135,7 +135,7 @@ class _Foretold:
         self.indices = map(self._of_it, BatchSampler(again, size, drop_last))
 
     def holds(self, loader: Any, state: Any) -> bool:
-        """It begins as foretold."""
+        """It begins as predicted."""
         return fits(loader) and self._shape == _shape(loader) and torch.equal(state, self._expected)
 
     def begun(self, loader: Any, given: int) -> Iterator[Any]:

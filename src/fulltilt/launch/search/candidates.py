@@ -1,4 +1,4 @@
-"""From findings to settings worth trying, in the order of what they are foretold to give. Pure."""
+"""From findings to settings worth trying, in the order of what they are predicted to give. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fulltilt.measure.observation import Loader, Observation
 
 LEVELS: tuple[Level, ...] = ("exact", "numeric", "semantic")
 _RIDER = 0.02
-"""What no finding foretells, but what often pays once the step itself is faster."""
+"""What no finding predicts, but what often pays once the step itself is faster."""
 _MOST_WORKERS_PER_CORE = 8
 """Workers that wait for files need no core; more of them are only kept if they pay."""
 _WAITS = 0.05
 """Share of the step in which the loop waits for a batch."""
 _RESERVE = 2.0
-"""So many times the workers that are foretold to be needed: those that aren't only wait."""
+"""So many times the workers that are predicted to be needed: those that aren't only wait."""
 _LESS = 0.75
 """Of a batch of floats is not there in one of bytes."""
 _LEAST_EPOCH_STEPS = 16
@@ -60,7 +60,7 @@ class Candidate:
     title: str
     settings: Mapping[str, Any]
     gain: float
-    """Foretold, as a finding's."""
+    """Predicted, as a finding's."""
 
     @property
     def compiles(self) -> bool:
@@ -85,7 +85,7 @@ def candidates(
     taken: dict[str, Any] = {}
     found: list[Candidate] = []
     refused = _refused(observation, level)
-    for finding in sorted(findings, key=_foretold, reverse=True):
+    for finding in sorted(findings, key=_predicted, reverse=True):
         if not allowed(finding.level, level):
             continue
         settings = {
@@ -95,7 +95,7 @@ def candidates(
         }
         if settings:
             taken |= settings
-            found.append(Candidate(title=describe(settings), settings=settings, gain=_foretold(finding)))
+            found.append(Candidate(title=describe(settings), settings=settings, gain=_predicted(finding)))
     found += _workers(observation, taken, cores, _faster(found), refused)
     found += _semantic(findings, observation, taken) if level == "semantic" else []
     taken |= {name: value for one in found for name, value in one.settings.items()}
@@ -174,7 +174,7 @@ def _refused(observation: Observation, level: Level) -> tuple[str, ...]:
     )
 
 
-def _foretold(finding: Finding) -> float:
+def _predicted(finding: Finding) -> float:
     """Of the rate, or of the step's limit: what binds now may be mended by another one."""
     return max(finding.gain or 0.0, getattr(finding, "limit_gain", None) or 0.0)
 
@@ -183,7 +183,7 @@ def _workers(
     observation: Observation, taken: Mapping[str, Any], cores: int, faster: float, refused: Sequence[str]
 ) -> list[Candidate]:
     """A loop that waits for a loader with fewer workers than cores, or that would: a trial says more than any
-    forecast. `faster`: so many times, the others are foretold to make the step."""
+    forecast. `faster`: so many times, the others are predicted to make the step."""
     loader = observation.train_loader
     waits, total = waited(observation)
     feeding = "loader.num_workers" in taken or "loader.resident" in taken
@@ -240,7 +240,7 @@ def _spared(loader: Loader) -> float:
 
 
 def _faster(found: Sequence[Candidate]) -> float:
-    """How many times faster the step itself is foretold to become."""
+    """How many times faster the step itself is predicted to become."""
     own = (one for one in found if not any(name.startswith("loader.") for name in one.settings))
     return math.prod(1.0 + one.gain for one in own)
 
@@ -261,7 +261,7 @@ def _semantic(findings: Sequence[Finding], observation: Observation, taken: Mapp
     larger = larger_batch(loader.batch_size, loader.samples, observation.world)
     if launches is not None and larger is not None:
         batches = {"loader.batch_size": larger}
-        found.append(Candidate(title=describe(batches), settings=batches, gain=_foretold(launches)))
+        found.append(Candidate(title=describe(batches), settings=batches, gain=_predicted(launches)))
     return found
 
 

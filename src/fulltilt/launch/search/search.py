@@ -4,7 +4,7 @@
        be all that is needed
     2. where that pays: other numbers of workers where the loop still waits for its batches, the compiler on top where
        it does not; then parts are left out, half of the members at a time: what isn't missed is dropped
-    3. where it does not (or fails), one by one in the order of what is foretold, each on top of those kept
+    3. where it does not (or fails), one by one in the order of what is predicted, each on top of those kept
     4. other numbers of workers around the one that was found, as long as one of them pays
     5. the best and the script as it is, by turns, until it is plain which is faster: once at least
 
@@ -180,7 +180,7 @@ class _Search:
     def is_missed(self, whole: Settings, part: Settings, *, title: str) -> bool:
         """Whether something is lost without what `part` leaves out of `whole`.
 
-        Where that can't be told for noise, what seems to be missed stays: it was foretold to pay.
+        Where that can't be told for noise, what seems to be missed stays: it was predicted to pay.
         """
         got = self.measured(part)
         if isinstance(got, str):
@@ -250,7 +250,7 @@ def search(
 
 
 def merged(candidates: Sequence[Candidate]) -> Settings:
-    """All of them at once; of two that set the same thing, the one that is foretold to give more."""
+    """All of them at once; of two that set the same thing, the one that is predicted to give more."""
     settings: Settings = {}
     for candidate in sorted(candidates, key=lambda one: one.gain):
         settings |= candidate.settings
@@ -258,7 +258,7 @@ def merged(candidates: Sequence[Candidate]) -> Settings:
 
 
 def _pruned(state: _Search, candidates: Sequence[Candidate], best: Settings) -> Settings:
-    """The best without the candidates that aren't missed. Halves that are foretold to give least are left out first.
+    """The best without the candidates that aren't missed. Halves that are predicted to give least are left out first.
 
     What is lost is always counted from the best so far: many small losses must not add up.
     """
@@ -298,7 +298,7 @@ def _grown(state: _Search, candidates: Sequence[Candidate], best: Settings, comp
     """One by one, on top of what was kept."""
     for candidate in sorted(candidates, key=lambda one: one.gain, reverse=True):
         if candidate.compiles and state.compiling is None:
-            # What is slow to try, but was foretold, rather than a last look at what is known by then.
+            # What is slow to try, but was predicted, rather than a last look at what is known by then.
             if not state.has_time_for(1, beyond=compile_seconds):
                 state.complete = False
                 continue

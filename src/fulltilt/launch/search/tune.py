@@ -117,7 +117,7 @@ class Tuner:
             self.notes.append(redrawn.left_out(seen[0]))
             self.say(self.notes[-1])
         if not (chosen or self.unlimited):
-            self.say("nothing that can be set from outside is foretold to pay")
+            self.say("nothing that can be set from outside is predicted to pay")
             for line in only_by_hand(diagnosis.findings)[:1]:
                 self.say(f"an edit of the script is: {line}")
             plan = self._plan({}, baseline, diagnosis, verified="nothing to verify: the script is left as it is")
@@ -130,7 +130,7 @@ class Tuner:
         if isinstance(budget, TooShort):
             return self._no_time(budget, left, diagnosis)
         if len(budget.candidates) < len(chosen):
-            self.say(f"{left:.0f} s are left for trials: those that are foretold to give most are tried")
+            self.say(f"{left:.0f} s are left for trials: those that are predicted to give most are tried")
         self.runs.trial_seconds, self.runs.kept_back = budget.trial_seconds, budget.verify_seconds
         self.judge = self._judge(budget.verify_steps)
         found = self._search(
