@@ -130,7 +130,7 @@ class CPUAssistedTraining:
         Args:
             run_in: "threads"; "processes", for pure Python, which would hold the interpreter lock: function, arguments
                 and results are pickled, and a timeout ends the process; or "auto", which tries the task on `example`
-                for half a second, in a process, with one thread and with several.
+                in a process for 0.3 to 1.5 s (longer only if single calls are), with one thread and with several.
             example: arguments to try it with.
         """
         named_function(name, function)
