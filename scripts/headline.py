@@ -1,4 +1,4 @@
-"""The README's table: what is usually done, what fulltilt does, and what that is of the limit, in two languages.
+"""The README's table: the baseline, what fulltilt reaches, and what that is of the limit, in two languages.
 
     benchmarks' JSON ─► figures by name ─► sentences with these names in braces
 
@@ -34,7 +34,7 @@ class Line:
 
 
 COLUMNS: Mapping[Language, tuple[str, ...]] = {
-    "en": ("", "usually", "fulltilt", "", "from"),
+    "en": ("", "baseline", "fulltilt", "", "result"),
     "zh": ("", "通常做法", "fulltilt", "", "数据来源"),
 }
 
@@ -47,7 +47,7 @@ def _command(name: str, *, en: str, zh: str) -> Line:
     return Line(
         result="h200/commands",
         what={"en": en, "zh": zh},
-        usual={"en": f"as it is: {{{name}_before:,.0f}} img/s", "zh": f"原样运行：{{{name}_before:,.0f}} 张/秒"},
+        usual={"en": f"plain `python`: {{{name}_before:,.0f}} img/s", "zh": f"原样运行：{{{name}_before:,.0f}} 张/秒"},
         ours={"en": f"{{{name}_after:,.0f}} img/s", "zh": f"{{{name}_after:,.0f}} 张/秒"},
         gain=f"**{{{name}_times:.1f}}×**",
     )
@@ -57,11 +57,11 @@ LINES = (
     Line(
         result="h200/scripts",
         what={
-            "en": "An ordinary ResNet-50 script, unmodified, under `fulltilt run`",
+            "en": "An unmodified ResNet-50 script under `fulltilt run`",
             "zh": "普通的 ResNet-50 脚本，不改一行，用 `fulltilt run` 运行",
         },
         usual={
-            "en": "as it is: {resnet50_plain_before:,.0f} img/s",
+            "en": "plain `python`: {resnet50_plain_before:,.0f} img/s",
             "zh": "原样运行：{resnet50_plain_before:,.0f} 张/秒",
         },
         ours={"en": "{resnet50_plain_after:,.0f} img/s", "zh": "{resnet50_plain_after:,.0f} 张/秒"},
@@ -70,24 +70,29 @@ LINES = (
     Line(
         result="h200/scripts",
         what={
-            "en": "An ordinary U-Net script with OpenCV augmentation, unmodified, likewise",
+            "en": "An unmodified U-Net script with OpenCV augmentation under `fulltilt run`",
             "zh": "普通的 U-Net 脚本（OpenCV 增强），同样不改一行",
         },
-        usual={"en": "as it is: {unet_plain_before:,.0f} img/s", "zh": "原样运行：{unet_plain_before:,.0f} 张/秒"},
+        usual={
+            "en": "plain `python`: {unet_plain_before:,.0f} img/s",
+            "zh": "原样运行：{unet_plain_before:,.0f} 张/秒",
+        },
         ours={"en": "{unet_plain_after:,.0f} img/s", "zh": "{unet_plain_after:,.0f} 张/秒"},
         gain="**{unet_plain_times:.1f}×**",
     ),
     _command(
-        "timm", en="timm's own train.py with ResNet-50, likewise", zh="timm 自带的 train.py（ResNet-50），同样不改一行"
+        "timm",
+        en="timm's `train.py` with ResNet-50 under `fulltilt run`",
+        zh="timm 自带的 train.py（ResNet-50），同样不改一行",
     ),
     _command(
         "lightning",
-        en="A Lightning script as its introduction has one, likewise",
+        en="A script from Lightning's introduction under `fulltilt run`",
         zh="按 Lightning 入门教程写的脚本，同样不改一行",
     ),
     _command(
         "huggingface",
-        en="A script with Hugging Face's Trainer, likewise",
+        en="A Hugging Face Trainer script under `fulltilt run`",
         zh="使用 Hugging Face Trainer 的脚本，同样不改一行",
     ),
     Line(
@@ -102,15 +107,15 @@ LINES = (
     ),
     Line(
         result="h200/feed",
-        what={"en": "… with 4 cores, the GPU decoding a share", "zh": "……只有 4 核，GPU 分担一部分解码"},
-        usual={"en": "the cores alone: {cores_4_cpu:,.0f} img/s", "zh": "只用 CPU 核：{cores_4_cpu:,.0f} 张/秒"},
+        what={"en": "The same with 4 cores, part of the decoding on the GPU", "zh": "……只有 4 核，GPU 分担一部分解码"},
+        usual={"en": "CPU decoding only: {cores_4_cpu:,.0f} img/s", "zh": "只用 CPU 核：{cores_4_cpu:,.0f} 张/秒"},
         ours={"en": "{cores_4:,.0f} img/s", "zh": "{cores_4:,.0f} 张/秒"},
         gain=_of_limit("cores_4_share"),
     ),
     Line(
         result="h200/augment",
         what={
-            "en": "`GPUAugmentation` of 32 images of 512² and their masks",
+            "en": "`GPUAugmentation`, 32 images of 512² with masks",
             "zh": "`GPUAugmentation`：32 张 512² 图像及其掩码",
         },
         usual={"en": "Kornia: {kornia:.2f} ms", "zh": "Kornia：{kornia:.2f} ms"},
@@ -120,19 +125,19 @@ LINES = (
     Line(
         result="h200/train",
         what={
-            "en": "`Trainer` on ResNet-50, with log, metrics and progress",
+            "en": "`Trainer` on ResNet-50, with logging, metrics and progress bar",
             "zh": "`Trainer` 训练 ResNet-50，含日志、指标和进度条",
         },
         usual={
-            "en": "the fastest step by hand: {resnet50_hand_1:,.0f} img/s",
+            "en": "the fastest hand-written step: {resnet50_hand_1:,.0f} img/s",
             "zh": "手写的最快训练步：{resnet50_hand_1:,.0f} 张/秒",
         },
         ours={"en": "{resnet50_loop:,.0f} img/s", "zh": "{resnet50_loop:,.0f} 张/秒"},
-        gain={"en": "{resnet50_loop_share:.1f} % of it", "zh": "达到其 {resnet50_loop_share:.1f} %"},
+        gain={"en": "{resnet50_loop_share:.1f} % of the baseline", "zh": "达到其 {resnet50_loop_share:.1f} %"},
     ),
     Line(
         result="h200/train",
-        what={"en": "`Trainer` on windows of sensor data in memory", "zh": "`Trainer` 训练内存中的传感器窗口数据"},
+        what={"en": "`Trainer` on sensor windows held in memory", "zh": "`Trainer` 训练内存中的传感器窗口数据"},
         usual={
             "en": "a loop over a DataLoader: {windows_plain:,.0f}/s",
             "zh": "遍历 DataLoader 的循环：{windows_plain:,.0f} 样本/秒",
@@ -143,23 +148,26 @@ LINES = (
     Line(
         result="h200/assist",
         what={
-            "en": "IoU, Dice and AUROC of a U-Net at every step, counted beside it",
+            "en": "IoU, Dice and AUROC of a U-Net at every step, computed on CPU threads",
             "zh": "U-Net 每一步都计算 IoU、Dice、AUROC，在 CPU 上并行完成",
         },
-        usual={"en": "in the loop: {loop:,.0f} img/s", "zh": "写在循环里：{loop:,.0f} 张/秒"},
+        usual={"en": "computed in the loop: {loop:,.0f} img/s", "zh": "写在循环里：{loop:,.0f} 张/秒"},
         ours={"en": "{beside:,.0f} img/s", "zh": "{beside:,.0f} 张/秒"},
-        gain={"en": "{beside_share:.1f} % of none at all", "zh": "相当于不算指标时的 {beside_share:.1f} %"},
+        gain={
+            "en": "{beside_share:.1f} % of the rate without metrics",
+            "zh": "相当于不算指标时的 {beside_share:.1f} %",
+        },
     ),
     Line(
         result="h200/video",
-        what={"en": "720p video decoded by the cores and NVDEC together", "zh": "CPU 与 NVDEC 一起解码 720p 视频"},
+        what={"en": "Decoding 720p video on CPU cores and NVDEC together", "zh": "CPU 与 NVDEC 一起解码 720p 视频"},
         usual={"en": "OpenCV: {opencv_alone:,.0f} frames/s", "zh": "OpenCV：{opencv_alone:,.0f} 帧/秒"},
         ours={"en": "{both:,.0f} frames/s", "zh": "{both:,.0f} 帧/秒"},
         gain="**{both_times:.1f}×**",
     ),
     Line(
         result="h200/video",
-        what={"en": "Random clips for training: 16 frames of 224²", "zh": "训练用的随机片段：16 帧 224²"},
+        what={"en": "Random training clips of 16 frames of 224²", "zh": "训练用的随机片段：16 帧 224²"},
         usual={
             "en": "DataLoader with PyAV: {loader_alone:,.0f} clips/s",
             "zh": "DataLoader + PyAV：{loader_alone:,.0f} 段/秒",
@@ -172,14 +180,14 @@ LINES = (
     ),
     Line(
         result="h200/observe",
-        what={"en": "What `diagnose` costs a step of 10 ms", "zh": "`diagnose` 给 10 ms 的训练步带来的开销"},
+        what={"en": "Overhead of `diagnose` on a 10 ms step", "zh": "`diagnose` 给 10 ms 的训练步带来的开销"},
         usual="",
         ours="{added_10:.2f} ms",
         gain="{share_10:.1f} %",
     ),
     Line(
         result="h200/monitor",
-        what={"en": "What `monitor` costs the machine", "zh": "`monitor` 给机器带来的开销"},
+        what={"en": "Overhead of `monitor`", "zh": "`monitor` 给机器带来的开销"},
         usual="",
         ours={"en": "{core_percent:.2f} % of one core", "zh": "单个核的 {core_percent:.2f} %"},
         gain="",
@@ -211,17 +219,17 @@ def _guide_lines(results: Path) -> list[Line]:
     file = results / f"{GUIDES}.json"
     known = _guides(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
     titles: Mapping[str, Words] = {
-        "segmentation": {"en": "Segmentation recipe, whole training", "zh": "分割任务，完整训练"},
-        "classification": {"en": "Classification recipe, whole training", "zh": "分类任务，完整训练"},
-        "forecast": {"en": "Forecast recipe, whole training", "zh": "预测任务，完整训练"},
-        "video": {"en": "Video recipe, whole training", "zh": "视频任务，完整训练"},
+        "segmentation": {"en": "Segmentation recipe, validation included", "zh": "分割任务，完整训练"},
+        "classification": {"en": "Classification recipe, validation included", "zh": "分类任务，完整训练"},
+        "forecast": {"en": "Forecast recipe, validation included", "zh": "预测任务，完整训练"},
+        "video": {"en": "Video recipe, validation included", "zh": "视频任务，完整训练"},
     }
     return [
         Line(
             result=GUIDES,
             what=title,
             usual={
-                "en": f"a loop with the guide's settings: {amount(known[f'{name}_before'])}/s",
+                "en": f"plain loop, the guide's settings: {amount(known[f'{name}_before'])}/s",
                 "zh": f"指南设置的普通循环：{amount(known[f'{name}_before'])} 样本/秒",
             },
             ours={
