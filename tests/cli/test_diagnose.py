@@ -148,7 +148,7 @@ def test_ctrl_c_ends_the_script_and_leaves_nothing(tmp_path):
         _, said = process.communicate(timeout=30)
         assert process.returncode == 130
     assert "Traceback" not in said.replace("endless.py", "")
-    assert said.splitlines()[-1] == "fulltilt: broken off while watching: there is no diagnosis"
+    assert said.splitlines()[-1] == "fulltilt: interrupted while watching: there is no diagnosis"
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
     assert [path.name for path in tmp_path.iterdir()] == ["endless.py"]

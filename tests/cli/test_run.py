@@ -321,7 +321,7 @@ def test_ctrl_c_leaves_nothing(home: Path, tuning: bool) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130 if tuning else process.returncode in (1, 130)
-    assert (b"broken off while looking: no plan is kept" in said) == tuning
+    assert (b"interrupted while looking: no plan is kept" in said) == tuning
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
     assert not plans(home)

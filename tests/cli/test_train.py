@@ -114,6 +114,7 @@ def test_a_run_from_file_to_result(folder):
     assert result["steps"] == 12
     assert result["epochs"] == 2
     assert (result["steps_of_this_run"], result["epochs_of_this_run"]) == (12, 2)
+    assert 0 < result["seconds_of_this_run"] < 600
     assert result["monitor"] == "val_loss"
     assert result["best"] == min(result["last"]["val_loss"], result["best"])
     assert 0 <= result["last"]["val_accuracy"] <= 1
@@ -128,7 +129,7 @@ def test_a_run_from_file_to_result(folder):
 
 def test_a_single_step_is_one(inside, capsys):
     train(inside / "run.yaml", ["training.max_steps=1"])
-    assert capsys.readouterr().out.startswith("finished after 1 step, ")
+    assert capsys.readouterr().out.startswith("finished after 1 step in 0:")
 
 
 def test_a_second_run_does_not_write_over_the_first(inside, capsys):
@@ -138,9 +139,9 @@ def test_a_second_run_does_not_write_over_the_first(inside, capsys):
     capsys.readouterr()
     train(inside / "run.yaml", resume=True)
     said = capsys.readouterr()
-    assert "fulltilt: going on from step 6 (epoch 2)" in said.err
-    assert said.out.startswith("finished after 12 steps, best val_loss ")
-    assert "to go on" not in said.err
+    assert "fulltilt: resuming from step 6 (epoch 2)" in said.err
+    assert re.match(r"finished after 12 steps in \d+:\d\d, best val_loss ", said.out)
+    assert "to resume" not in said.err
     with pytest.raises(FulltiltError, match="out holds 2 checkpoints of an earlier run"):
         train(inside / "run.yaml")
     train(inside / "run.yaml", ["training.epochs=3"], resume=True, as_json=True)
@@ -293,11 +294,11 @@ def test_a_signal_saves_and_leaves_and_the_losses_go_on_bit_for_bit(folder, unin
     assert out.startswith("stopped after ")
     steps = int(out.split()[2])
     assert 20 <= steps < 50
-    again = re.search(r"^fulltilt: to go on: fulltilt train (.*)$", err, re.MULTILINE)
+    again = re.search(r"^fulltilt: to resume: fulltilt train (.*)$", err, re.MULTILINE)
     assert again, err
     resumed = run(*shlex.split(again[1]), "--json", cwd=folder)
     assert resumed.returncode == 0, resumed.stderr
-    assert f"going on from step {steps}" in resumed.stderr
+    assert f"resuming from step {steps}" in resumed.stderr
     result = json.loads(resumed.stdout)
     assert (result["steps"], result["steps_of_this_run"]) == (100, 100 - steps)
     assert (result["epochs"], result["epochs_of_this_run"]) == (2, 2), "the first one was ended by this run"
@@ -319,7 +320,7 @@ def test_ctrl_c_reaches_the_loaders_processes_too(folder):
     steps = int(out.split()[2])
     resumed = run("slow.yaml", *config, "--resume", "--json", cwd=folder)
     assert resumed.returncode == 0, resumed.stderr
-    assert f"going on from step {steps}" in resumed.stderr
+    assert f"resuming from step {steps}" in resumed.stderr
     assert json.loads(resumed.stdout)["steps"] == 20
 
 

@@ -129,7 +129,7 @@ def test_rollback_goes_back_and_leaves_the_batch_out(tmp_path, caplog):
     assert same(weights(rolled), weights(plain))
     assert trainer.step == 9
     assert "the loss is nan at step 7 (epoch 1, batch 7); rolling back" in caplog.text
-    assert "going on from step 6" in caplog.text
+    assert "resuming from step 6" in caplog.text
     assert all(map(math.isfinite, list(history.losses)[-3:]))
 
 

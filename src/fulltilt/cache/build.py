@@ -169,7 +169,7 @@ def _make(
         raise CacheError(
             f"{folder} can't be written to any more ({problem}) after {in_words(folder_bytes(folder))}: {kept:,} of "
             f"{len(missing):,} samples were added and stay. Make room{room}, then "
-            "run the same command again: it goes on from there"
+            "run the same command again: it continues from there"
         )
     return counts
 

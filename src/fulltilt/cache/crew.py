@@ -170,7 +170,7 @@ class Crew:
         if self._deaths_in_a_row > _DEATHS_IN_A_ROW:
             raise CacheError(
                 f"{self._deaths_in_a_row} worker processes ended one after another, the last with {_cause(status)}; "
-                "what was kept stays, and the same command goes on from there"
+                "what was kept stays, and the same command continues from there"
             )
         for outcome in process.unkept:
             self._undone(outcome)

@@ -90,7 +90,7 @@ def build(
                 waiting=say,
             )
         except KeyboardInterrupt:
-            say("stopped; what was made is kept, and the same command goes on from there")
+            say("stopped; what was made is kept, and the same command continues from there")
             raise typer.Exit(130) from None
     _show_build(report, as_json=as_json)
 
@@ -203,7 +203,7 @@ def _show_verify(folder: Path, report: VerifyReport, *, as_json: bool) -> None:
     if report.damage:
         _list([f"{one.path}: {one.what}" for one in report.damage])
         done = "dropped" if report.dropped else f"`fulltilt cache verify --drop {folder}` takes them out"
-        say(f"{done}; a build makes them anew")
+        say(f"{done}; the next build makes them again")
     if as_json:
         _print_json(report)
 

@@ -80,7 +80,7 @@ def diagnose(
     try:
         found = examine(command, full=full, max_steps=max_steps, max_seconds=max_seconds, recording=recording)
     except KeyboardInterrupt:
-        say("broken off while watching: there is no diagnosis")
+        say("interrupted while watching: there is no diagnosis")
         raise typer.Exit(INTERRUPTED) from None
     _show(found)
     _write(found, html=html, as_json=as_json, recording=() if recording is None else recording.samples)

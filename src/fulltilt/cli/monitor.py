@@ -150,7 +150,7 @@ def _watched(
             sinks.append(exporter.update)
             say(f"serving http://{exporter.address}/metrics")
         if sampler.problem is not None:
-            say(f"{sampler.problem}; the CPU's figures go on")
+            say(f"{sampler.problem}; CPU figures continue")
         if keep:
             sinks.append(kept.add)
         view = _view(stack, title=f"every {interval:g} s", problem=sampler.problem) if show else None

@@ -37,8 +37,8 @@ def list_recipes(
         for path in files:
             print(f"{'':{width}}fulltilt train {_shown(path)}")
         print(f"{'':{width}}python -m fulltilt.recipes.plain {_shown(recipe.before)}\n")
-    print("To see one learn, here: fulltilt recipes new DIR --recipe NAME --small")
-    print("For data of your own:   fulltilt recipes new DIR --recipe NAME --data FOLDER_OR_CSV")
+    print("To see one learn here: fulltilt recipes new DIR --recipe NAME --small")
+    print("With your own data:    fulltilt recipes new DIR --recipe NAME --data FOLDER_OR_CSV")
 
 
 @recipes.command()

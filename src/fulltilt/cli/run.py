@@ -75,7 +75,7 @@ def run(
         with _input_kept():
             plan, found = _plan(command, level, plan_file, no_tune=no_tune, max_seconds=max_seconds)
     except KeyboardInterrupt:
-        say("broken off while looking: no plan is kept, and the script was not run")
+        say("interrupted while looking: no plan is kept, and the script was not run")
         raise typer.Exit(INTERRUPTED) from None
     if dry_run:
         _show_plan(command, plan, found)

@@ -59,7 +59,7 @@ def train(
 ) -> None:
     """Train what a configuration file describes.
 
-    SIGTERM and Ctrl-C save and leave, with status 143 and 130; --resume goes on from there, with the same losses.
+    SIGTERM and Ctrl-C save and leave, with status 143 and 130; --resume continues from there, with the same losses.
     """
     from fulltilt.train.config.file import dump_config, parse_config, read_config
 
@@ -85,7 +85,7 @@ def train(
     if ended.trainer.is_main:
         _print(ended, as_json=as_json)
         if stopped is not None:
-            print(f"fulltilt: to go on: {_going_on(config, given)}", file=sys.stderr, flush=True)
+            print(f"fulltilt: to resume: {_going_on(config, given)}", file=sys.stderr, flush=True)
     if stopped is not None:
         raise typer.Exit(_SIGNAL + stopped)
 
@@ -116,6 +116,7 @@ class _Ended:
     first_step: int
     """Steps that were made before it, by the run that it went on with."""
     first_epoch: int
+    seconds: float
 
 
 def _going_on(config: Path, overrides: list[str]) -> str:
@@ -175,20 +176,23 @@ def _trained_together(settings: Config, *, resume: bool) -> _Ended:
     if saved:
         step = trainer.resume()
         if trainer.is_main:
-            print(f"fulltilt: going on from step {step} (epoch {trainer.epoch + 1})", file=sys.stderr, flush=True)
+            print(f"fulltilt: resuming from step {step} (epoch {trainer.epoch + 1})", file=sys.stderr, flush=True)
     if trainer.is_main:
         write_whole(output / "config.yaml", dump_config(settings))
     first_step, first_epoch = trainer.step, trainer.epoch
+    began = time.perf_counter()
     trainer.fit()
     return _Ended(
         trainer=trainer,
         output=str(output),
         first_step=first_step,
         first_epoch=first_epoch,
+        seconds=time.perf_counter() - began,
     )
 
 
 def _print(ended: _Ended, *, as_json: bool) -> None:
+    from fulltilt.train.report.lines import duration
     from fulltilt.train.report.logs import json_line
 
     trainer, history = ended.trainer, ended.trainer.history
@@ -199,6 +203,7 @@ def _print(ended: _Ended, *, as_json: bool) -> None:
             "epochs": trainer.epoch,
             "steps_of_this_run": history.steps - ended.first_step,
             "epochs_of_this_run": trainer.epoch - ended.first_epoch,
+            "seconds_of_this_run": ended.seconds,
             "monitor": history.monitored,
             "best": history.best,
             "stopped_by": None if stopped is None else stopped.name,
@@ -210,4 +215,4 @@ def _print(ended: _Ended, *, as_json: bool) -> None:
     best = "" if history.best is None else f", best {history.monitored} {history.best:.4g}"
     word = "finished" if stopped is None else "stopped"
     steps = "1 step" if history.steps == 1 else f"{history.steps} steps"
-    print(f"{word} after {steps}{best}; checkpoints and log in {ended.output}", flush=True)
+    print(f"{word} after {steps} in {duration(ended.seconds)}{best}; checkpoints and log in {ended.output}", flush=True)

@@ -95,7 +95,7 @@ RECIPES = {
     for recipe in (
         Recipe(
             name="segmentation",
-            title="cells in pictures of 512×512, with features of each picture",
+            title="cells in 512×512 images, with extra features of each image",
             metric="val_iou",
             wanted=0.8,
             variants=("lmsa_gpu_aug", "low_memory", "debug"),
@@ -112,7 +112,7 @@ RECIPES = {
         ),
         Recipe(
             name="classification",
-            title="grey 128×128 pictures into eight classes",
+            title="grey 128×128 images of eight classes",
             metric="val_accuracy",
             wanted=0.9,
             small=(
@@ -128,7 +128,7 @@ RECIPES = {
         ),
         Recipe(
             name="forecast",
-            title="fine dust some hours ahead, from windows of what sensors have read",
+            title="PM2.5 some hours ahead, from windows of sensor readings",
             metric="val_r2",
             wanted=0.8,
             small=(
@@ -145,7 +145,7 @@ RECIPES = {
         ),
         Recipe(
             name="video",
-            title="actions in untrimmed videos: what happens, from when to when",
+            title="actions in untrimmed videos: which, from when to when",
             metric="val_map50",
             wanted=0.8,
             requires="video",

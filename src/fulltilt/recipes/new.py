@@ -102,19 +102,19 @@ def _yaml(recipe: Recipe, content: Mapping[str, Any], own: OwnData | None) -> st
 
     parts = [yaml.safe_dump({name: section}, sort_keys=False, allow_unicode=True) for name, section in content.items()]
     what = recipe.title if own is None else own.told
-    head = f"# fulltilt train {CONFIG}\n#\n# Begun with the recipe {recipe.name}: {what}.\n"
-    return "\n".join([f"{head}# Every key that there is: fulltilt train {CONFIG} --print-config\n", *parts])
+    head = f"# fulltilt train {CONFIG}\n#\n# Made from the recipe {recipe.name}: {what}.\n"
+    return "\n".join([f"{head}# All keys: fulltilt train {CONFIG} --print-config\n", *parts])
 
 
 _OWN: Final = {
     "classification": (
-        "--data /path/to/pictures",
+        "--data /path/to/images",
         "A folder with a subfolder for each class, or a .csv with the columns `path` and `label`.",
     ),
     "segmentation": (
         "--data /path/to/images --masks /path/to/masks",
-        "A folder of pictures and one of masks with the same names (PNG; 0 is ground, anything else is what is\n"
-        "searched for), or a .csv with the columns `path` and `mask`.",
+        "A folder of images and one of masks with the same names (PNG; 0 is background, anything else is the\n"
+        "object), or a .csv with the columns `path` and `mask`.",
     ),
     "forecast": (
         "--data /path/to/readings",
@@ -149,27 +149,27 @@ model.eval()
 
 def _readme(recipe: Recipe, folder: Path, own: OwnData | None, *, set_aside: bool) -> str:
     begun = (
-        f"{recipe.title}. It trains on generated data, which are made on the first run, into runs/data."
+        f"{recipe.title}. It trains on generated data, which the first run writes to runs/data."
         if own is None
         else f"{own.told}."
     )
     parts = [
         f"# {folder.resolve().name}\n",
-        f"Begun with fulltilt's recipe *{recipe.name}*: {begun}\n",
+        f"Made from fulltilt's recipe *{recipe.name}*: {begun}\n",
         "    fulltilt train config.yaml\n"
         "    fulltilt train config.yaml training.lr=0.01 data.batch_size=64 training.output=runs/other\n"
         "    fulltilt train config.yaml --resume\n",
-        "Run these here, in this folder: data and results are looked for where the command is run. `model.py`, beside\n"
-        "config.yaml, is yours to edit.\n",
+        "Run these commands in this folder: paths of data and results are relative to it. Edit `model.py` and\n"
+        "`config.yaml` as you like.\n",
         "| | |\n|---|---|\n"
         "| config.yaml | data, model, training, augmentation, metrics; overridden by `section.key=value` |\n"
-        "| model.py | the model, and what goes with it |\n"
-        "| runs/config | checkpoints, log.jsonl, the configuration as it was used |\n",
+        "| model.py | the model, and the functions that belong to it |\n"
+        "| runs/config | checkpoints, log.jsonl, the configuration that was used |\n",
     ]
     if set_aside:
         parts.append(
-            "`data.val_share` of the pictures are set aside for validation, the same ones for the same\n"
-            "`training.seed`; `data.val_source` (and `data.val_masks`) in its place names others.\n"
+            "A share `data.val_share` of the images is set aside for validation, the same images for the same\n"
+            "`training.seed`. To validate on other images, replace it by `data.val_source` (and `data.val_masks`).\n"
         )
     if own is not None and own.outputs:
         parts.append(f"The model's outputs, in their order: {', '.join(own.outputs)}.\n")
@@ -178,7 +178,7 @@ def _readme(recipe: Recipe, folder: Path, own: OwnData | None, *, set_aside: boo
         options, what = _OWN[recipe.name]
         parts.append(
             f"## Your own data\n\n{what} Paths in a .csv are relative to it.\n"
-            "In another folder, with a configuration that fits them:\n\n"
+            "This makes another project, with a configuration that fits your data:\n\n"
             f"    fulltilt recipes new DIR --recipe {recipe.name} {options}\n"
         )
     return "\n".join(parts)

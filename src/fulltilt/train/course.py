@@ -92,6 +92,6 @@ class Course:
             part_ways(rank())  # those of rank 0, since this rank was not there
         self._random = rng.take()
         position, say = self.position, self._report.say
-        say("going on from step %d (epoch %d)", position.step, position.epoch + 1)
+        say("resuming from step %d (epoch %d)", position.step, position.epoch + 1)
         if (then := state.get("config", {}).get("lr", self._lr)) != self._lr:
-            say("lr %g has no effect: the optimizer goes on as it was saved, from %g", self._lr, then)
+            say("lr %g has no effect: the optimizer continues as it was saved, from %g", self._lr, then)

@@ -175,7 +175,7 @@ def test_a_killed_rank_is_started_again_and_the_run_ends_as_if_nothing_had_been(
     (project / "script.py").write_text(BOTH)
     said = finished(torchrun(project, 2, "script.py", restarts=1))
     assert "exitcode: -9" in said, said
-    assert re.search("going on from step (8|12) ", said), "of which the last may not have been written yet"
+    assert re.search("resuming from step (8|12) ", said), "of which the last may not have been written yet"
     ends = [load_checkpoint(max((project / name / "checkpoints").iterdir())) for name in ("whole", "killed")]
     assert [end["step"] for end in ends] == [24, 24]
     for name, value in ends[0]["model"].items():
