@@ -34,8 +34,8 @@ class Line:
 
 
 COLUMNS: Mapping[Language, tuple[str, ...]] = {
-    "en": ("", "baseline", "fulltilt", "", "result"),
-    "zh": ("", "通常做法", "fulltilt", "", "数据来源"),
+    "en": ("workload", "baseline", "fulltilt", "compared", "result"),
+    "zh": ("项目", "对照", "fulltilt", "对比", "数据来源"),
 }
 
 
@@ -187,7 +187,7 @@ LINES = (
     ),
     Line(
         result="h200/monitor",
-        what={"en": "Overhead of `monitor`", "zh": "`monitor` 给机器带来的开销"},
+        what={"en": "Overhead of `monitor`, without its live view", "zh": "`monitor` 给机器带来的开销（不开实时界面）"},
         usual="",
         ours={"en": "{core_percent:.2f} % of one core", "zh": "单个核的 {core_percent:.2f} %"},
         gain="",
@@ -219,10 +219,10 @@ def _guide_lines(results: Path) -> list[Line]:
     file = results / f"{GUIDES}.json"
     known = _guides(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
     titles: Mapping[str, Words] = {
-        "segmentation": {"en": "Segmentation recipe, validation included", "zh": "分割任务，完整训练"},
-        "classification": {"en": "Classification recipe, validation included", "zh": "分类任务，完整训练"},
-        "forecast": {"en": "Forecast recipe, validation included", "zh": "预测任务，完整训练"},
-        "video": {"en": "Video recipe, validation included", "zh": "视频任务，完整训练"},
+        "segmentation": {"en": "Segmentation recipe, validation included", "zh": "分割任务（含验证）"},
+        "classification": {"en": "Classification recipe, validation included", "zh": "分类任务（含验证）"},
+        "forecast": {"en": "Forecast recipe, validation included", "zh": "预测任务（含验证）"},
+        "video": {"en": "Video recipe, validation included", "zh": "视频任务（含验证）"},
     }
     return [
         Line(

@@ -73,7 +73,7 @@ def test_the_readmes_table_has_rows_of_what_there_is_alone(tables, tmp_path):
     assert row == f"| Forecast recipe, validation included | plain loop, the guide's settings: 9,000/s | {ours}"
     (row,) = tables.headline("zh", tmp_path).splitlines()[2:]
     ours = f"85,500 样本/秒 | **9.5×** | {source} |"
-    assert row == f"| 预测任务，完整训练 | 指南设置的普通循环：9,000 样本/秒 | {ours}"
+    assert row == f"| 预测任务（含验证） | 指南设置的普通循环：9,000 样本/秒 | {ours}"
 
 
 def test_commands_as_rows(tables):

@@ -281,6 +281,24 @@ def test_no_tune_without_a_plan_adds_nothing(home: Path) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "None\n", "")
 
 
+def test_tune_searches_again_although_a_plan_fits(home: Path) -> None:
+    from fulltilt.launch.command import parse
+    from fulltilt.launch.search import plan as plans
+
+    (home / "job.py").write_text("print('ran')\n")
+    plans.write(plans.Plan(key=plans.key_of(parse(["job.py"])), level="numeric", settings={}), home / "plan.toml")
+    kept = (home / "plan.toml").read_text()
+    known = run("--plan", "plan.toml", "job.py")
+    assert (known.returncode, known.stdout) == (0, "ran\n")
+    assert "the plan of plan.toml" in known.stderr
+    assert "looking for" not in known.stderr
+    again = run("--tune", "--plan", "plan.toml", "job.py")
+    assert (again.returncode, again.stdout) == (0, "ran\n")
+    assert "looking for what makes job.py faster" in again.stderr
+    assert "the plan of" not in again.stderr
+    assert (home / "plan.toml").read_text() == kept, "nothing was found: what was known stays"
+
+
 def test_a_damaged_plan_is_said(home: Path) -> None:
     (home / "job.py").write_text("print('ran')\n")
     (home / "plan.toml").write_text("format = [")

@@ -44,7 +44,14 @@ def run(
     plan_file: Annotated[
         Path | None, typer.Option("--plan", help="Use this plan file; it is made where it is missing.")
     ] = None,
-    no_tune: Annotated[bool, typer.Option("--no-tune", help="Don't search: use the plan there is, or none.")] = False,
+    tune: Annotated[
+        bool | None,
+        typer.Option(
+            "--tune/--no-tune",
+            help="Search again although there is a plan; or don't search: use the plan there is, or none.",
+            show_default="search where no plan fits",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and the edits to make by hand; don't run the script.")
     ] = False,
@@ -66,14 +73,14 @@ def run(
             check_writable(path, option=option)
     if not 10 <= max_seconds <= 86_400:
         raise InputError(f"--max-seconds: expected 10 to 86400, found {max_seconds:g}")
-    if plan_file is not None and not (no_tune or plan_file.is_file()):
+    if plan_file is not None and tune is not False and (tune or not plan_file.is_file()):
         check_writable(plan_file, option="--plan")
     command = command_of(words or [], processes=nproc_per_node)
     if command is None:
         return
     try:
         with _input_kept():
-            plan, found = _plan(command, level, plan_file, no_tune=no_tune, max_seconds=max_seconds)
+            plan, found = _plan(command, level, plan_file, tune=tune, max_seconds=max_seconds)
     except KeyboardInterrupt:
         say("interrupted while looking: no plan is kept, and the script was not run")
         raise typer.Exit(INTERRUPTED) from None
@@ -117,14 +124,14 @@ def _input_kept() -> Iterator[None]:
 
 
 def _plan(
-    command: Command, level: LevelName, file: Path | None, *, no_tune: bool, max_seconds: float
+    command: Command, level: LevelName, file: Path | None, *, tune: bool | None, max_seconds: float
 ) -> tuple[Plan | None, Tuned | NotTuned | None]:
-    """The plan there is, where it fits; else one that is looked for now, unless none is to be."""
+    """The plan there is, where it fits; else, or where `tune` says so, one that is searched for now."""
     from fulltilt.launch.search import plan as plans
 
     path = file or plans.default_path(command)
-    known = _known(command, level, path, named=file is not None)
-    if known is not None or no_tune:
+    known = None if tune else _known(command, level, path, named=file is not None)
+    if known is not None or tune is False:
         return known, None
     return _tuned(command, level, path, max_seconds=max_seconds)
 
@@ -317,7 +324,7 @@ def _write(
         write_whole(as_json, json.dumps(plain(data), indent=1, allow_nan=False))
         say(f"wrote {as_json}")
     if html is not None and diagnosis is None:
-        say("no page was written: it shows what tuning finds, and nothing was tuned this time")
+        say("no page was written: it shows what a search finds, and none was made this time; --tune makes one")
     elif html is not None and diagnosis is not None:
         from fulltilt.report import diagnosis_page
 
