@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from fulltilt.diagnose.finding import Level
 from fulltilt.launch.search.verify import fallbacks, roundings, verdict
 from fulltilt.launch.settings import SETTINGS
 
@@ -70,6 +71,14 @@ def test_of_two_nudged_runs_the_one_that_strayed_further_counts() -> None:
 def test_too_few_losses_prove_nothing() -> None:
     assert not verdict("exact", LOSSES[:4], LOSSES[:4]).holds
     assert "4 were seen" in verdict("exact", LOSSES[:4], LOSSES).reason
+
+
+@pytest.mark.parametrize("level", ["exact", "numeric"])
+def test_losses_that_are_no_figures_prove_nothing(level: Level) -> None:
+    broken = [*LOSSES[:4], *[math.nan] * 20, math.inf]
+    found = verdict(level, broken, broken, nudged=[broken])
+    assert not found.holds
+    assert found.reason == "the losses could not be compared: 4 of 25 are figures, 5 are needed"
 
 
 def test_losses_that_are_not_numbers_in_both_runs_are_the_same() -> None:

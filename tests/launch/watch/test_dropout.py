@@ -199,6 +199,24 @@ def test_attention_in_steps_is_torchs_attention(kind: str, monkeypatch: pytest.M
     torch.testing.assert_close(found * 0.5, expected)
 
 
+@pytest.mark.parametrize("under_autocast", [False, True])
+def test_attention_in_half_precision_rounds_no_more_than_torchs(
+    under_autocast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(1)
+    query, key, value = torch.randn(2, 2, 64, 64) * 2, torch.randn(2, 2, 64, 64) * 2, torch.randn(2, 2, 64, 64)
+    expected = F.scaled_dot_product_attention(query, key, value)
+    half = [part.bfloat16() for part in (query, key, value)]
+    own = F.scaled_dot_product_attention(*half)
+    monkeypatch.setattr(torch, "rand", torch.ones)
+    with torch.autocast("cpu", torch.bfloat16, enabled=under_autocast):
+        found = scaled_dot_product_attention(*half, dropout_p=0.5) * 0.5
+    assert found.dtype == torch.bfloat16
+    assert (found - expected).abs().mean() < 1.2 * (own - expected).abs().mean()
+    large = torch.full((1, 1, 4, 64), 41.0, dtype=torch.float16)  # products that float16 does not reach
+    assert scaled_dot_product_attention(large, large, large, dropout_p=0.5).isfinite().all()
+
+
 def test_attention_drops_its_weights() -> None:
     torch.manual_seed(1)
     query, key = torch.randn(2, 4, 32, 16), torch.randn(2, 4, 64, 16)

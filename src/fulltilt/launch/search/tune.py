@@ -274,8 +274,8 @@ class Tuner:
 
     def _next_best(self, lesser: list[dict[str, Any]], found: Found) -> Found:
         """Of settings that are left to go back to, the first that pays beside the script as it is, in the time."""
-        # The script as it is was judged before: of the next ones, what is left to be made is one run or two.
-        self.runs.kept_back = min(self.runs.kept_back, self._judging(2))
+        # At most the settings' run, the nudged one, and the script as it is, which has one for each kind of dropout.
+        self.runs.kept_back = min(self.runs.kept_back, self._judging(3))
         complete, trials = found.complete, list[Trial]()
         while lesser and lesser[0]:
             settings = lesser.pop(0)

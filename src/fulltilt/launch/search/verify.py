@@ -11,7 +11,7 @@ numeric   Rounding differs, and training makes a small difference grow. How fast
           then (and two steps on), plus `_FLOOR` of the loss. How far one such run strays is chance, too: where the loss
           is off by more, a fourth run has its weights off the other way, and the one that strayed further counts.
 
-NaN and infinity count as equal to themselves only.
+NaN and infinity count as equal to themselves only, and prove nothing: losses enough have to be figures.
 """
 
 from __future__ import annotations
@@ -67,8 +67,10 @@ def verdict(
     """
     count = min(len(before), len(after))
     curves = LossCurves(before=tuple(before[:count]), after=tuple(after[:count]))
-    if count < LEAST_STEPS:
-        reason = f"the losses could not be compared: {count} were seen, {LEAST_STEPS} are needed"
+    figures = sum(map(math.isfinite, curves.before))
+    if figures < LEAST_STEPS:
+        seen = f"{count} were seen" if figures == count else f"{figures} of {count} are figures"
+        reason = f"the losses could not be compared: {seen}, {LEAST_STEPS} are needed"
         return Verdict(holds=False, reason=reason, curves=curves)
     if is_same(before, after):
         return Verdict(holds=True, reason=f"all {count} losses are the same, to the last bit", curves=curves)

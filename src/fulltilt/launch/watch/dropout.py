@@ -69,13 +69,15 @@ def _dropped(input: Tensor, p: float, *, inplace: bool = False) -> Tensor:
 
 
 def _weights(query: Tensor, key: Tensor, mask: Tensor | None, *, is_causal: bool, scale: float | None) -> Tensor:
-    scores = query @ key.transpose(-2, -1) * (1.0 / math.sqrt(query.size(-1)) if scale is None else scale)
+    whole = torch.promote_types(query.dtype, torch.float32)  # as fused kernels do: half precision's range may not do
+    with torch.autocast(query.device.type, enabled=False):
+        scores = query.to(whole) @ key.to(whole).transpose(-2, -1)
+        scores = scores * (1.0 / math.sqrt(query.size(-1)) if scale is None else scale)
     if is_causal:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    whole = torch.promote_types(scores.dtype, torch.float32)  # as fused kernels do, and as autocast has it
-    weights: Tensor = torch.ops.aten._safe_softmax(scores.to(whole), -1)  # a row that is masked altogether gives zeros
+    weights: Tensor = torch.ops.aten._safe_softmax(scores, -1)  # a row that is masked altogether gives zeros
     return weights.to(query.dtype)
 
 
