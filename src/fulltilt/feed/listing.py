@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -52,15 +52,25 @@ def files_in(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
     return [entry.path for entry in _scan(folder) if entry.name.lower().endswith(suffixes)]
 
 
-def files_under(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
+def files_by_class(folder: Path, classes: Sequence[str], suffixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Each file with its class. Links that lead from one class into another are not followed."""
+    tops = {name: (folder / name).resolve() for name in classes}
+    for name in classes:
+        others = [top for top in tops.values() if top != tops[name]]
+        for file in _files_under(folder / name, suffixes, others):
+            yield file, name
+
+
+def _files_under(folder: Path, suffixes: tuple[str, ...], others: Sequence[Path]) -> list[str]:
     """Files of the folder and of all folders in it, also those that are linked; each folder once."""
     found: list[tuple[str, list[str]]] = []
     top = folder.resolve()
-    seen = {top, *top.parents}  # a link back to one of them would lead round in a circle, or into other classes
+    seen = {top, *top.parents}  # a link back to one of them would lead round in a circle
     for root, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
         meant = sorted(filter(_is_meant, folders), reverse=True)
         inner = {Path(root, name).resolve(): name for name in meant}  # of two links to one folder, the first
-        folders[:] = sorted(name for real, name in inner.items() if real not in seen)
+        new = {real: name for real, name in inner.items() if real not in seen}
+        folders[:] = sorted(name for real, name in new.items() if not any(map(real.is_relative_to, others)))
         seen |= inner.keys()
         found.append((root, sorted(name for name in names if _is_meant(name) and name.lower().endswith(suffixes))))
     return [os.path.join(root, name) for root, names in sorted(found) for name in names]

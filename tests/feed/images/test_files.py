@@ -66,6 +66,8 @@ def test_two_masks_of_one_name_are_not_chosen_from(tmp_path):
     touch(tmp_path / "images/3.jpg", tmp_path / "masks/3.PNG", tmp_path / "masks/3.tif")
     with pytest.raises(InputError, match=r"masks/3\.PNG and .*masks/3\.tif are both masks of 3: leave one of them"):
         ImageFiles(tmp_path / "images", masks=tmp_path / "masks")
+    touch(tmp_path / "others/4.jpg", tmp_path / "masks/4.png")
+    assert names(ImageFiles(tmp_path / "others", masks=tmp_path / "masks").masks) == ["4.png"], "3 is no image there"
 
 
 def test_masks_whose_names_all_end_alike_are_found_by_what_comes_before(tmp_path):
@@ -199,8 +201,9 @@ def test_linked_folders_are_looked_into_and_no_link_leads_round_in_a_circle(tmp_
     ):
         (tmp_path / "data" / link).symlink_to(tmp_path / to)
     (tmp_path / "disk/more/round").symlink_to(tmp_path / "disk/more")
+    (tmp_path / "data/dog/more").symlink_to(tmp_path / "data/cat")
     files = ImageFiles(tmp_path / "data")
-    assert names(files.paths) == ["1.jpg", "2.jpg", "3.jpg"], "each once"
+    assert names(files.paths) == ["1.jpg", "2.jpg", "3.jpg"], "each once, and of one class"
     assert files.labels.tolist() == [0, 0, 1]
 
 

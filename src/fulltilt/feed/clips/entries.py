@@ -13,8 +13,8 @@ from pathlib import Path
 from fulltilt.errors import InputError
 from fulltilt.feed.listing import (
     class_folders,
+    files_by_class,
     files_in,
-    files_under,
     is_folder,
     read_table,
     tell_of_empty,
@@ -153,11 +153,7 @@ def _from_folder(folder: Path) -> list[_Row]:
         )
     if direct:
         return [_Row(path=path, where=path) for path in direct]
-    rows = [
-        _Row(path=str(file), where=str(file), label=name)
-        for name in subfolders
-        for file in sorted(map(Path, files_under(folder / name, SUFFIXES)))
-    ]
+    rows = [_Row(path=file, where=file, label=name) for file, name in files_by_class(folder, subfolders, SUFFIXES)]
     if rows:
         tell_of_empty(folder, subfolders, {str(row.label) for row in rows})
     return rows

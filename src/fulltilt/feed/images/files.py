@@ -13,8 +13,8 @@ import numpy.typing as npt
 from fulltilt.errors import InputError
 from fulltilt.feed.listing import (
     class_folders,
+    files_by_class,
     files_in,
-    files_under,
     is_folder,
     read_table,
     tell_of_empty,
@@ -115,35 +115,34 @@ class ImageFiles:
         by_stem = _by_image(self.paths, _by_stem(Path(masks)))
         missing = [path for path in self.paths if Path(path).stem not in by_stem]
         if missing:
-            there = f"are named like {Path(next(iter(by_stem.values()))).name}" if by_stem else "are none"
+            there = f"are named like {Path(next(iter(by_stem.values()))[0]).name}" if by_stem else "are none"
             raise InputError(
                 f"{len(missing)} images have no mask of their name in {masks}, first {missing[0]}; masks there {there}"
                 ", and a .csv with the columns path and mask may pair any names"
             )
         images: dict[str, str] = {}
         for path in self.paths:
+            mask, *more = by_stem[Path(path).stem]
+            if more:
+                raise InputError(
+                    f"{mask} and {more[0]} are both masks of {Path(path).stem}: leave one of them in the folder, or "
+                    "pair images and masks in a .csv with the columns path and mask"
+                )
             other = images.setdefault(Path(path).stem, path)
             if other != path:
-                raise InputError(
-                    f"{other} and {path} would have one mask, {by_stem[Path(path).stem]}: pass masks as a list"
-                )
-        return [by_stem[Path(path).stem] for path in self.paths]
+                raise InputError(f"{other} and {path} would have one mask, {mask}: pass masks as a list")
+        return [by_stem[Path(path).stem][0] for path in self.paths]
 
 
-def _by_stem(folder: Path) -> dict[str, str]:
+def _by_stem(folder: Path) -> dict[str, list[str]]:
     """Masks by their names without what says the kind of file."""
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     for path in files_in(folder, SUFFIXES):
-        other = found.setdefault(Path(path).stem, path)
-        if other != path:
-            raise InputError(
-                f"{other} and {path} are both masks of {Path(path).stem}: leave one of them in the folder, or pair "
-                "images and masks in a .csv with the columns path and mask"
-            )
+        found.setdefault(Path(path).stem, []).append(path)
     return found
 
 
-def _by_image(images: Sequence[str], masks: dict[str, str]) -> dict[str, str]:
+def _by_image(images: Sequence[str], masks: dict[str, list[str]]) -> dict[str, list[str]]:
     """Masks by the names of their images: as they are, unless all end in the same way, such as _mask."""
     stems = [Path(path).stem for path in images]
     if any(stem in masks for stem in stems):
@@ -163,11 +162,8 @@ def _from_folder(folder: Path) -> tuple[list[str], list[str] | None]:
         )
     if direct or not subfolders:
         return direct, None
-    paths, labels = [], []
-    for name in subfolders:
-        files = files_under(folder / name, SUFFIXES)
-        paths += files
-        labels += [name] * len(files)
+    found = list(files_by_class(folder, subfolders, SUFFIXES))
+    paths, labels = [path for path, _ in found], [label for _, label in found]
     if paths:
         tell_of_empty(folder, subfolders, labels)
     return paths, labels
