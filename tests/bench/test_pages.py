@@ -160,6 +160,12 @@ def test_claims_beside_what_was_measured(tables, tmp_path):
     results["guides"]["cases"] = [{"workload": "video", "key": "after", "gpu_util": 90.0, "gpu_util_std": 1.0}]
     (tmp_path / "h200" / "guides.json").write_text(json.dumps(results["guides"]))
     assert "| video not measured, GPU not measured → 90 ± 1 % |" in tables.claims(tmp_path)
+    for name, result in results.items():  # workloads, peers and cases that are missing altogether
+        bare = {key: type(value)() for key, value in result.items()}
+        (tmp_path / "h200" / f"{name}.json").write_text(json.dumps(bare))
+    said = tables.claims(tmp_path)
+    assert "| video not measured, GPU not measured |" in said
+    assert "| not measured, not measured, not measured ms with 4" in said
 
 
 def test_curves_as_rows(tables):

@@ -1,5 +1,5 @@
-"""*after*: `fulltilt train` with the recipe's file. On a GPU it is trained twice in one process: for as many steps as
-*before* has made, for the metric; then as a person starts it, with its trials and compiling, for the rates. Then its
+"""*after*: `fulltilt train` with the recipe's file. On a GPU it is trained twice in one process: with as many samples
+as *before* has seen, for the metric; then as a person starts it, with its trials and compiling, for the rates. Then its
 limit is measured, with the very step that has trained.
 """
 
