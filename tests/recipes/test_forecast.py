@@ -11,9 +11,10 @@ from torchmetrics import R2Score
 
 from fulltilt.errors import InputError
 from fulltilt.feed import feed
+from fulltilt.recipes import forecast
 from fulltilt.recipes.catalog import RECIPES
 from fulltilt.recipes.forecast import SensorCnn, WindowDataset, windows
-from fulltilt.recipes.forecast_data import simulate
+from fulltilt.recipes.forecast_data import Readings, simulate
 from fulltilt.recipes.plain import train_plainly
 from fulltilt.train.build import make_trainer
 from fulltilt.tune import settle_batch_size
@@ -128,6 +129,26 @@ def test_a_window_sees_nothing_that_is_read_later(tmp_path):
     for found in (before, after):
         flat = found[0][known].flatten(1)
         assert torch.equal(flat[-1], flat[-1, :1].expand_as(flat[-1])), "all of it is the last reading before the gap"
+
+
+@pytest.mark.parametrize("always", [0, 0.1, 1013.25])
+def test_what_never_changes_in_training_is_not_blown_up_in_validation(monkeypatch, always):
+    """No rain until the last fifth: divided by next to nothing, it drowned everything else."""
+    values = np.full((40_000, 2, 32), always, float)
+    values[:32_000:7] *= 1 + 1e-7  # what float32 makes of readings that are alike
+    values[35_000:] += 3
+    still = Readings(values=values.astype(np.float32), quantities=("x", "y"), sensors=("",) * 32)
+    monkeypatch.setattr(forecast, "simulate", lambda *_: still)
+    (inputs, _), (held_out, _) = (windows(split, target="x", window=1) for split in ("train", "val"))
+    assert float(inputs.abs().max()) < 0.001
+    assert float(held_out.max()) == pytest.approx(3, abs=0.001)
+
+
+def test_a_unit_in_which_all_is_small_is_scaled(tmp_path):
+    """Dust in kg/m³."""
+    values = np.arange(400.0) % 11
+    small, large = (windows("train", **written(tmp_path / f"{unit}.csv", values * unit))[0] for unit in (1e-9, 1))
+    torch.testing.assert_close(small, large)
 
 
 def test_windows_without_a_target_that_was_read(tmp_path):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -23,6 +23,11 @@ from fulltilt.recipes.forecast_data import Readings, simulate
 from fulltilt.recipes.forecast_files import read_readings
 
 log = logging.getLogger("fulltilt.recipes")
+
+_ROUNDING: Final = 1e-6
+"""A deviation of so small a part of the mean is none: it is float32's own."""
+_NOTHING: Final = 1e-12
+"""And so is one that no unit makes of what changes."""
 
 Split = Literal["train", "val"]
 
@@ -42,7 +47,8 @@ def windows(
     """Windows (N × quantities × hours × sensors) and, for each, the target `horizon` hours after it (N × sensors).
 
     Windows are views of one tensor, however much they overlap. The last hours are for validation: windows of both parts
-    have no hour in common. Everything is scaled to mean 0 and deviation 1, as the hours for training have them.
+    have no hour in common. Everything is scaled to mean 0 and deviation 1, as the hours for training have them; a
+    quantity that does not change in these keeps its deviation.
 
     Windows whose target was not read at every sensor are left out; the others are copies, then.
 
@@ -89,8 +95,9 @@ def _scaled(readings: Readings, val_share: float) -> tuple[Tensor, int]:
     values = readings.values
     border = round(len(values) * (1 - val_share))
     known = values[:border]
-    deviation = np.maximum(known.std((0, 2), keepdims=True), 1e-6)  # a quantity may never change
-    return torch.from_numpy((values - known.mean((0, 2), keepdims=True)) / deviation), border
+    mean, deviation = (of((0, 2), keepdims=True, dtype=np.float64) for of in (known.mean, known.std))
+    still = deviation <= np.maximum(_ROUNDING * np.abs(mean), _NOTHING)  # in training: it may yet change in validation
+    return torch.from_numpy(((values - mean) / np.where(still, 1, deviation)).astype(np.float32)), border
 
 
 class WindowDataset(Dataset[tuple[Tensor, Tensor]]):
