@@ -221,7 +221,7 @@ def test_what_is_odd_in_readings_is_told(here):
         "found 480 hours of pm25, no at 1 sensor; pm25 is forecast; 1.25 % are missing, and the last reading before "
         "stands in their place; 2.5 % of the hours lack pm25 at a sensor and are no targets; left out: index; "
         "north.csv, line 482, the last one, is cut off and left out; south.csv holds no readings and is no sensor; "
-        "2 × -999 in pm25 are taken as missing"
+        "2 × -999 in pm25: taken as missing"
     )
     os.chdir("mine")
     content = yaml.safe_load(Path("config.yaml").read_text())

@@ -168,9 +168,7 @@ def test_what_is_odd_in_readings_is_said_once(tmp_path, caplog):
     options = written(tmp_path / "all.csv", values, window=16, horizon=3)
     for split in ("train", "val"):
         windows(split, **options)
-    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        "2 × -999 in x are taken as missing"
-    ]
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == ["2 × -999 in x: taken as missing"]
 
 
 @pytest.mark.parametrize(

@@ -195,11 +195,22 @@ def test_what_only_says_that_nothing_was_read(tmp_path):
     assert found.values[3, :, 0].tolist() == [2, 2, -8, -1, 992]
     assert found.can_be_target("dust").sum() == 28
     assert found.notes == (
-        "2 × -999 in dust are taken as missing",
-        "2 × -200 in co are taken as missing",
-        "2 × -200 in temperature are taken as missing",
-        "2 × 9999 in pressure are taken as missing",
+        "2 × -999 in dust: taken as missing",
+        "2 × -200 in co: taken as missing",
+        "2 × -200 in temperature: taken as missing",
+        "2 × 9999 in pressure: taken as missing",
     )
+
+
+@pytest.mark.parametrize("value", [-999, -9999])
+def test_a_single_stand_in_is_enough_to_be_one(tmp_path, value):
+    """One of them ruins what is learnt; a single 9999 may be a peak."""
+    path = tmp_path / "all.csv"
+    path.write_text(hours("dust,peak", [(value, 9999) if at == 3 else (at, at) for at in range(30)]))
+    found = read_readings(path)
+    assert found.values[3, :, 0].tolist() == [2, 9999]
+    assert found.can_be_target("dust").tolist() == [at != 3 for at in range(30)]
+    assert found.notes == (f"1 × {value} in dust: taken as missing",)
 
 
 def test_what_may_be_a_reading_stays_and_is_said(tmp_path):

@@ -146,13 +146,13 @@ def _without_stand_ins(name: str, by_sensor: BySensor) -> list[str]:
         of_all = np.array([row.read[name] for row in rows])
         times, others = int((of_all == value).sum()), of_all[of_all != value]
         is_last = len(of_all) and value == (of_all.min() if value < 0 else of_all.max())
-        if times < 2 or not is_last:
+        if times < (1 if value < 0 else 2) or not is_last:  # a single 9999 may be a peak
             continue
         if _is_apart(value, others):
             for row in rows:
                 row.read[name] = math.nan if row.read[name] == value else row.read[name]
             rows = [row for row in rows if not math.isnan(row.read[name])]
-            notes.append(f"{times:,} × {value:g} in {name} are taken as missing")
+            notes.append(f"{times:,} × {value:g} in {name}: taken as missing")
         else:
             end = "lowest" if value < 0 else "highest"
             notes.append(f"{times:,} × {value:g}, its {end} value, in {name}: where that means nothing, leave it empty")
