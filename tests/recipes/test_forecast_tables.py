@@ -85,3 +85,10 @@ def test_unix_times(tmp_path):
         rows = [f"{(1711126800 + 3600 * at) * unit},{at}" for at in range(5)]
         path.write_text("\n".join(["time,x", *rows]))
         assert read_readings(path).values.ravel().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_spaces_after_the_commas(tmp_path):
+    path = tmp_path / "all.csv"
+    path.write_text('time, "pm25", "wind"\n"2024-01-01 00:00", "1", 5\n"2024-01-01 01:00", "2", 6\n')
+    found = read_readings(path)
+    assert (found.quantities, found.values[:, :, 0].tolist()) == (("pm25", "wind"), [[1, 5], [2, 6]])

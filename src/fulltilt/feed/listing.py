@@ -6,9 +6,10 @@ import csv
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from fulltilt.errors import InputError
 
@@ -17,7 +18,7 @@ log = logging.getLogger("fulltilt.feed")
 _LABEL_COLUMNS = ("label", "class")
 """The first of them that a table has."""
 _SEPARATORS = (",", ";", "\t")
-"""The one that the first line has most of; a comma where it has none."""
+"""A comma where the header has none of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,18 +110,11 @@ def _refuse(error: OSError) -> NoReturn:
 
 def read_table(file: Path, path_columns: Sequence[str]) -> Table:
     """A .csv with a column for paths, which are relative to the table's own folder."""
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as opened:
-            separator = separator_of(opened.readline())
-            opened.seek(0)
-            reader = csv.DictReader(opened, delimiter=separator, skipinitialspace=True)
-            written = tuple(reader.fieldnames or ())
-            reader.fieldnames = columns = _folded(written)
-            lines = [(reader.line_num, _stripped(line)) for line in reader]
-    except OSError as error:
-        raise InputError(f"{file} can't be read ({error.strerror})") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{file} can't be read as a table ({error}); save it as a .csv in UTF-8") from error
+    with open_table(file) as (opened, dialect):
+        reader = csv.DictReader(opened, dialect=dialect)
+        written = tuple(reader.fieldnames or ())
+        reader.fieldnames = columns = _folded(written)
+        lines = [(reader.line_num, _stripped(line)) for line in reader]
     named = next((name for name in path_columns if name in columns), None)
     if named is None:
         raise InputError(
@@ -141,6 +135,31 @@ def read_table(file: Path, path_columns: Sequence[str]) -> Table:
     return Table(columns=columns, rows=rows)
 
 
+@contextmanager
+def open_table(file: Path) -> Iterator[tuple[TextIO, csv.Dialect]]:
+    """A .csv at its beginning, and how its cells are written. What goes wrong while it is read is an InputError."""
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as opened:
+            dialect = csv.excel()
+            dialect.delimiter, dialect.skipinitialspace = _separator_of(opened), True
+            opened.seek(0)
+            yield opened, dialect
+    except OSError as error:
+        raise InputError(f"{file} can't be read ({error.strerror or error})") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{file} can't be read as a table ({error}); save it as a .csv in UTF-8") from error
+
+
+def _separator_of(opened: TextIO) -> str:
+    """What parts the header most: spreadsheets write semicolons where a comma is a decimal point, or tabs."""
+
+    def columns(separator: str) -> int:
+        opened.seek(0)
+        return len(next(csv.reader(opened, delimiter=separator, skipinitialspace=True), []))
+
+    return max(_SEPARATORS, key=columns)
+
+
 def _folded(columns: tuple[str, ...]) -> tuple[str, ...]:
     """Path, LABEL or " start" are what they say; left as they are where that would make two of one name."""
     folded = tuple(name.strip().lower() for name in columns)
@@ -150,11 +169,6 @@ def _folded(columns: tuple[str, ...]) -> tuple[str, ...]:
 def _stripped(line: Mapping[str, Any]) -> dict[str, Any]:
     """As the header is: "cat" and "cat " are one class, and no path begins with the space after a comma."""
     return {name: cell.strip() if isinstance(cell, str) else cell for name, cell in line.items()}
-
-
-def separator_of(header: str) -> str:
-    """What stands between the columns: spreadsheets write semicolons where a comma is a decimal point, or tabs."""
-    return max(_SEPARATORS, key=header.count)
 
 
 def tell_of_no_zero(labels: Iterable[int]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fulltilt.errors import InputError
-from fulltilt.feed.listing import separator_of
+from fulltilt.feed.listing import open_table
 from fulltilt.recipes import forecast_times
 
 _SENSORS: Final = ("sensor", "station", "site")
@@ -54,16 +54,9 @@ def read_table(file: Path, columns: dict[str, Column], *, one_sensor: bool) -> T
             added.
         one_sensor: a file for each sensor: it is of one, whatever else it has.
     """
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as opened:
-            separator = separator_of(opened.readline())
-            opened.seek(0)
-            reader = csv.reader(opened, delimiter=separator)
-            return _Reader(file, reader, columns, comma=separator != ",").read(one_sensor=one_sensor)
-    except OSError as error:
-        raise InputError(f"{file} can't be read ({error.strerror or error})") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{file} can't be read as a table ({error}); save it as a .csv in UTF-8") from error
+    with open_table(file) as (opened, dialect):
+        reader = csv.reader(opened, dialect)
+        return _Reader(file, reader, columns, comma=dialect.delimiter != ",").read(one_sensor=one_sensor)
 
 
 class _Reader:
