@@ -229,6 +229,17 @@ def test_what_is_odd_in_readings_is_told(here):
     assert trained("training.max_steps=2", "model.args.widths=[8, 8]").steps == 2
 
 
+def test_names_of_files_and_columns_end_no_comment(here):
+    rows = "".join(f"{1700006400 + 3600 * hour},{hour % 7},N\n" for hour in range(480))
+    Path("readings").mkdir()
+    Path("readings", "north.csv").write_text(f'time,x,"PM2.5\n(µg/m³)\u2028of\x07: [1"\n{rows}')
+    Path("readings", "so\nuth: [2.csv").write_text("time,x\n")
+    make_project(Path("mine"), recipe_named("forecast"), data=Path("readings"))
+    head, _, content = Path("mine", "config.yaml").read_text(encoding="utf-8").partition("\n\n")
+    assert "left out: pm2.5 (µg/m³) of : [1; so uth: [2.csv holds no readings" in head
+    assert yaml.safe_load(f"{head}\n\n{content}")["data"]["args"]["target"] == "x"
+
+
 def test_readings_whose_last_part_lacks_the_target(here):
     rows = [f"{1700006400 + 3600 * hour},{hour % 11 if hour < 390 else ''},{hour % 7}" for hour in range(480)]
     Path("north.csv").write_text("\n".join(["time,pm25,wind", *rows]))

@@ -92,3 +92,11 @@ def test_spaces_after_the_commas(tmp_path):
     path.write_text('time, "pm25", "wind"\n"2024-01-01 00:00", "1", 5\n"2024-01-01 01:00", "2", 6\n')
     found = read_readings(path)
     assert (found.quantities, found.values[:, :, 0].tolist()) == (("pm25", "wind"), [[1, 5], [2, 6]])
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_line_breaks_in_names_of_columns(tmp_path, separator):
+    path = tmp_path / "all.csv"
+    rows = ['"\ntime"', '"PM2.5\n(µg/m³,\u00a0dry)"', "x"], ["2024-01-01 00:00", "1", "2"]
+    path.write_text("\n".join(separator.join(row) for row in rows))
+    assert read_readings(path).quantities == ("pm2.5 (µg/m³, dry)", "x")

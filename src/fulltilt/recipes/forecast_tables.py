@@ -62,8 +62,8 @@ def read_table(file: Path, columns: dict[str, Column], *, one_sensor: bool) -> T
 class _Reader:
     def __init__(self, file: Path, reader: Any, columns: dict[str, Column], *, comma: bool) -> None:
         self._file, self._reader, self._comma = file, reader, comma
-        self._header: list[str] = next(reader, [])
-        while self._header and not self._header[-1].strip():  # a spreadsheet's empty columns
+        self._header = [" ".join(written.split()) for written in next(reader, [])]  # spreadsheets break lines in them
+        while self._header and not self._header[-1]:  # a spreadsheet's empty columns
             self._header.pop()
         self._places = _places(file, self._header)
         self._times = forecast_times.time_columns(self._places)
@@ -123,9 +123,7 @@ class _Reader:
             value = _number(text, comma=self._comma)
             if value is None:
                 counts.words += 1
-                counts.first_word = (
-                    counts.first_word or f"{where}: {self._header[self._places[column]].strip()} is {text!r}"
-                )
+                counts.first_word = counts.first_word or f"{where}: {self._header[self._places[column]]} is {text!r}"
             else:
                 counts.numbers += not math.isnan(value)
                 read[column] = value
@@ -162,12 +160,12 @@ def _places(file: Path, header: Sequence[str]) -> dict[str, int]:
     """Where each column is, by its name in lower case; one without a name goes by its number."""
     places: dict[str, int] = {}
     for place, written in enumerate(header):
-        name = written.strip().lower()
+        name = written.lower()
         name = _ALIASES.get(name, name) or f"column {place + 1}"
         if name in places:
             raise InputError(
-                f"{file}: columns {places[name] + 1} and {place + 1} ({header[places[name]].strip()!r} and "
-                f"{written.strip()!r}) are both {name}; rename one of them, or take it out"
+                f"{file}: columns {places[name] + 1} and {place + 1} ({header[places[name]]!r} and "
+                f"{written!r}) are both {name}; rename one of them, or take it out"
             )
         places[name] = place
     return places

@@ -101,9 +101,14 @@ def _yaml(recipe: Recipe, content: Mapping[str, Any], own: OwnData | None) -> st
     import yaml
 
     parts = [yaml.safe_dump({name: section}, sort_keys=False, allow_unicode=True) for name, section in content.items()]
-    what = recipe.title if own is None else own.told
+    what = recipe.title if own is None else _in_a_line(own.told)
     head = f"# fulltilt train {CONFIG}\n#\n# Made from the recipe {recipe.name}: {what}.\n"
     return "\n".join([f"{head}# All keys: fulltilt train {CONFIG} --print-config\n", *parts])
+
+
+def _in_a_line(text: str) -> str:
+    """Without what ends a comment or can't stand in YAML: names of files and columns may hold anything."""
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 
 _OWN: Final = {
