@@ -245,6 +245,14 @@ def test_files_of_a_folder_with_capitals_and_hidden_ones(tmp_path):
     assert read_readings(tmp_path).sensors == ("A",)
 
 
+def test_two_files_of_one_name_are_refused(tmp_path):
+    """Their readings would be averaged as those of one sensor."""
+    for at, name in enumerate(["north.CSV", "north.csv", "North.csv", "south.csv"]):
+        (tmp_path / name).write_text(hours("x", [(at,), (at,)]))
+    with pytest.raises(InputError, match=r"holds north\.CSV and north\.csv, .*: rename one of them"):
+        read_readings(tmp_path)
+
+
 def test_a_table_in_another_encoding_is_refused(tmp_path):
     path = tmp_path / "all.csv"
     path.write_bytes("time,sensor,Stärke\n2024-01-01,a,1\n".encode("latin-1"))

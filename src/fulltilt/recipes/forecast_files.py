@@ -105,6 +105,13 @@ def _files(folder: Path) -> list[Path]:
     ]
     if not files:
         raise InputError(f"{folder} holds no .csv file; expected one for each sensor")
+    named: dict[str, Path] = {}
+    for file in files:
+        if (other := named.setdefault(file.stem, file)) is not file:
+            raise InputError(
+                f"{folder} holds {other.name} and {file.name}, which would be one sensor of two files: rename one of "
+                "them if these are two sensors, or else put the rows of both into one file"
+            )
     return files
 
 
