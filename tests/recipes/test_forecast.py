@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import os
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,10 +13,11 @@ from torchmetrics import R2Score
 
 from fulltilt.errors import InputError
 from fulltilt.feed import feed
-from fulltilt.recipes import forecast
+from fulltilt.recipes import forecast, forecast_files
 from fulltilt.recipes.catalog import RECIPES
 from fulltilt.recipes.forecast import SensorCnn, WindowDataset, windows
 from fulltilt.recipes.forecast_data import Readings, simulate
+from fulltilt.recipes.forecast_files import read_readings
 from fulltilt.recipes.plain import train_plainly
 from fulltilt.train.build import make_trainer
 from fulltilt.tune import settle_batch_size
@@ -129,6 +132,25 @@ def test_a_window_sees_nothing_that_is_read_later(tmp_path):
     for found in (before, after):
         flat = found[0][known].flatten(1)
         assert torch.equal(flat[-1], flat[-1, :1].expand_as(flat[-1])), "all of it is the last reading before the gap"
+
+
+def test_readings_are_read_once_until_a_file_changes(tmp_path, monkeypatch):
+    read = Mock(wraps=read_readings)
+    monkeypatch.setattr(forecast_files, "read_readings", read)
+    folder = tmp_path / "readings"
+    folder.mkdir()
+    values = np.arange(400.0) % 7
+    options = written(folder / "a.csv", values, window=16, horizon=3) | {"path": str(folder)}
+    before = windows("train", **options)[0]
+    windows("val", **options)
+    assert read.call_count == 1
+    changed = (folder / "a.csv").stat().st_mtime_ns + 1
+    written(folder / "a.csv", values[::-1])
+    os.utime(folder / "a.csv", ns=(changed, changed))
+    assert not torch.equal(windows("train", **options)[0], before)
+    written(folder / "b.csv", values)
+    assert windows("val", **options)[0].shape[-1] == 2
+    assert read.call_count == 3
 
 
 @pytest.mark.parametrize("always", [0, 0.1, 1013.25])

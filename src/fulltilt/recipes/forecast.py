@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 
 from fulltilt.errors import InputError
 from fulltilt.recipes.forecast_data import Readings, simulate
-from fulltilt.recipes.forecast_files import read_readings
+from fulltilt.recipes.forecast_files import read_once
 
 log = logging.getLogger("fulltilt.recipes")
 
@@ -59,7 +59,7 @@ def windows(
     """
     if split not in ("train", "val"):
         raise InputError(f"split is {split!r}; it can be 'train' or 'val'")
-    readings = simulate(hours, sensors, seed) if path is None else read_readings(Path(path))
+    readings = simulate(hours, sensors, seed) if path is None else read_once(Path(path))
     if target not in readings.quantities:
         raise InputError(f"target is {target!r}; the readings have {', '.join(readings.quantities)}")
     values, border = _scaled(readings, val_share)

@@ -15,6 +15,7 @@ import math
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -40,6 +41,26 @@ _MANY_MISSING: Final = 0.5
 """Of all readings: what is then learnt is mostly to repeat the last one."""
 
 BySensor = dict[str, list[Row]]
+State = tuple[Path, int, int] | None
+"""A file's name, size and time of change; None for one that can't be opened either."""
+
+
+def read_once(path: Path) -> Readings:
+    """`read_readings`, again only after a file has changed: training and validation ask for the same."""
+    return _kept(path, tuple(map(_state, _files(path))))
+
+
+@lru_cache(maxsize=1)
+def _kept(path: Path, files: tuple[State, ...]) -> Readings:  # noqa: ARG001  # other files are other readings
+    return read_readings(path)
+
+
+def _state(file: Path) -> State:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return file.absolute(), found.st_size, found.st_mtime_ns
 
 
 def read_readings(path: Path) -> Readings:
@@ -78,10 +99,7 @@ def read_readings(path: Path) -> Readings:
 
 def _by_sensor(path: Path, columns: dict[str, Column]) -> tuple[BySensor, list[str]]:
     """And what is to be said of the files."""
-    if not os.path.exists(path):
-        raise InputError(f"{path} does not exist; expected a folder of .csv files, or one")
-    is_folder = os.path.isdir(path)
-    files = _files(path) if is_folder else [path]
+    files, is_folder = _files(path), os.path.isdir(path)
     found: BySensor = {}
     notes: list[str] = []
     for file in files:
@@ -95,7 +113,14 @@ def _by_sensor(path: Path, columns: dict[str, Column]) -> tuple[BySensor, list[s
     return found, notes
 
 
-def _files(folder: Path) -> list[Path]:
+def _files(path: Path) -> list[Path]:
+    """Those of a folder, or the one."""
+    if not os.path.exists(path):
+        raise InputError(f"{path} does not exist; expected a folder of .csv files, or one")
+    return _in_folder(path) if os.path.isdir(path) else [path]
+
+
+def _in_folder(folder: Path) -> list[Path]:
     try:
         listed = sorted(folder.iterdir())
     except OSError as error:
