@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from fulltilt.cache.predict import in_words
 from fulltilt.errors import InputError
 from fulltilt.recipes.forecast_data import Readings, simulate
 from fulltilt.recipes.forecast_files import read_once
@@ -84,7 +85,8 @@ def windows(
             f"{path}: no window for {split} has a target: in none of its {count} hours have all sensors read {target}. "
             f"{readings.most_missing(target)}; leave it out, or the time in which little was read"
         )
-    log.info("%s: %d of %d windows for %s have a target that was read", path, int(kept.sum()), count, split)
+    told = "%s: %d of %d windows for %s have a target that was read; copies of them take %s"
+    log.info(told, path, int(kept.sum()), count, split, in_words(int(kept.sum()) * inputs[0].nbytes))
     return inputs[kept], targets[kept]
 
 
