@@ -1,5 +1,6 @@
 """Ranks that the script starts itself, and that leave their process group before they end."""
 
+import gc
 import sys
 
 import torch
@@ -19,6 +20,8 @@ def work(rank: int, meeting: str) -> None:
         model(torch.randn(8, 4)).mean().backward()
         optimizer.step()
     dist.destroy_process_group()
+    del model, optimizer  # as in ranks.py
+    gc.collect()
 
 
 if __name__ == "__main__":
