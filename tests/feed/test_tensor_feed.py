@@ -15,7 +15,7 @@ from fulltilt.feed import feed
 from fulltilt.feed.datasets.dataset_feed import DatasetFeed
 from fulltilt.feed.order import Order
 from fulltilt.feed.structure import Augmenter
-from fulltilt.feed.tensor_feed import TensorFeed, steps_together
+from fulltilt.feed.tensor_feed import TensorFeed, resident_on, steps_together
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.booleans())
@@ -90,6 +90,43 @@ def test_samples_left_out_by_others_do_not_disturb_an_augmentation(alone):
 def test_lengths_that_differ_are_named():
     with pytest.raises(InputError, match=r"one length, found \[3, 4\]"):
         feed((torch.zeros(3), torch.zeros(4)), batch_size=1, device="cpu")
+
+
+def _crossing(monkeypatch: pytest.MonkeyPatch, free_bytes: int) -> list[int]:
+    """Elements of each tensor that is moved from now on; the device, which is none, has so much memory."""
+    moved, to = list[int](), torch.Tensor.to
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, *args: moved.append(self.numel()) or to(self, *args))
+    monkeypatch.setattr("fulltilt.feed.tensor_feed.has_room", lambda device, needed: needed <= free_bytes)
+    return moved
+
+
+def test_windows_cross_the_bus_once_and_are_written_out_where_that_fits(monkeypatch):
+    hours = torch.arange(1000.0).view(100, 2, 5)
+    windows = hours[10:].unfold(0, 24, 1).movedim(-1, 2)  # 67 × 2 × 24 × 5
+    few = torch.arange(20.0).view(4, 5)[:, ::4]  # of which less is wanted than lies between
+    for free, strides in ((10**6, (240, 120, 5, 1)), (10**4, windows.stride())):
+        moved = _crossing(monkeypatch, free)
+        there, other = resident_on(torch.device("meta"), (windows, few))
+        assert moved == [900, 8]
+        assert (there.shape, there.stride(), there.storage_offset()) == (windows.shape, strides, 0)
+        assert other.shape == few.shape
+        monkeypatch.undo()
+    empty = torch.empty(0, 3)
+    assert resident_on(torch.device("meta"), (empty,))[0].shape == (0, 3)
+    assert resident_on(torch.device("cpu"), (windows,))[0] is windows
+
+
+@pytest.mark.parametrize("written_out", [True, False])
+def test_windows_that_were_moved_are_the_same(monkeypatch, written_out):
+    windows = torch.arange(1000.0).view(200, 5)[7:].unfold(0, 24, 2)
+    other = torch.device("cpu", 0)  # another name of the same device
+    assert other != windows.device
+    _crossing(monkeypatch, 10**6 if written_out else 0)
+    (there,) = resident_on(other, (windows,))
+    assert there.is_contiguous() == written_out
+    assert torch.equal(there, windows)
+    index = torch.tensor([3, 0, 84, 3])
+    assert torch.equal(there.index_select(0, index), windows.index_select(0, index))
 
 
 @given(st.integers(1, 300), st.integers(1, 9), st.integers(1, 3), st.booleans(), st.data())

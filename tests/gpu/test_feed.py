@@ -95,6 +95,21 @@ def test_batches_are_the_same_from_memory(folder, mode):
     assert all(torch.equal(a, b) for a, b in zip(ours, reference, strict=True))
 
 
+@pytest.mark.parametrize("written_out", [True, False])
+def test_windows_on_the_device(monkeypatch, written_out):
+    """Views that overlap are gathered as they are where there is no room to write them out."""
+    windows = torch.randn(5000, 4, 16).unfold(0, 72, 1).movedim(-1, 2)
+    if not written_out:
+        monkeypatch.setattr("fulltilt.feed.tensor_feed.has_room", lambda device, needed: needed < windows.nbytes)
+    before = torch.cuda.memory_allocated()
+    it = feed((windows, torch.arange(len(windows))), batch_size=64, shuffle=True, device="cuda")
+    assert it.resident
+    taken = torch.cuda.memory_allocated() - before
+    assert (taken >= windows.nbytes) if written_out else (taken < windows.nbytes / 20)
+    for ours, numbers in it:
+        assert torch.equal(ours.cpu(), windows[numbers.cpu()])
+
+
 @pytest.mark.parametrize("resident", [True, False])
 def test_tensors_resident_or_through_pinned_memory(resident):
     x, y = torch.randn(1000, 24, 16), torch.arange(1000)

@@ -2,6 +2,9 @@
 
 Where they fit they are moved to the device once and every batch is gathered there. Otherwise a batch is gathered into
 a pinned buffer, one of a ring, and copied on a stream of its own while the step before it runs.
+
+Samples that overlap in memory, such as windows of a recording, are moved as what they are made of; on the device they
+are written out one by one, which gathers faster, where that fits as well.
 """
 
 from __future__ import annotations
@@ -46,9 +49,9 @@ class TensorFeed(OrderedFeed):
         super().__init__(order)
         self.augmentation = augment
         self._device, self._ahead, self._augment = device, ahead, Augmenter(augment)
-        self.resident = fits(tensors, device) if resident is None else resident
+        self.resident = has_room(device, sum(map(_least_bytes, tensors))) if resident is None else resident
         """The whole source is on the device."""
-        self._tensors = tuple(tensor.to(device) for tensor in tensors) if self.resident else tensors
+        self._tensors = resident_on(device, tensors) if self.resident else tensors
         self._steps: Iterator[Step] = iter(())
         self._ring = None if self.resident else _Ring(self._tensors, order.largest_step, device, ahead + 1)
         self._gatherer = _Gatherer(self._tensors, order, device)
@@ -177,13 +180,41 @@ class _Ring:
         return batch
 
 
-def fits(tensors: Tensors, device: torch.device) -> bool:
-    """Whether all of the source may be kept on the device."""
+def resident_on(device: torch.device, tensors: Tensors) -> Tensors:
+    """All of the source, on the device; what is there already stays as it is."""
+    write_out = has_room(device, sum(tensor.nbytes for tensor in tensors if tensor.device != device))
+    return tuple(tensor if tensor.device == device else _moved(tensor, device, write_out) for tensor in tensors)
+
+
+def _moved(tensor: Tensor, device: torch.device, write_out: bool) -> Tensor:
+    if not _overlaps(tensor):
+        return tensor.to(device)
+    made_of = tensor.as_strided((_span(tensor),), (1,)).to(device)
+    same = made_of.as_strided(tensor.shape, tensor.stride(), 0)
+    return same.contiguous() if write_out else same
+
+
+def _overlaps(tensor: Tensor) -> bool:
+    return _span(tensor) < tensor.numel()
+
+
+def _span(tensor: Tensor) -> int:
+    """Elements from the first to the last, those between included."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _least_bytes(tensor: Tensor) -> int:
+    return min(_span(tensor), tensor.numel()) * tensor.element_size()
+
+
+def has_room(device: torch.device, needed_bytes: int) -> bool:
+    """Whether so much of the source may be kept on the device."""
     if device.type != "cuda":
         return True
-    needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor.device != device)
     free, _ = torch.cuda.mem_get_info(device)
-    return bool(needed <= free * _SHARE_OF_FREE_MEMORY)
+    return bool(needed_bytes <= free * _SHARE_OF_FREE_MEMORY)
 
 
 def as_tensors(source: Any) -> Tensors:

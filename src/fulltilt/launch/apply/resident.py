@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Sub
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from fulltilt.feed.tensor_feed import fits
+from fulltilt.feed.tensor_feed import has_room
 from fulltilt.launch.apply.places import Places
 
 _TOGETHER = 32
@@ -50,7 +50,9 @@ class ResidentIterator(_BaseDataLoaderIter):
         """The tensors that the script moves, moved once; all stay where there is no room."""
         devices = self._places.devices or ()
         going = tuple(tensor for tensor, device in zip(self._tensors, devices, strict=True) if device is not None)
-        if not fits(tuple(tensor for tensor in going if not _is_kept(tensor)), self._places.device):
+        there = self._places.device
+        new = (tensor for tensor in going if tensor.device != there and not _is_kept(tensor))
+        if not has_room(there, sum(tensor.nbytes for tensor in new)):
             return list(self._tensors)
         return [
             tensor if device is None else _kept(tensor, device)
