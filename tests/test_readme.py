@@ -72,3 +72,18 @@ def test_the_examples_run(page):
         done = subprocess.run([sys.executable, "-c", block], check=False, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert done.stdout
+
+
+def test_the_feed_s_page_names_every_option():
+    import inspect
+
+    from fulltilt.feed import feed
+
+    section = (ROOT / "docs" / "feed.md").read_text().split("## Options\n")[1].split("\n## ")[0]
+    named = {
+        name
+        for row in section.splitlines()
+        if row.startswith("| `")
+        for name in re.findall(r"`(\w+)`", row.split("|")[1])
+    }
+    assert named == set(inspect.signature(feed).parameters) - {"source"}

@@ -90,6 +90,16 @@ def test_commands_as_rows(tables):
     ]  # fmt: skip
 
 
+def test_quality_as_rows(tables):
+    case = {"workload": "forecast", "metric_name": "val_r2"}
+    before = case | {"key": "before", "batch_size": 32, "steps": 1150}
+    after = case | {"key": "after", "batch_size": 96, "steps": 383}
+    cases = [before | {"metric": 0.9239}, after | {"metric": 0.9176}, before | {"metric": 0.93}]
+    assert tables.rows.quality_rows({"cases": cases}) == [
+        ("forecast: before", "32", "1,150", "0.924, 0.930"), ("forecast: after", "96", "383", "0.918"),
+    ]  # fmt: skip
+
+
 def test_a_page_with_lost_marks_is_refused(tables):
     with pytest.raises(ValueError, match="figures:begin"):
         tables.replaced("no marks", "")
