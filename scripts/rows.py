@@ -17,6 +17,21 @@ from fulltilt.diagnose.words import amount
 Row = tuple[str, ...]
 
 
+def quality_rows(result: dict[str, Any]) -> list[Row]:
+    sides: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for case in result["cases"]:
+        sides.setdefault((case["workload"], case["key"]), []).append(case)
+    return [
+        (
+            f"{workload}: {side}",
+            str(cases[0]["batch_size"]),
+            f"{cases[0]['steps']:,}",
+            ", ".join(f"{case['metric']:.3f}" for case in cases),
+        )
+        for (workload, side), cases in sides.items()
+    ]
+
+
 def monitor_rows(result: dict[str, Any]) -> list[Row]:
     costs: list[Row] = [
         (

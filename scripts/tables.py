@@ -76,6 +76,13 @@ SECTIONS = (
         rows=rows.guides_rows,
     ),
     Section(
+        title="The metric after as many samples, with larger batches",
+        result="cpu-2-cores/quality.json",
+        command="python benchmarks/quality.py NAME",
+        columns=("", "batch size", "steps", "metric of each seed"),
+        rows=rows.quality_rows,
+    ),
+    Section(
         title="The monitor",
         result="h200/monitor.json",
         command="fulltilt bench monitor",
