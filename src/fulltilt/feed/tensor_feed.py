@@ -187,15 +187,11 @@ def resident_on(device: torch.device, tensors: Tensors) -> Tensors:
 
 
 def _moved(tensor: Tensor, device: torch.device, write_out: bool) -> Tensor:
-    if not _overlaps(tensor):
+    if _span(tensor) >= tensor.numel():  # nothing overlaps
         return tensor.to(device)
     made_of = tensor.as_strided((_span(tensor),), (1,)).to(device)
     same = made_of.as_strided(tensor.shape, tensor.stride(), 0)
     return same.contiguous() if write_out else same
-
-
-def _overlaps(tensor: Tensor) -> bool:
-    return _span(tensor) < tensor.numel()
 
 
 def _span(tensor: Tensor) -> int:
