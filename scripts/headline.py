@@ -87,7 +87,7 @@ LINES = (
     ),
     _command(
         "lightning",
-        en="A script from Lightning's introduction under `fulltilt run`",
+        en="A script in the style of Lightning's introduction under `fulltilt run`",
         zh="按 Lightning 入门教程写的脚本，同样不改一行",
     ),
     _command(
@@ -107,7 +107,10 @@ LINES = (
     ),
     Line(
         result="h200/feed",
-        what={"en": "The same with 4 cores, part of the decoding on the GPU", "zh": "……只有 4 核，GPU 分担一部分解码"},
+        what={
+            "en": "The same with 4 cores, part of the decoding on the GPU",
+            "zh": "同上，但只有 4 核，GPU 分担一部分解码",
+        },
         usual={"en": "CPU decoding only: {cores_4_cpu:,.0f} img/s", "zh": "只用 CPU 核：{cores_4_cpu:,.0f} 张/秒"},
         ours={"en": "{cores_4:,.0f} img/s", "zh": "{cores_4:,.0f} 张/秒"},
         gain=_of_limit("cores_4_share"),
@@ -167,7 +170,7 @@ LINES = (
     ),
     Line(
         result="h200/video",
-        what={"en": "Random training clips of 16 frames of 224²", "zh": "训练用的随机片段：16 帧 224²"},
+        what={"en": "Random training clips of 16 frames of 224²", "zh": "随机抽取训练片段（16 帧，224²）"},
         usual={
             "en": "DataLoader with PyAV: {loader_alone:,.0f} clips/s",
             "zh": "DataLoader + PyAV：{loader_alone:,.0f} 段/秒",
@@ -229,8 +232,8 @@ def _guide_lines(results: Path) -> list[Line]:
             result=GUIDES,
             what=title,
             usual={
-                "en": f"plain loop, the guide's settings: {amount(known[f'{name}_before'])}/s",
-                "zh": f"指南设置的普通循环：{amount(known[f'{name}_before'])} 样本/秒",
+                "en": f"plain loop, before the guide's advice: {amount(known[f'{name}_before'])}/s",
+                "zh": f"普通循环，优化前的设置：{amount(known[f'{name}_before'])} 样本/秒",
             },
             ours={
                 "en": f"{amount(known[f'{name}_after'])}/s",

@@ -285,8 +285,13 @@ def predictions_rows(result: dict[str, Any]) -> list[Row]:
             one["cause"] or "",
             gain(one, "predicted"),
             gain(one, "measured"),
-            "" if one["points"] is None else f"{one['points']:.0f} points",
+            "" if one["points"] is None else _points(one["points"]),
             "" if one["points"] is None else f"≤ {result['allowed_points']:g}",
         )
         for one in result["scripts"]
     ]
+
+
+def _points(apart: float) -> str:
+    shown = f"{apart:.0f}"
+    return f"{shown} point{'s' * (shown != '1')}"

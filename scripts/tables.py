@@ -1,4 +1,5 @@
-"""The README's and the documents' figures and charts, made from the benchmarks' committed JSON.
+"""The README's and the documents' figures and charts, made from the benchmarks' committed JSON, and tables of options,
+made from the code.
 
     python scripts/tables.py            rewrite what stands between the two marks of each page, and the charts
     python scripts/tables.py --check    exit with 1 when something is not what the JSON says
@@ -19,6 +20,7 @@ from typing import Any
 import rows
 from claims import claims
 from headline import headline
+from options import keys, settings
 from rows import Row
 
 from fulltilt.bench.feed.chart import chart as feed_chart
@@ -187,7 +189,9 @@ CHARTS: dict[str, tuple[str, Callable[[dict[str, Any]], str | None]]] = {
 }
 """Picture → the result that it is drawn from, and how."""
 SIMULATED_FROM = "h200/feed.json"
-BENCHMARKS, SCALING, GUIDES = (ROOT / "docs" / name for name in ("benchmarks.md", "scaling.md", "guides.md"))
+BENCHMARKS, SCALING, GUIDES, CONFIGURATION, RUN = (
+    ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "scaling", "guides", "configuration", "run")
+)
 README, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
 
 
@@ -268,6 +272,8 @@ def main() -> None:
             (BENCHMARKS, benchmarks_page()),
             (SCALING, scaling_page()),
             (GUIDES, claims(RESULTS)),
+            (CONFIGURATION, keys()),
+            (RUN, settings()),
         ]
     for page, inside in pages:
         try:
@@ -278,7 +284,9 @@ def main() -> None:
         if file.exists() and file.read_text(encoding="utf-8") == content:
             print(f"{file} is up to date")
         elif wanted.check:
-            sys.exit(f"{file} does not show the committed figures; run python scripts/tables.py")
+            sys.exit(
+                f"{file} does not show the committed figures, or options as they are; run python scripts/tables.py"
+            )
         else:
             file.write_text(content, encoding="utf-8")
             print(f"{file} rewritten")

@@ -322,12 +322,12 @@ def test_nothing_of_another_run_is_compared():
     assert found["limit"].run == "second"
     states = {str(target): target.met for target in after.targets}
     assert [words for words, met in states.items() if met is None] == [
-        "against before ≥ 3×", "against Lightning, by hand ≥ 1×",
+        "against before ≥ 3×", "against Lightning, hand-tuned ≥ 1×",
     ]  # fmt: skip
     shown = io.StringIO()
     show(bench(list(found.values())), Console(file=shown, width=150))
     assert "before: a plain loop (another run)" in shown.getvalue()
-    assert "Accelerate, by hand (another run)" not in shown.getvalue()
+    assert "Accelerate, hand-tuned (another run)" not in shown.getvalue()
 
 
 def test_every_guide_has_a_recipe_and_a_claim():

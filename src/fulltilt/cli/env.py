@@ -20,7 +20,7 @@ def env(
         bool, typer.Option("--try", help="Try every optional path once instead of judging by its files; takes seconds.")
     ] = False,
 ) -> None:
-    """Show the machine: usable cores and why so many, memory, GPUs, versions, optional paths, a core budget."""
+    """Show the machine: usable cores and what limits them, memory, GPUs, versions, optional paths, a core budget."""
     if ranks is not None and ranks < 1:
         raise InputError(f"--ranks must be 1 or more, found {ranks}")
     from fulltilt.machine import inspect

@@ -53,7 +53,7 @@ def train(
         bool, typer.Option("--resume", help="Resume from the newest good checkpoint of the output folder, if any.")
     ] = False,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print the complete configuration that would be used, and leave.")
+        bool, typer.Option("--print-config", help="Print the complete configuration that would be used, and exit.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, in one line.")] = False,
 ) -> None:

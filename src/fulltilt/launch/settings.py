@@ -31,7 +31,7 @@ SETTINGS: dict[str, Kind] = {
     ),
     "loader.undrawn": Kind(
         level="exact",
-        says="other workers for these loaders alone, whose samples draw no random numbers: others would draw others",
+        says="restricts num_workers to the loaders named, whose samples draw no random numbers",
         by_hand="# num_workers of {value} alone",
     ),
     "loader.prefetch_factor": Kind(

@@ -50,7 +50,7 @@ def _gpu(gpu: GpuSummary) -> list[Line]:
         lines.append(_row("temperature", f"{gpu.temp_peak:.0f} °C at its peak"))
     if gpu.power_mean_w is not None:
         limit = f" of {gpu.power_limit_w:.0f}" if gpu.power_limit_w is not None else ""
-        lines.append(_row("power", f"{gpu.power_mean_w:.0f}{limit} W in the mean"))
+        lines.append(_row("power", f"{gpu.power_mean_w:.0f}{limit} W on average"))
     if gpu.throttle:
         lines.append(_row("clocks", f"held down by: {', '.join(gpu.throttle)}"))
     if gpu.lost is not None:
@@ -73,14 +73,14 @@ def _cpu(cpu: CpuSummary) -> list[Line]:
     if cpu.ram_peak is not None and cpu.ram_total is not None:
         lines.append(_row("RAM", f"{gib(cpu.ram_peak)} of {gib(cpu.ram_total)} GiB at its peak"))
     if cpu.disk_read_mean_mb_s is not None:
-        lines.append(_row("disk reads", f"{cpu.disk_read_mean_mb_s:.1f} MB/s in the mean"))
+        lines.append(_row("disk reads", f"{cpu.disk_read_mean_mb_s:.1f} MB/s on average"))
     return lines
 
 
 def _process(process: ProcessSummary) -> list[Line]:
     lines: list[Line] = [[(f"Process {process.pid}", "bold"), (f"  {process.name or ''} and its descendants", "")]]
     if process.cpu_mean is not None:
-        lines.append(_row("CPU", f"{process.cpu_mean / 100:.2f} cores busy in the mean"))
+        lines.append(_row("CPU", f"{process.cpu_mean / 100:.2f} cores busy on average"))
     if process.ram_peak is not None:
         lines.append(_row("RAM", f"{gib(process.ram_peak)} GiB at its peak"))
     if process.gpu_mem_peak is not None:

@@ -28,12 +28,12 @@ class Limit(NamedTuple):
 
 
 _SAGEMAKER_CPU = "SageMaker Debugger, CPUBottleneck"
-_ONE_PROCESS = "ours: the averaged utilisation of a GPU fed by one process stays at 15–40 %, seldom below 10 %"
+_ONE_PROCESS = "ours: a GPU fed by a single process reads 15–40 %, seldom below 10 %"
 
 LIMITS: Mapping[str, Limit] = MappingProxyType(
     {
         "idle": Limit(5, "%", "mean utilisation", "ours: a desktop stays below it, the slowest training does not"),
-        "starved": Limit(50, "%", "mean utilisation", "guides 003 and 004: 20–50 % before the cure"),
+        "starved": Limit(50, "%", "mean utilisation", "guides 003 and 004: 20–50 % before the fix"),
         "bursty": Limit(10, "points", "standard deviation", "guide 001, checklist: fluctuation below 10 %"),
         "underused": Limit(85, "%", "mean utilisation", "guides 001 and 002: utilisation of 85 % or more"),
         "small-kernels": Limit(50, "%", "mean SM activity", "NVIDIA DCGM: below 0.5 use is likely ineffective"),

@@ -35,7 +35,7 @@ def measure_unet(place: Path, scale: Scale, *, cores: int, say: Say) -> list[Cas
         batch = tuple(tensor.clone() for tensor in next(iter(it)))
     plan = Plan(
         key="unet_fast",
-        title="feed, fast, images, masks, augmentation",
+        title="feed, fast, U-Net with masks and augmentation",
         run=lambda: _fed(files, step, scale, workers),
         targets=(FED,) if scale.gpu else (),
     )

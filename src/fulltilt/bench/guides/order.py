@@ -32,10 +32,10 @@ CONTESTANTS = (
     Contestant(key=BEFORE, title="before: a plain loop", module="before"),
     Contestant(key=AFTER, title="after: fulltilt train", module="after"),
     Contestant(
-        key="lightning_tuned", title="Lightning, by hand", module="with_lightning", needs="lightning", tuned=True
+        key="lightning_tuned", title="Lightning, hand-tuned", module="with_lightning", needs="lightning", tuned=True
     ),
     Contestant(
-        key="accelerate_tuned", title="Accelerate, by hand", module="with_accelerate", needs="accelerate", tuned=True
+        key="accelerate_tuned", title="Accelerate, hand-tuned", module="with_accelerate", needs="accelerate", tuned=True
     ),
     Contestant(key="lightning", title="Lightning, its defaults", module="with_lightning", needs="lightning"),
     Contestant(key="accelerate", title="Accelerate, its defaults", module="with_accelerate", needs="accelerate"),

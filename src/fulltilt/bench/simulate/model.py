@@ -81,7 +81,7 @@ class Outcome:
     machines: int
     samples_per_second: float
     efficiency: float
-    """Of as many times one GPU's limit."""
+    """Of the ideal: the number of GPUs × the limit of one."""
     saturated: str
     """The station that holds the rest up; `GPU` where only the model does."""
     gpu_share: float

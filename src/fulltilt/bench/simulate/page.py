@@ -28,7 +28,8 @@ def page(result: Mapping[str, Any]) -> str:
         "### Assumed, of every machine",
         table(("what", "value"), assumptions(fleet)),
         "### What comes out",
-        "Share of as many times one GPU's limit, and what saturates first:",
+        "Rate as a share of the ideal, which is the number of GPUs × the limit of one, and what saturates first. The "
+        "picture leaves out the U-Net:",
         table(("GPUs", *map(str, GPUS)), outcome_rows(works, fleet)),
         "### The model beside measurements",
         "The same arithmetic for one GPU with fewer cores, where it was measured, too:",
@@ -100,7 +101,5 @@ def chart(result: Mapping[str, Any]) -> str:
         for scene in scenes()
         if scene.drawn
     )
-    panel = Panel(
-        title="Share of as many times one GPU's limit", x_label="GPUs", y_label="percent", curves=curves, y_top=100.0
-    )
+    panel = Panel(title="Share of ideal scaling", x_label="GPUs", y_label="percent", curves=curves, y_top=100.0)
     return draw("Simulated from rates measured on one H200", [panel], width=560)

@@ -24,7 +24,10 @@ def show(result: Mapping[str, Any], fleet: Fleet, console: Console) -> None:
     if not console.is_terminal:
         console.width = _PIPE_COLUMNS
     works, sources = workloads(result)
-    console.print("Simulated from measured rates. Share: of as many times one GPU's limit.\n", soft_wrap=True)
+    console.print(
+        "Simulated from measured rates. Share: of the ideal, which is the number of GPUs × the limit of one.\n",
+        soft_wrap=True,
+    )
     console.print(Columns([_table(scene.title, scene.outcomes(works)) for scene in scenes(fleet)], equal=True))
     for source in sources:
         console.print(f"measured: {source.workload}: {source.figure}: {source.value}", soft_wrap=True, highlight=False)

@@ -216,9 +216,9 @@ def _lines(error: ValidationError, content: Mapping[str, Any]) -> list[str]:
             known = list(owner.model_fields)
             lines[name] = f"{name}: not a key{_near(path[-1], known)}"
         elif item["type"] == "missing":
-            lines[name] = f"{name}: missing; give {_allowed(field)}"
+            lines[name] = f"{name}: missing; give {allowed_values(field)}"
         else:
-            lines[name] = f"{name}: found {_value_at(content, path)!r}; allowed: {_allowed(field)}"
+            lines[name] = f"{name}: found {_value_at(content, path)!r}; allowed: {allowed_values(field)}"
     return list(lines.values())
 
 
@@ -281,7 +281,8 @@ def _paths(model: type[BaseModel], prefix: str = "") -> list[str]:
     return found
 
 
-def _allowed(field: FieldInfo | None) -> str:
+def allowed_values(field: FieldInfo | None) -> str:
+    """In words."""
     if field is None:
         return "nothing"
     return " or ".join(dict.fromkeys(_kinds(field.annotation, tuple(field.metadata))))
