@@ -65,6 +65,16 @@ def test_two_causes_are_told_where_both_count(planted):
     )
 
 
+def test_what_is_told_is_no_more_than_what_is_missing(planted):
+    """The device worked on during a part of the waits: they are longer together than what the step lost."""
+    seen = planted(phases={"data wait": 8, "copy": 7, "forward": 1}, loader={"num_workers": 4}).observation()
+    told = remaining(seen, LIMIT, cores=16)
+    assert told == (
+        "at 84 % of the limit: 8.5 % of the time is waiting for batches (4 workers on 16 cores make no more), "
+        "7.5 % of the time is copies to the device"
+    )
+
+
 def test_what_workers_cannot_have_cost_is_the_machines(planted):
     """On a CPU: 20 ms slower than its limit beside a worker that had 6.4 ms of a core to do."""
     seen = planted(

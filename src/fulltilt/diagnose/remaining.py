@@ -34,9 +34,13 @@ def in_the_way(figures: Figures, at_limit: float, *, cores: int) -> str:
         "epochs that start": figures.cost("epoch start"),
         "copies to the device": figures.phases.get("copy", 0.0),
     }
-    reach = max(at_limit, figures.reach or 0.0)
-    parts[_beside(figures, cores)] = figures.fed_step - reach - sum(parts.values())
-    parts["a machine that was less busy when the limit was measured"] = reach - at_limit
+    beyond = figures.fed_step - at_limit
+    if (seen := sum(parts.values())) > beyond:  # the device worked during a part of them
+        parts = {cause: seconds * beyond / seen for cause, seconds in parts.items()}
+    left = max(beyond - seen, 0.0)
+    less_busy = min(max((figures.reach or 0.0) - at_limit, 0.0), left)
+    parts[_beside(figures, cores)] = left - less_busy
+    parts["a machine that was less busy when the limit was measured"] = less_busy
     ranked = sorted(((seconds / figures.fed_step, cause) for cause, seconds in parts.items()), reverse=True)
     named = ranked[:1] + [part for part in ranked[1:_NAMED] if part[0] >= LIMITS.no_headroom]
     return ", ".join(f"{words.percent(share)} of the time is {cause}" for share, cause in named)
