@@ -7,11 +7,12 @@ What was not measured is said in words; a claim is never left out for that, unle
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from withheld import read
 
 from fulltilt.bench.simulate.page import table
 from fulltilt.diagnose.words import amount
@@ -45,7 +46,7 @@ def claims(results: Path) -> str:
         return ""
     known = defaultdict[str, str](lambda: _ABSENT)
     for name, figures in (("guides", _guides), ("augment", _augment), ("assist", _assist)):
-        known |= figures(json.loads(files[name].read_text(encoding="utf-8")))
+        known |= figures(read(results, f"h200/{name}.json"))
     rows = [(guide, claim, found.format_map(known)) for guide, claim, found in CLAIMS]
     named = ", ".join(f"[{file.name}](../benchmarks/results/h200/{file.name})" for file in files.values())
     return f"{table(COLUMNS, rows)}\n\nFrom {named}, by `python scripts/tables.py`.\n"

@@ -15,20 +15,26 @@ from fulltilt.bench.scaling.figures import rows as curve_rows
 from fulltilt.diagnose.words import amount
 
 Row = tuple[str, ...]
+_MUCH = 0.05
 
 
-def quality_rows(result: dict[str, Any]) -> list[Row]:
-    sides: dict[tuple[str, str], list[dict[str, Any]]] = {}
+QUALITY_COLUMNS = ("", "batch size", "steps", "metric with each seed")
+
+
+def quality_rows(result: dict[str, Any], recipe: str | None = None) -> list[Row]:
+    """Of one recipe, or of all with their names."""
+    sides: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for case in result["cases"]:
-        sides.setdefault((case["workload"], case["key"]), []).append(case)
+        sides.setdefault((case["workload"], case["key"], case["batch_size"]), []).append(case)
     return [
         (
-            f"{workload}: {side}",
-            str(cases[0]["batch_size"]),
+            side if recipe else f"{workload}: {side}",
+            str(size),
             f"{cases[0]['steps']:,}",
             ", ".join(f"{case['metric']:.3f}" for case in cases),
         )
-        for (workload, side), cases in sides.items()
+        for (workload, side, size), cases in sides.items()
+        if recipe in (None, workload)
     ]
 
 
@@ -81,38 +87,57 @@ def augment_rows(result: dict[str, Any]) -> list[Row]:
         for peer in result["peers"]
         if "speedup" in peer
     ]
-    return ours + others
+    failed: list[Row] = [(peer["name"], "", "", peer["problem"], "") for peer in result["peers"] if "problem" in peer]
+    return ours + others + failed
 
 
 def feed_rows(result: dict[str, Any]) -> list[Row]:
     rows: list[Row] = []
     for case in result["cases"]:
-        if "samples_per_second" not in case or (case["part"] == "grid" and "target" not in case):
+        if case["part"] == "grid" and "target" not in case:
             continue  # of a grid's many settings, only what is compared with the best of them
+        if "samples_per_second" not in case:
+            rows.append((case["title"], "", case.get("problem", ""), ""))
+            continue
         figures: tuple[Figure, ...] = ("share", "times_loader", "of_best", "of_own", "of_alone")
-        against = ", ".join(in_words(name, case[name]) for name in figures if name in case)
+        against = ", ".join([in_words(name, case[name]) for name in figures if name in case] + _same_step(case, result))
         wanted = ", ".join(f"≥ {in_words(target['figure'], target['at_least'])}" for target in case.get("target", ()))
         rows.append((case["title"], f"{case['samples_per_second']:,.0f}/s", against, wanted))
     return rows
+
+
+def _same_step(case: dict[str, Any], result: dict[str, Any]) -> list[str]:
+    """Of windows on the device as a CUDA graph: against the loader that feeds the same step."""
+    loader = next((one for one in result["cases"] if one["key"] == "windows_loader_graphed"), {})
+    if case["key"] != "windows_feed_graphed" or "samples_per_second" not in loader:
+        return []
+    return [f"{case['samples_per_second'] / loader['samples_per_second']:.2f}× the DataLoader with the same step"]
 
 
 def train_rows(result: dict[str, Any]) -> list[Row]:
     titles = {(case["workload"], case["key"]): case["title"] for case in result["cases"]}
     rows: list[Row] = []
     for case in result["cases"]:
+        title = f"{result['workloads'][case['workload']]}: {case['title']}"
         if "samples_per_second" not in case:
+            rows.append((title, "", case.get("problem", ""), ""))
             continue
         against = titles.get((case["workload"], case.get("against")), "the fastest by hand")
         share, wanted = case.get("share"), case.get("at_least")
         rows.append(
             (
-                f"{result['workloads'][case['workload']]}: {case['title']}",
-                f"{case['samples_per_second']:,.0f}/s",
+                title,
+                f"{case['samples_per_second']:,.0f}/s" + _spread(case),
                 "" if share is None else f"{_share(share)} of {against}",
                 "" if wanted is None else f"≥ {_share(wanted)}",
             )
         )
     return rows
+
+
+def _spread(case: dict[str, Any]) -> str:
+    """How far apart the rounds were, where that is much."""
+    return f" (rounds {100 * case['spread']:.0f} % apart)" if case.get("spread", 0.0) >= _MUCH else ""
 
 
 def _share(value: float) -> str:
@@ -182,6 +207,7 @@ def video_rows(result: dict[str, Any]) -> list[Row]:
     for case in result["cases"]:
         unit = next((unit for unit in ("frames", "clips") if f"{unit}_per_second" in case), None)
         if unit is None:
+            rows.append((case["title"], "", case.get("problem", ""), ""))
             continue
         wanted = case.get("at_least")
         target = "" if wanted is None else f"≥ {wanted:g}×" if unit == "clips" else f"≥ {wanted:,.0f}/s"

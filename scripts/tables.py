@@ -10,7 +10,6 @@ A new result is one function, from its JSON to rows (rows.py), and one line in `
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,9 +21,11 @@ from claims import claims
 from headline import headline
 from options import keys, settings
 from rows import Row
+from withheld import read
 
 from fulltilt.bench.feed.chart import chart as feed_chart
 from fulltilt.bench.guides.chart import chart as guides_chart
+from fulltilt.bench.guides.claims import WORKLOADS
 from fulltilt.bench.scaling.figures import SERIES
 from fulltilt.bench.scaling.figures import chart as scaling_chart
 from fulltilt.bench.scripts import chart as scripts_chart
@@ -78,10 +79,10 @@ SECTIONS = (
         rows=rows.guides_rows,
     ),
     Section(
-        title="The metric after as many samples, with larger batches",
+        title="What the recipes reach, at their small size",
         result="cpu-2-cores/quality.json",
-        command="python benchmarks/quality.py NAME",
-        columns=("", "batch size", "steps", "metric of each seed"),
+        command="python benchmarks/quality.py",
+        columns=rows.QUALITY_COLUMNS,
         rows=rows.quality_rows,
     ),
     Section(
@@ -189,6 +190,7 @@ CHARTS: dict[str, tuple[str, Callable[[dict[str, Any]], str | None]]] = {
 }
 """Picture → the result that it is drawn from, and how."""
 SIMULATED_FROM = "h200/feed.json"
+QUALITY = "cpu-2-cores/quality.json"
 BENCHMARKS, SCALING, GUIDES, CONFIGURATION, RUN = (
     ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "scaling", "guides", "configuration", "run")
 )
@@ -199,12 +201,13 @@ def benchmarks_page(sections: Sequence[Section] = SECTIONS, results: Path = RESU
     """Everything between the marks of docs/benchmarks.md: every committed result, with its picture."""
     parts = []
     for section in sections:
-        if not (file := results / section.result).exists():
+        if not (results / section.result).exists():
             continue
-        result = json.loads(file.read_text())
+        result = read(results, section.result)
         dates = sorted({day[:10] for day in (result.get("dates") or {"": result.get("date", "")}).values()} - {""})
         picture = [f"![{section.title}]({section.chart})", ""] if section.chart is not None else []
         trained = [section.trained(result), ""] if section.trained is not None else []
+        of = [f"Of {result['material']}.", ""] if "material" in result else []
         parts.append(
             "\n".join(
                 [
@@ -215,6 +218,7 @@ def benchmarks_page(sections: Sequence[Section] = SECTIONS, results: Path = RESU
                     "",
                     *picture,
                     *trained,
+                    *of,
                     table(section.columns, section.rows(result)),
                     "",
                 ]
@@ -223,17 +227,24 @@ def benchmarks_page(sections: Sequence[Section] = SECTIONS, results: Path = RESU
     return "\n".join(parts)
 
 
+def reached(recipe: str, results: Path = RESULTS) -> str:
+    """Between the marks of a recipe's page: its metric, before and after."""
+    if not (results / QUALITY).exists():
+        return ""
+    return table(rows.QUALITY_COLUMNS, rows.quality_rows(read(results, QUALITY), recipe)) + "\n"
+
+
 def scaling_page(results: Path = RESULTS) -> str:
     """Between the marks of docs/scaling.md: measured curves where there are some, and the simulation."""
     curves = []
-    if (file := results / "h200/scaling.json").exists():
+    if (results / "h200/scaling.json").exists():
         curves = [
             "### Curves, on one GPU\n",
             "![Training throughput](images/scaling.svg)\n",
-            f"{rows.scaling_workloads(json.loads(file.read_text()))}\n",
+            f"{rows.scaling_workloads(read(results, 'h200/scaling.json'))}\n",
             "The figures are in [benchmarks.md](benchmarks.md#cores-batch-size-image-size).\n",
         ]
-    simulated = simulation_page(json.loads((results / SIMULATED_FROM).read_text()))
+    simulated = simulation_page(read(results, SIMULATED_FROM))
     return "\n".join([*curves, "![Share of the limit over GPUs](images/simulation.svg)\n", simulated])
 
 
@@ -243,8 +254,11 @@ def _machine(machine: dict[str, Any]) -> str:
 
 def charts(results: Path = RESULTS) -> dict[Path, str]:
     """Every picture that a committed result makes."""
-    measured = {name: results / result for name, (result, _) in CHARTS.items() if (results / result).exists()}
-    drawn = {ROOT / name: CHARTS[name][1](json.loads(file.read_text())) for name, file in measured.items()}
+    drawn = {
+        ROOT / name: draw(read(results, result))
+        for name, (result, draw) in CHARTS.items()
+        if (results / result).exists()
+    }
     return {file: picture for file, picture in drawn.items() if picture is not None}
 
 
@@ -274,6 +288,7 @@ def main() -> None:
             (GUIDES, claims(RESULTS)),
             (CONFIGURATION, keys()),
             (RUN, settings()),
+            *((ROOT / "docs" / f"recipe-{name}.md", reached(name)) for name in WORKLOADS),
         ]
     for page, inside in pages:
         try:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from itertools import pairwise, repeat
+from itertools import islice, pairwise, repeat
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -24,7 +24,7 @@ from fulltilt.bench.feed import grid, ladder, material, run, training, windows
 from fulltilt.bench.feed.chart import chart
 from fulltilt.bench.feed.figures import Case, FeedBench, Rate, Target
 from fulltilt.bench.feed.limit import Limit, Plan, against, attempt
-from fulltilt.bench.feed.loader import Photos, crop_box, loading
+from fulltilt.bench.feed.loader import Photos, _Endless, crop_box, loading
 from fulltilt.bench.feed.measure import confined, endless, measure, tree_cpu_seconds
 from fulltilt.bench.feed.models import Step, UNet, _resnet50, small_classifier
 from fulltilt.bench.feed.scale import scale_for
@@ -374,6 +374,13 @@ def test_a_dataloader_with_workers_gives_epoch_after_epoch_and_leaves_no_process
     assert sorted(torch.cat([labels for _, labels in taken[2:4]]).tolist()) == list(range(6))
     psutil.wait_procs(workers, timeout=10)
     assert not any(worker.is_running() for worker in workers)
+
+
+def test_workers_never_reach_the_end_of_an_epoch():
+    """They would idle there until the loop has taken its last batch."""
+    drawn = list(islice(_Endless(6), 18))
+    assert [sorted(drawn[start : start + 6]) for start in (0, 6, 12)] == [list(range(6))] * 3
+    assert drawn[:6] != drawn[6:12] or drawn[6:12] != drawn[12:]
 
 
 def _is_worker(process):

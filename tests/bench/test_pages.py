@@ -203,6 +203,7 @@ def test_the_other_results_as_rows(tables):
         ("CPU", "3,500 frames/s", "", "≥ 3,000/s"),
         ("slow", "2,500 frames/s", "", "≥ 3,000/s, missed"),
         ("clips", "90 clips/s", "3.40×, 2.10× the fastest DataLoader", "≥ 3×"),
+        ("NVDEC", "", "no GPU", ""),
     ]
     scripts = {"scripts": [{"script": "a", "before": 100.0, "after": 250.0, "limit": None, "target": 2.0}]}
     assert tables.rows.scripts_rows(scripts) == [("a", "100/s", "250/s", "", "2.50×", "≥ 2×", "")]
@@ -234,3 +235,40 @@ def test_the_other_results_as_rows(tables):
             "≥ 95 %",
         ),
     ]
+
+
+def test_a_case_that_failed_is_no_headline(tables, tmp_path):
+    (tmp_path / "h200").mkdir()
+    file = tmp_path / "h200" / "guides.json"
+    before = {"workload": "video", "key": "before", "overall_per_second": 3.0}
+    after = {"workload": "video", "key": "after", "overall_per_second": 30.0, "speed_up": 10.0}
+    file.write_text(json.dumps({"cases": [before, after]}))
+    assert "**10.0×**" in tables.headline("en", tmp_path)
+    file.write_text(json.dumps({"cases": [before, after | {"problem": "stopped after 420 s"}]}))
+    assert "Video" not in tables.headline("en", tmp_path)
+    commands = {"commands": [{"name": "timm", "before": None, "after": None, "times": None}]}
+    (tmp_path / "h200" / "commands.json").write_text(json.dumps(commands))
+    assert "timm" not in tables.headline("en", tmp_path), "nor does it stop the others"
+
+
+def test_figures_that_are_withheld_are_shown_nowhere_and_the_reason_is(tables):
+    feed = json.loads((RESULTS / "h200" / "feed.json").read_text())
+    held = next(case for case in feed["cases"] if case["key"] == "loader_tuned")
+    rate = f"{held['samples_per_second']:,.0f}/s"
+    assert rate in {row[1] for row in tables.rows.feed_rows(feed)}, "the file keeps it"
+    shown = tables.read(RESULTS, "h200/feed.json")
+    row = next(row for row in tables.rows.feed_rows(shown) if row[0] == held["title"])
+    assert rate not in row
+    assert "idled" in row[2]
+    assert rate not in tables.feed_chart(shown)
+    scaling = tables.read(RESULTS, "h200/scaling.json")
+    assert all("samples_per_second" not in case for case in scaling["cases"] if case["series"] == "loader")
+
+
+def test_each_recipe_has_its_own_rows(tables):
+    case = {"workload": "video", "key": "after", "batch_size": 4, "steps": 10, "metric": 0.9}
+    result = {"cases": [case, case | {"metric": 0.8}, case | {"workload": "forecast"}, case | {"batch_size": 12}]}
+    assert tables.rows.quality_rows(result, "video") == [
+        ("after", "4", "10", "0.900, 0.800"), ("after", "12", "10", "0.900"),
+    ]  # fmt: skip
+    assert tables.rows.quality_rows(result)[1][0] == "forecast: after"

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from fulltilt.augment.settings import IMAGENET_MEAN, IMAGENET_STD
 from fulltilt.machine.software import is_installed
@@ -77,6 +77,7 @@ def loading(
     With workers: pinned, kept from epoch to epoch, copied without waiting; without: as a first script has it.
     """
     options: dict[str, Any] = {}
+    samples = len(dataset)  # type: ignore[arg-type]  # only an iterable one has no length
     if workers:
         # Forked from a clean server: this process has threads and CUDA, which a fork would carry into the workers.
         context = multiprocessing.get_context("forkserver")
@@ -91,10 +92,12 @@ def loading(
     batches: Any = None
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
-        loader = DataLoader(dataset, batch_size=batch, shuffle=True, drop_last=True, num_workers=workers, **options)
+        loader = DataLoader(
+            dataset, batch_size=batch, sampler=_Endless(samples), drop_last=True, num_workers=workers, **options
+        )
         batches = iter(loader)
     try:
-        yield _on_device(loader, batches, device, half=half, wait=not workers)
+        yield _on_device(batches, device, half=half, wait=not workers)
     finally:
         # Deleting it would do the same, but a traceback may hold it, and the next case needs the cores.
         stop = getattr(batches, "_shutdown_workers", None)
@@ -102,24 +105,32 @@ def loading(
             stop()
 
 
+class _Endless(Sampler[int]):
+    """One shuffle after the other as a single epoch. At the end of each the workers would idle, which of a real data
+    set's time is little, and of a few thousand samples' most."""
+
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield from torch.randperm(self._samples).tolist()
+
+
 def _stay_on(cores: set[int], _worker: int) -> None:
     """The cores that the loop has now: the server that workers are forked from has those that it was started with."""
     os.sched_setaffinity(0, cores)
 
 
-def _on_device(
-    loader: DataLoader[Any], batches: Any, device: str, *, half: bool, wait: bool
-) -> Iterator[tuple[Tensor, ...]]:
+def _on_device(batches: Any, device: str, *, half: bool, wait: bool) -> Iterator[tuple[Tensor, ...]]:
     mean, std = (torch.tensor(values, device=device).view(3, 1, 1) * 255 for values in (IMAGENET_MEAN, IMAGENET_STD))
-    while True:
-        for images, labels in batches:
-            moved = images.to(device, non_blocking=not wait)
-            if moved.dtype == torch.uint8:
-                moved = (moved.float() - mean) / std
-            if half:  # as our own feed gives them: the compiled step would be compiled again for anything else
-                moved = moved.to(torch.bfloat16, memory_format=torch.channels_last)
-            yield moved, labels.to(device, non_blocking=not wait)
-        batches = iter(loader)  # with persistent workers the same iterator, begun anew
+    for images, labels in batches:
+        moved = images.to(device, non_blocking=not wait)
+        if moved.dtype == torch.uint8:
+            moved = (moved.float() - mean) / std
+        if half:  # as our own feed gives them: the compiled step would be compiled again for anything else
+            moved = moved.to(torch.bfloat16, memory_format=torch.channels_last)
+        yield moved, labels.to(device, non_blocking=not wait)
 
 
 def way() -> str:
