@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,15 +55,14 @@ def files_in(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
 
 def files_by_class(folder: Path, classes: Sequence[str], suffixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Each file with its class. Links that lead from one class into another are not followed."""
-    tops = {name: (folder / name).resolve() for name in classes}
+    tops = {(folder / name).resolve() for name in classes}
     for name in classes:
-        others = [top for top in tops.values() if top != tops[name]]
-        for file in _files_under(folder / name, suffixes, others):
+        for file in _files_under(folder / name, suffixes, tops):
             yield file, name
 
 
-def _files_under(folder: Path, suffixes: tuple[str, ...], others: Sequence[Path]) -> list[str]:
-    """Files of the folder and of all folders in it, also those that are linked; each folder once."""
+def _files_under(folder: Path, suffixes: tuple[str, ...], tops: Set[Path]) -> list[str]:
+    """Files of the folder and of all folders in it, also those that are linked, but for other ones' tops; each once."""
     found: list[tuple[str, list[str]]] = []
     top = folder.resolve()
     seen = {top, *top.parents}  # a link back to one of them would lead round in a circle
@@ -71,7 +70,7 @@ def _files_under(folder: Path, suffixes: tuple[str, ...], others: Sequence[Path]
         meant = sorted(filter(_is_meant, folders), reverse=True)
         inner = {Path(root, name).resolve(): name for name in meant}  # of two links to one folder, the first
         new = {real: name for real, name in inner.items() if real not in seen}
-        folders[:] = sorted(name for real, name in new.items() if not any(map(real.is_relative_to, others)))
+        folders[:] = sorted(name for real, name in new.items() if not tops & {real, *real.parents} - {top})
         seen |= inner.keys()
         found.append((root, sorted(name for name in names if _is_meant(name) and name.lower().endswith(suffixes))))
     return [os.path.join(root, name) for root, names in sorted(found) for name in names]
