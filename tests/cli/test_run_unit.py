@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from fulltilt.bench.commands import CommandFigures, figures
@@ -14,8 +16,9 @@ from fulltilt.cli import app
 from fulltilt.cli.run import _unit, _write
 from fulltilt.diagnose import LossCurves, Outcome, Trial, diagnose
 from fulltilt.diagnose.serial import read
+from fulltilt.errors import InputError
 from fulltilt.launch.search.plan import Key, Plan
-from fulltilt.launch.search.tune import NotTuned, Tuned
+from fulltilt.launch.search.tune import NotTuned, Tuned, Tuner
 from fulltilt.measure.observation import Observation, Step
 
 
@@ -34,6 +37,68 @@ def test_samples_where_a_loader_counts_them_and_steps_elsewhere(samples: int | N
 
 def test_nothing_is_said_of_what_was_not_seen() -> None:
     assert _unit(None, None) == "per second"
+
+
+BROKEN = AttributeError("'float' object has no\nattribute 'numerator'")
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    made = tmp_path / "train.py"
+    made.write_text("import sys; open('ran', 'w').close(); sys.exit(7)")
+    return made
+
+
+def searched(error: BaseException, monkeypatch: pytest.MonkeyPatch, *words: str) -> Result:
+    def tune(_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Tuner, "tune", tune)
+    return CliRunner().invoke(app, ["run", *words, "train.py"])
+
+
+def test_a_search_that_breaks_does_not_keep_the_script_from_running(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = searched(BROKEN, monkeypatch, "--json", "run.json")
+    assert done.exit_code == 7
+    assert script.with_name("ran").exists()
+    (said,) = [line for line in done.stderr.splitlines() if "failed" in line]
+    file = Path(said.rpartition("the traceback in ")[2])
+    assert said == (
+        "fulltilt: looking for a plan failed, as it should not (AttributeError: 'float' object has no attribute "
+        f"'numerator'): the script is run as it is; to report: the traceback in {file}"
+    )
+    told = file.read_text()
+    assert told.startswith("Traceback")
+    assert "in tune" in told
+    assert "AttributeError" in json.loads(script.with_name("run.json").read_text())["not_tuned"]
+    assert not list(file.parent.glob("*.toml")), "no plan is kept"
+
+
+def test_the_traceback_is_shown_where_it_can_not_be_kept(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script.with_name("cache").write_text("no folder")
+    done = searched(BROKEN, monkeypatch)
+    assert done.exit_code == 7
+    assert "to report: Traceback" in done.stderr
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143), InputError("as was said")])
+def test_what_ends_a_search_on_purpose_ends_it(
+    error: BaseException, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = searched(error, monkeypatch)
+    assert done.exit_code != 7
+    assert not script.with_name("ran").exists()
+
+
+def test_one_of_several_ranks_does_not_run_alone(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    assert searched(BROKEN, monkeypatch).exception is BROKEN
+    assert not script.with_name("ran").exists()
 
 
 def test_figures_that_are_no_numbers_make_no_broken_json(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def run(
         return
     try:
         with _input_kept():
-            plan, found = _plan(command, level, plan_file, tune=tune, max_seconds=max_seconds)
+            plan, found = _plan_or_none(command, level, plan_file, tune=tune, max_seconds=max_seconds)
     except KeyboardInterrupt:
         say("interrupted while looking: no plan is kept, and the script was not run")
         raise typer.Exit(INTERRUPTED) from None
@@ -121,6 +121,42 @@ def _input_kept() -> Iterator[None]:
         else:
             os.dup2(kept, 0)
             os.close(kept)
+
+
+def _plan_or_none(
+    command: Command, level: LevelName, file: Path | None, *, tune: bool | None, max_seconds: float
+) -> tuple[Plan | None, Tuned | NotTuned | None]:
+    """The plan, and none where looking for it fails as it never should: the script is what was asked for."""
+    try:
+        return _plan(command, level, file, tune=tune, max_seconds=max_seconds)
+    except FulltiltError:
+        raise
+    except Exception as error:
+        from fulltilt.launch.observe import by_torchrun
+        from fulltilt.launch.search.tune import NotTuned
+
+        if by_torchrun():  # the other ranks may go on looking: one that trains alone would wait for them
+            raise
+        reason = f"looking for a plan failed, as it should not ({type(error).__name__}: {' '.join(str(error).split())})"
+        say(f"{reason}: the script is run as it is; to report: {_traceback_kept(command)}")
+        return None, NotTuned(reason=reason)
+
+
+def _traceback_kept(command: Command) -> str:
+    """The file that has it now, or itself."""
+    import traceback
+
+    from fulltilt.launch.search.plan import default_path
+    from fulltilt.machine.files import write_whole
+
+    told = traceback.format_exc()
+    file = default_path(command).with_suffix(".traceback.txt")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, told)
+    except (OSError, FulltiltError):
+        return told
+    return f"the traceback in {file}"
 
 
 def _plan(

@@ -100,6 +100,75 @@ def test_losses_that_are_the_same_until_it_fails_prove_nothing(settings: dict[st
     assert as_is(settings).holds, "it does so by itself"
 
 
+OUT = "its output ended with: torch.OutOfMemoryError: CUDA out of memory."
+
+
+@pytest.mark.parametrize("side_by_side", [False, True])
+@pytest.mark.parametrize("failing", [{}, NUMERIC])
+def test_where_a_run_fails_because_dropout_is_tied_torchs_own_is_compared(
+    failing: dict[str, Any], side_by_side: bool
+) -> None:
+    asked: list[tuple[dict[str, Any], bool]] = []
+
+    def run(*, settings: dict[str, Any], tie_dropout: bool, **_: Any) -> Observation:
+        asked.append((settings, tie_dropout))
+        if settings == failing and tie_dropout:
+            return replace(seen({}), ended="failed", first_losses=(), notes=("a note", OUT))
+        return replace(seen(settings), drops=tie_dropout)
+
+    judge = Judge(run, steps=20, side_by_side=side_by_side)
+    found = judge(NUMERIC)
+    assert found.holds
+    assert found.reason.startswith("20 losses within the band")
+    assert found.reason.endswith(
+        "; dropout was torch's own: with it tied to the seed the script failed (torch.OutOfMemoryError: CUDA out of "
+        "memory.)"
+    )
+    assert not found.drops
+    assert [one for one, tied in asked if not tied].count({}) == 1
+    asked.clear()
+    assert judge(NUMERIC) == found
+    assert not asked, "all of it is known"
+
+
+def test_a_script_that_fails_with_torchs_dropout_too_is_compared_with_it_tied() -> None:
+    asked: list[bool] = []
+
+    def run(*, tie_dropout: bool, **_: Any) -> Observation:
+        asked.append(tie_dropout)
+        return replace(seen({}), ended="failed", first_losses=(), notes=(OUT,))
+
+    found = Judge(run, steps=20, side_by_side=False)(NUMERIC)
+    assert not found.holds
+    assert found.reason == (
+        "the losses could not be compared: 0 were seen, 5 are needed; as it is the script failed "
+        "(torch.OutOfMemoryError: CUDA out of memory.)"
+    )
+    assert asked.count(False) == 1
+
+
+def test_the_last_line_of_what_failed_with_the_settings_is_told() -> None:
+    def run(*, settings: dict[str, Any], **_: Any) -> Observation:
+        failed = replace(seen({}), ended="failed", first_losses=seen({}).first_losses[:8], notes=(OUT,))
+        return failed if "loader.num_workers" in settings else seen(settings)
+
+    found = Judge(run, steps=20, side_by_side=False)(EXACT)
+    assert found.reason == (
+        "with the settings the script failed after 8 losses (torch.OutOfMemoryError: CUDA out of memory.), as it is it "
+        "does not"
+    )
+
+
+def test_whether_anything_was_dropped_is_known_of_runs_in_which_the_seed_says_what() -> None:
+    def run(*, settings: dict[str, Any], tie_dropout: bool, **_: Any) -> Observation:
+        return replace(seen(settings), drops=tie_dropout)
+
+    judge = Judge(run, steps=20, side_by_side=False)
+    assert judge(NUMERIC).drops
+    assert not judge(EXACT).drops
+    assert not Judge(lambda settings, **_: seen(settings), steps=20, side_by_side=False)(NUMERIC).drops
+
+
 def test_where_one_fails_the_others_are_broken_off() -> None:
     ended: list[str] = []
 

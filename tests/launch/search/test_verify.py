@@ -86,6 +86,17 @@ def test_losses_that_are_not_numbers_in_both_runs_are_the_same() -> None:
     assert verdict("exact", losses, losses).holds
 
 
+@pytest.mark.parametrize(("before", "after"), [(math.inf, -5e9), (math.inf, 2.0), (2.0, math.inf), (2.0, math.nan)])
+@pytest.mark.parametrize("level", ["exact", "numeric"])
+def test_a_loss_that_is_no_figure_in_one_of_them_is_off(level: Level, before: float, after: float) -> None:
+    as_is, with_settings = ([*LOSSES[:7], loss, *LOSSES[8:]] for loss in (before, after))
+    other = [*NUDGED[:7], before, *NUDGED[8:]]
+    found = verdict(level, as_is, with_settings, again=other, nudged=[other])
+    assert not found.holds
+    assert found.step == 7
+    assert all(map(math.isfinite, found.curves.band))
+
+
 def test_what_to_go_back_to() -> None:
     levels = {name: kind.level for name, kind in SETTINGS.items()}
     plan = {"loader.num_workers": 4, "autocast": "bfloat16", "tf32": True}

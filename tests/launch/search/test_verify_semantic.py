@@ -32,13 +32,25 @@ def test_other_draws_hold() -> None:
         (run(1, spread=1.5), "spread otherwise"),
         (run(1, spread=0.5), "spread otherwise"),
         (run(1, steps=6), "10 are needed"),
-        (Run(losses=(*run(1).losses[:39], math.nan)), "not finite"),
+        (Run(losses=(*run(1).losses[:39], math.nan)), "with the settings 39 of 40 are figures"),
     ],
 )
 def test_another_training_does_not(after: Run, reason: str) -> None:
     found = verdict(run(0), after, run(2))
     assert not found.holds
     assert reason in found.reason
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_losses_that_are_no_figures_by_themselves_prove_nothing(broken: float) -> None:
+    """In both halves: as it is, chance would allow anything."""
+    losses = run(0).losses
+    lost = Run(losses=(*losses[:3], broken, *losses[4:30], broken, *losses[31:]))
+    far = Run(losses=(9.0,) * 40)
+    for found, whose in ((verdict(lost, far, run(2)), "it is"), (verdict(run(0), far, lost), "from another seed,")):
+        assert not found.holds
+        assert found.reason.startswith("the losses could not be compared: as it is")
+        assert f"{whose} 38 of 40 are figures" in found.reason
 
 
 def test_a_larger_batch_may_be_ahead_but_not_behind() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import pickle
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.bias import causal_lower_right
 
 from fulltilt.launch.command import parse
 from fulltilt.launch.observe import observe
@@ -175,6 +178,87 @@ def test_nested_tensors_are_left_to_torch() -> None:
     assert dropout(nested, 0.5).is_nested
 
 
+def test_a_mask_that_knows_what_it_masks_is_left_to_torch() -> None:
+    given, others = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 6, 8)
+    value = torch.eye(6).expand(1, 2, 6, 6)  # what comes out are the weights
+    found = scaled_dot_product_attention(given, others, value, attn_mask=causal_lower_right(4, 6), dropout_p=0.1)
+    assert not found.triu(3).any()
+    assert found.tril(2).any()
+
+
+def test_attention_as_an_attribute_of_a_class_is_no_method() -> None:
+    class Attends(nn.Module):
+        attend = scaled_dot_product_attention
+
+        def forward(self, one: Tensor) -> Tensor:
+            return self.attend(one, one, one, dropout_p=0.5)
+
+    given = torch.randn(2, 3, 4, 8)
+    torch.manual_seed(0)
+    expected = scaled_dot_product_attention(given, given, given, dropout_p=0.5)
+    torch.manual_seed(0)
+    assert torch.equal(Attends()(given), expected)
+    sent = pickle.loads(pickle.dumps(scaled_dot_product_attention))
+    assert sent is copy.deepcopy(scaled_dot_product_attention) is scaled_dot_product_attention
+    assert "dropout_p" in inspect.signature(scaled_dot_product_attention).parameters
+
+
+COMPILED = """
+import sys
+import torch
+from torch import nn
+import torch.nn.functional as F
+from fulltilt.launch.watch import dropout
+
+dropout.install()
+assert not dropout.has_dropped()
+
+class Attends(nn.Module):
+    attend = F.scaled_dot_product_attention
+
+    def __init__(self):
+        super().__init__()
+        self.into = nn.Linear(8, 8)
+        self.weight = nn.Parameter(torch.randn(2, 3, 4, 8))
+
+    def forward(self, one):
+        return self.attend(self.into(one), one, self.weight, dropout_p=0.3)
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = nn.TransformerEncoderLayer(8, 2, 32, dropout=0.2, batch_first=True)
+
+    def forward(self, one):
+        return torch.utils.checkpoint.checkpoint(self.block, one[0], use_reentrant=False)
+
+nets = [Attends(), Block(), nn.Dropout(0.4)]
+given = torch.randn(2, 3, 4, 8)
+
+def found(net):
+    torch.manual_seed(0)
+    return net(given)
+
+expected = [found(net) for net in nets]
+if sys.argv[1] == "default":
+    torch.set_default_device("cpu")
+with torch.device("cpu") if sys.argv[1] == "within" else torch.no_grad():
+    for net, whole in zip(nets, expected):
+        torch.testing.assert_close(found(net), whole)
+        dropout._seen.clear()
+        torch.testing.assert_close(found(torch.compile(net, backend="aot_eager", fullgraph=True)), whole)
+        assert dropout.has_dropped(), "it is known of compiled code, too"
+"""
+
+
+@pytest.mark.parametrize("mode", ["none", "default", "within"])
+def test_with_a_default_device_and_in_one_graph_the_same_are_dropped(mode: str) -> None:
+    """Every function goes another way under such a mode, and a graph may have no break in it."""
+    command = [sys.executable, "-W", "ignore", "-c", COMPILED, mode]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def _masks(length: int) -> dict[str, dict[str, Any]]:
     hidden = torch.rand(length, length) > 0.4
     hidden[2] = False  # a row that sees nothing
@@ -187,12 +271,13 @@ def _masks(length: int) -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize("kind", ["plain", "causal", "bool", "float", "scale", "shared"])
+@pytest.mark.parametrize("kind", ["plain", "causal", "bool", "float", "scale", "shared", "shared otherwise"])
 def test_attention_in_steps_is_torchs_attention(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing dropped, so that they can be compared: the numbers drawn are all above p."""
     torch.manual_seed(1)
-    query, key, value = (torch.randn(2, heads, 7, 16) for heads in ((4, 2, 2) if kind == "shared" else (4, 4, 4)))
-    options = {"enable_gqa": True} if kind == "shared" else _masks(7)[kind]
+    query, key, value = (torch.randn(2, heads, 7, 16) for heads in ((4, 2, 2) if "shared" in kind else (4, 4, 4)))
+    value = value[:, :1] if kind == "shared otherwise" else value
+    options = {"enable_gqa": True} if "shared" in kind else _masks(7)[kind]
     expected = F.scaled_dot_product_attention(query, key, value, **options)
     monkeypatch.setattr(torch, "rand", torch.ones)
     found = scaled_dot_product_attention(query, key, value, dropout_p=0.5, **options)
@@ -251,10 +336,12 @@ def test_a_script_is_observed_with_it(tmp_path: Path) -> None:
     script.write_text(SCRIPT)
 
     def apart(**options: Any) -> float:
-        before, after = (
-            observe(parse([str(script), layout]), seed=1, tie_draws=True, **options).first_losses
+        seen = [
+            observe(parse([str(script), layout]), seed=1, tie_draws=True, **options)
             for layout in ("contiguous_format", "channels_last")
-        )
+        ]
+        assert {one.drops for one in seen} == {"tie_dropout" in options}
+        before, after = (one.first_losses for one in seen)
         assert len(before) == len(after) == 16
         return max(abs(a - b) / a for a, b in zip(before, after, strict=True))
 

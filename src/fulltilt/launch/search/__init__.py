@@ -5,5 +5,5 @@ candidates.py  what to try                             search.py   what to keep
 rate.py        how fast, and how sure                  pairs.py    trials beside each other
 judge.py       runs that are compared                  verify.py   losses, before and after (verify_semantic.py)
 budget.py      what the time is spent on               plan.py     what was found, as TOML; edits.py by hand
-lines.py       what is said meanwhile                  redrawn.py  random draws, and another number of workers
+lines.py       what is said meanwhile                  redrawn.py  random draws that are others in the run
 """

@@ -14,7 +14,7 @@ from typing import Any
 
 from fulltilt.diagnose.finding import Level
 from fulltilt.launch.ending import ended_tidily
-from fulltilt.launch.search import verify_semantic
+from fulltilt.launch.search import lines, verify_semantic
 from fulltilt.launch.search.candidates import level_of
 from fulltilt.launch.search.verify import LEAST_STEPS, Verdict, is_same, roundings, verdict
 from fulltilt.launch.search.verify_semantic import Run
@@ -29,7 +29,8 @@ _SEED = 20_000_003
 
 
 class Judge:
-    """Keeps what it has seen: of settings given up one after the other, the script as it is runs once a level."""
+    """Keeps what it has seen: of settings given up one after the other, the script as it is runs once for each kind of
+    dropout."""
 
     def __init__(self, run: Callable[..., Observation], *, steps: int, side_by_side: bool) -> None:
         """
@@ -48,45 +49,77 @@ class Judge:
 
     def __call__(self, settings: Mapping[str, Any]) -> Verdict:
         level = level_of(settings)
-        judged = self._judged(settings, level)
-        if judged.holds and self._of(settings, level).failed and not self._of({}, level).failed:
-            reason = (
-                f"with the settings the script failed after {len(judged.curves.after)} losses, as it is it does not"
-            )
-            return replace(judged, holds=False, reason=reason)
-        return judged
+        # Exact runs drop what torch does: to the last bit is said of the script as it will be run.
+        tied = level == "numeric"
+        wanted = _wanted(settings, level)
+        self._make(tied, *wanted)
+        untied = self._fails_for_that(settings) if tied else None
+        if untied is not None:
+            tied = False
+            self._make(tied, *wanted)
+        judged = self._failed(self._judged(settings, level, tied=tied), settings, tied=tied)
+        if untied is not None:
+            failed = "with it tied to the seed the script failed"
+            return replace(judged, reason=f"{judged.reason}; dropout was torch's own: {failed}{_told(untied)}")
+        compared = self._of({}, tied=tied), self._of(settings, tied=tied)
+        return replace(judged, drops=any(one.drops for one in compared))
 
-    def _judged(self, settings: Mapping[str, Any], level: Level) -> Verdict:
+    def _judged(self, settings: Mapping[str, Any], level: Level, *, tied: bool) -> Verdict:
+        as_is, after = self._of({}, tied=tied), self._of(settings, tied=tied)
         if level == "semantic":
-            self._make(level, ({}, _SEED), (settings, _SEED), ({}, _SEED + 1))
-            compared = self._of({}, level), self._of(settings, level), self._of({}, level, seed=_SEED + 1)
-            return verify_semantic.verdict(*compared, larger_batch="loader.batch_size" in settings)
-        nudge = roundings(settings)
-        nudges = [{"verify.nudge": by} for by in (nudge, -nudge)]
-        self._make(level, ({}, _SEED), (settings, _SEED), *([(nudges[0], _SEED)] if level == "numeric" else []))
-        before, after = self._of({}, level).losses, self._of(settings, level).losses
+            other = self._of({}, tied=tied, seed=_SEED + 1)
+            return verify_semantic.verdict(as_is, after, other, larger_batch="loader.batch_size" in settings)
         if level == "exact":
-            again = () if is_same(before, after) else self._of({}, level, again=True).losses
-            return verdict(level, before, after, again=again)
-        found = verdict(level, before, after, nudged=[self._of(nudges[0], level).losses])
+            same = is_same(as_is.losses, after.losses)
+            again = () if same else self._of({}, tied=tied, again=True).losses
+            return verdict(level, as_is.losses, after.losses, again=again)
+        nudges = _nudges(settings)
+        nudged = self._of(nudges[0], tied=tied).losses
+        found = verdict(level, as_is.losses, after.losses, nudged=[nudged])
         if found.holds or found.step is None:
             return found
-        return verdict(level, before, after, nudged=[self._of(one, level).losses for one in nudges])
+        return verdict(level, as_is.losses, after.losses, nudged=[nudged, self._of(nudges[1], tied=tied).losses])
+
+    def _failed(self, judged: Verdict, settings: Mapping[str, Any], *, tied: bool) -> Verdict:
+        """The verdict, where runs have failed."""
+        as_is, after = self._of({}, tied=tied), self._of(settings, tied=tied)
+        if judged.holds and after.failed and not as_is.failed:
+            losses = f"{len(judged.curves.after)} losses"
+            reason = f"with the settings the script failed after {losses}{_told(after)}, as it is it does not"
+            return replace(judged, holds=False, reason=reason)
+        if judged.holds or judged.step is not None or not (as_is.failed or after.failed):
+            return judged
+        failed, whose = (as_is, "as it is") if as_is.failed else (after, "with the settings")
+        return replace(judged, reason=f"{judged.reason}; {whose} the script failed{_told(failed)}")
+
+    def _fails_for_that(self, settings: Mapping[str, Any]) -> Run | None:
+        """A run that failed because dropout was tied: the same with torch's own goes on. Attention is done stepwise
+        then, which takes the memory of its scores."""
+        for one in ({}, settings):
+            tied = self._of(one, tied=True)
+            if tied.failed:
+                own = self._of(one, tied=False)
+                return tied if not own.failed or len(own.losses) > len(tied.losses) else None
+        return None
 
     def _of(
-        self, settings: Mapping[str, Any], level: Level, *, again: bool = False, seed: int = _SEED, **options: Any
+        self, settings: Mapping[str, Any], *, tied: bool, again: bool = False, seed: int = _SEED, **options: Any
     ) -> Run:
-        """Exact runs drop what torch does: to the last bit is said of the script as it will be run."""
-        dropout = level == "numeric"
-        key = repr((sorted(settings.items()), dropout, again, seed))
+        key = repr((sorted(settings.items()), tied, again, seed))
         if key not in self._known:
-            seen = self._run(settings=settings, seed=seed, tie_draws=True, tie_dropout=dropout, **options)
+            seen = self._run(settings=settings, seed=seed, tie_draws=True, tie_dropout=tied, **options)
             failed = seen.ended in ("failed", "killed")
             self.late = self.late or (seen.ended == "time" and len(seen.first_losses) < LEAST_STEPS)
-            self._known[key] = Run(losses=seen.first_losses[: self.steps], inputs=seen.first_inputs, failed=failed)
+            self._known[key] = Run(
+                losses=seen.first_losses[: self.steps],
+                inputs=seen.first_inputs,
+                failed=failed,
+                words=lines.words(seen) if failed else None,
+                drops=seen.drops,
+            )
         return self._known[key]
 
-    def _make(self, level: Level, *wanted: tuple[Mapping[str, Any], int]) -> None:
+    def _make(self, tied: bool, *wanted: tuple[Mapping[str, Any], int]) -> None:
         """These runs, settings and seed of each, at the same time; where there is no room, whoever asks makes them."""
         if not self._side_by_side:
             return
@@ -97,7 +130,7 @@ class Judge:
                 raise InterruptedError("the comparison was broken off")
 
         with ended_tidily(), ThreadPoolExecutor(len(wanted)) as pool:
-            runs = [pool.submit(self._of, settings, level, seed=seed, on_progress=go_on) for settings, seed in wanted]
+            runs = [pool.submit(self._of, one, tied=tied, seed=seed, on_progress=go_on) for one, seed in wanted]
             try:
                 done, _ = wait(runs, return_when=FIRST_EXCEPTION)
                 for run in done:
@@ -105,6 +138,23 @@ class Judge:
             except BaseException:  # Ctrl-C: the threads end what they have started
                 broken_off.set()
                 raise
+
+
+def _wanted(settings: Mapping[str, Any], level: Level) -> list[tuple[Mapping[str, Any], int]]:
+    """The runs, and the seed of each, that a judgement needs whatever they show."""
+    wanted: list[tuple[Mapping[str, Any], int]] = [({}, _SEED), (settings, _SEED)]
+    if level == "exact":
+        return wanted
+    return [*wanted, ({}, _SEED + 1) if level == "semantic" else (_nudges(settings)[0], _SEED)]
+
+
+def _nudges(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    nudge = roundings(settings)
+    return [{"verify.nudge": by} for by in (nudge, -nudge)]
+
+
+def _told(failed: Run) -> str:
+    return "" if failed.words is None else f" ({failed.words})"
 
 
 def has_room(seen: Observation, cores: int) -> bool:

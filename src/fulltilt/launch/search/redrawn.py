@@ -1,10 +1,13 @@
-"""Samples that draw random numbers, and another number of workers: what is exact then, and what has to be said. Pure.
+"""Random draws that are others in the run itself: what is exact then, and what has to be said. Pure.
 
 torch seeds worker n with a base seed plus n; without workers, samples draw from the training's own generator. So with
 another number of workers every draw is another one, as with another seed. For the comparison of losses each sample's
 draws are fixed, in both runs; in the run itself they are not. Another number of workers is therefore exact only for
 loaders whose samples draw nothing, and at level exact it is put upon those alone: `loader.undrawn` names them. A loader
 that was never seen, such as one of an evaluation that comes later, is not among them, and keeps the workers it has.
+
+Dropout is tied to the seed in the same way, for numeric settings. In the run itself it is torch's own, which drops
+others once a model is compiled, in half precision or channels last.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from fulltilt.launch.search.plan import Plan
 from fulltilt.launch.settings import Settings, loader_name
 from fulltilt.measure.observation import Loader, Observation
 
-_ANEW = "in the run itself"
+_ANEW = "are drawn anew"
+_DROPS_OTHERS = ("compile", "autocast", "channels_last")
+_DROPPED = "dropout was tied to the seed, in the run itself it drops other elements, as with another seed"
 _DRAWS = "its samples draw random numbers, which would be others"
 _MAY_DRAW = "whether its samples draw random numbers, which would be others, could not be seen"
 
@@ -48,14 +53,20 @@ def level_in_run(settings: Mapping[str, Any]) -> Level:
     return max(own, "numeric", key=LEVELS.index) if redraws else own
 
 
-def told(reason: str, settings: Mapping[str, Any], observation: Observation) -> str:
-    """What a comparison of losses came to, and what it does not say about the run."""
+def told(reason: str, settings: Mapping[str, Any], observation: Observation, *, drops: bool = False) -> str:
+    """What a comparison of losses came to, and what it does not say about the run. With `drops` elements were dropped
+    in the runs compared, by the seed."""
+    others = drops and any(name in settings for name in _DROPS_OTHERS)
+    return _of_draws(reason, settings, observation) + (f"; {_DROPPED}" if others else "")
+
+
+def _of_draws(reason: str, settings: Mapping[str, Any], observation: Observation) -> str:
     drawing = [one.draws for one in observation.loaders if one.draws is not False]
     if not drawing or "loader.num_workers" not in settings or "loader.undrawn" in settings:
         return reason
     if_any = "" if any(drawing) else ", if there are any,"
     return (
-        f"{reason}, with each sample's random draws fixed; {_ANEW} they{if_any} are drawn anew, as with any other "
+        f"{reason}, with each sample's random draws fixed; in the run itself they{if_any} {_ANEW}, as with any other "
         "num_workers"
     )
 

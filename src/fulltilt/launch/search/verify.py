@@ -11,7 +11,8 @@ numeric   Rounding differs, and training makes a small difference grow. How fast
           then (and two steps on), plus `_FLOOR` of the loss. How far one such run strays is chance, too: where the loss
           is off by more, a fourth run has its weights off the other way, and the one that strayed further counts.
 
-NaN and infinity count as equal to themselves only, and prove nothing: losses enough have to be figures.
+NaN and infinity count as equal to themselves only, and prove nothing: losses enough have to be figures, and no band
+holds one that differs.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Verdict:
     curves: LossCurves
     step: int | None = None
     """The first one that is off."""
+    drops: bool = False
+    """Elements were dropped in the runs compared, those that the seed says: in the script's own run torch says it."""
 
 
 def roundings(settings: Mapping[str, Any]) -> float:
@@ -83,7 +86,7 @@ def verdict(
     band = _band(before[:count], references, floor)
     curves = LossCurves(before=curves.before, after=curves.after, band=tuple(band))
     for at in range(count):
-        if not _equal(before[at], after[at]) and not abs(before[at] - after[at]) <= band[at]:
+        if not _within(before[at], after[at], band[at]):
             reason = (
                 f"losses left the band at step {at + 1}: {before[at]:.6g} became {after[at]:.6g}, "
                 f"±{band[at]:.2g} was allowed"
@@ -125,13 +128,17 @@ def _band(before: Sequence[float], references: Sequence[Sequence[float]], floor:
     for at, loss in enumerate(before):
         near = [one for one in apart[at : at + 1 + _LOOK_AHEAD] if math.isfinite(one)]
         running = max(running, *near, 0.0) if near else max([running, *known[-1:]])
-        band.append(_TIMES * running + floor * abs(loss))
+        band.append(_TIMES * running + (floor * abs(loss) if math.isfinite(loss) else 0.0))
     return band
 
 
 def _furthest(loss: float, others: Sequence[float]) -> float:
     """Of those that are a figure; infinitely far where none is."""
     return max((one for other in others if math.isfinite(one := abs(loss - other))), default=math.inf)
+
+
+def _within(one: float, other: float, band: float) -> bool:
+    return _equal(one, other) or (math.isfinite(one) and math.isfinite(other) and abs(one - other) <= band)
 
 
 def _apart(one: float, other: float) -> float:

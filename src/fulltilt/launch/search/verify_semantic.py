@@ -4,7 +4,8 @@ No loss has a twin then, and none can be compared by itself. The rule: three run
 seeds, and one with the settings. Compared are means over the first and over the second half of the steps. How far they
 lie apart by chance is seen twice: between the two seeds, and in how much losses jump from step to step. With the
 settings they may lie off by `_TIMES` the larger of the two, plus `_FLOOR` of the loss. A larger batch has seen more
-samples by then: its losses may be lower, not higher.
+samples by then: its losses may be lower, not higher. A mean has to be one of figures: NaN or infinity in any of the
+three runs proves nothing.
 
 Losses of the first steps say little about images that are wrong in a way that no model minds yet (twice normalised,
 say). So the model's inputs are compared as well: their mean, and their spread.
@@ -36,6 +37,10 @@ class Run:
     """Mean and standard deviation of what went into the model, in the first steps."""
     failed: bool = False
     """It ended with an error, after these."""
+    words: str | None = None
+    """Its last ones, where it failed: the error, most often."""
+    drops: bool = False
+    """Elements were dropped in it, as the seed says."""
 
 
 def verdict(before: Run, after: Run, other: Run, *, larger_batch: bool = False) -> Verdict:
@@ -45,8 +50,12 @@ def verdict(before: Run, after: Run, other: Run, *, larger_batch: bool = False) 
     if count < LEAST_STEPS:
         reason = f"the losses could not be compared: {count} were seen, {LEAST_STEPS} are needed"
         return Verdict(holds=False, reason=reason, curves=curves)
-    if not all(math.isfinite(loss) for loss in after.losses[:count]):
-        return Verdict(holds=False, reason="a loss is not finite", curves=curves)
+    for whose, run in (("as it is", before), ("with the settings", after), ("as it is, from another seed,", other)):
+        figures = sum(map(math.isfinite, run.losses[:count]))
+        if figures < count:
+            seen = f"{whose} {figures} of {count} are figures"
+            reason = f"the losses could not be compared: {seen}, all of them have to be"
+            return Verdict(holds=False, reason=reason, curves=curves)
     wrong = _inputs_off(before, after, other)
     if wrong is not None:
         return Verdict(holds=False, reason=wrong, curves=curves)

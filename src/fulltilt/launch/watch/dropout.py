@@ -7,7 +7,8 @@ for each element, in the order of the shape, always in float32. What a setting d
 before: a CUDA graph that dropped the same elements at each replay, say.
 
 What is left to torch: dropout of whole channels (one number each, whatever the layout), alpha dropout, that of scripted
-and of fx-traced modules and of cuDNN's recurrent ones, and tensors that are made of others (nested, distributed).
+and of fx-traced modules and of cuDNN's recurrent ones, and tensors that are made of others (nested, distributed) or
+know themselves what is done with them, as the masks of `torch.nn.attention.bias` do.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.jit import _builtins as scripted
 from torch.jit import is_scripting  # type: ignore[attr-defined]
-from torch.nn import functional
+from torch.nn import Parameter, functional
 from torch.overrides import has_torch_function_unary
 
 from fulltilt.launch.imports import after_import
@@ -26,12 +28,21 @@ from fulltilt.launch.patching import put
 
 _dropout = functional.dropout
 _attention = functional.scaled_dot_product_attention
+_seen: list[bool] = []
+"""Filled once something was dropped here."""
 
 
 def install() -> None:
     put(functional, "dropout", dropout, by_its_name=False)
     put(functional, "scaled_dot_product_attention", scaled_dot_product_attention, by_its_name=False)
+    scripted._register_builtin(scaled_dot_product_attention, "aten::scaled_dot_product_attention")
     after_import("torch._inductor.config", _draw_as_in_eager)
+    after_import("torch._dynamo", lambda dynamo: dynamo.assume_constant_result(_note))
+
+
+def has_dropped() -> bool:
+    """Whether anything was dropped as the seed says, where torch would have dropped other elements."""
+    return bool(_seen)
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -41,14 +52,26 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     return _dropout(input, p, training, inplace)
 
 
-def scaled_dot_product_attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
-    if not is_scripting():  # noqa: SIM102 - as above
-        if 0.0 < dropout_p < 1.0 and _is_plain(query):
+class _Attention:
+    """Attention in torch's place, which is no function of Python: as an attribute of a class it is no method, so ours
+    can't be a function either. No `patching.Unbound`: that calls itself a builtin, and compiled code has to see what it
+    does. TorchScript takes it for torch's own."""
+
+    __name__ = __qualname__ = "scaled_dot_product_attention"
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    ) -> Tensor:  # fmt: skip
+        if 0.0 < dropout_p < 1.0 and _is_plain(query, key, value) and (attn_mask is None or _is_plain(attn_mask)):
             return _attended(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+    def __reduce__(self) -> str:
+        return "scaled_dot_product_attention"  # pickle looks it up, and copies are itself
+
+
+scaled_dot_product_attention = _Attention()
 
 
 def _attended(
@@ -57,13 +80,13 @@ def _attended(
 ) -> Tensor:  # fmt: skip
     """With its dropout it is done in steps: within a fused kernel nobody can say which elements are dropped. That takes
     the memory of the scores, which fused kernels don't."""
-    if enable_gqa:  # several queries share a key and a value
-        shared = query.size(-3) // key.size(-3)
-        key, value = key.repeat_interleave(shared, -3), value.repeat_interleave(shared, -3)
+    if enable_gqa:  # several queries share a key, and as many or others a value
+        key, value = (one.repeat_interleave(query.size(-3) // one.size(-3), -3) for one in (key, value))
     return _dropped(_weights(query, key, mask, is_causal=is_causal, scale=scale), p) @ value
 
 
 def _dropped(input: Tensor, p: float, *, inplace: bool = False) -> Tensor:
+    _note()
     kept, scale = torch.rand(input.shape, device=input.device, dtype=torch.float32) >= p, 1.0 / (1.0 - p)
     return input.mul_(kept).mul_(scale) if inplace else input * kept * scale
 
@@ -86,5 +109,20 @@ def _draw_as_in_eager(config: Any) -> None:
     config.fallback_random = True
 
 
-def _is_plain(tensor: Tensor) -> bool:
-    return not has_torch_function_unary(tensor) and not tensor.is_nested and not hasattr(tensor, "device_mesh")
+def _note() -> bool:
+    """Called while code is compiled, too, which can't write down anything when it runs."""
+    if not _seen:
+        _seen.append(True)
+    return True
+
+
+def _is_plain(*given: Any) -> bool:
+    """Tensors and nothing else. A mode (`torch.set_default_device`) has every one of them go another way, and says
+    nothing of what it is: its type does."""
+    return all(
+        isinstance(one, Tensor)
+        and (type(one) in (Tensor, Parameter) or not has_torch_function_unary(one))
+        and not one.is_nested
+        and not hasattr(one, "device_mesh")
+        for one in given
+    )
