@@ -364,7 +364,7 @@ from fulltilt.feed import ImageFiles, feed
 class Numbers(torch.utils.data.Dataset):
     def __len__(self): return 4000
     def __getitem__(self, number): return number
-it = feed(Numbers(), batch_size=2, device="cpu", num_workers=1)
+it = feed(Numbers(), batch_size=2, device="cpu", num_workers=1, worker_kind="processes")
 seen = []
 for k, batch in enumerate(it):
     seen += batch.tolist()
