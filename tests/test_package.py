@@ -97,7 +97,9 @@ def _commands(command, path=()):
 
 def test_help_is_whole_in_a_terminal_of_80_columns(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    for path, command in _commands(get_command(app)):
+    found = list(_commands(get_command(app)))
+    assert len(found) > 10
+    for path, command in found:
         shown = CliRunner().invoke(app, [*path, "--help"]).output
         assert not re.search(r"…\s", shown), f"{path}: something is cut off"  # NAME… is the text's own
         later = inspect.cleandoc(command.help or "").split("\n\n")[1:]

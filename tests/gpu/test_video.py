@@ -303,6 +303,7 @@ class TestClips:
         options = {"batch_size": 6, "device": "cuda:0", "num_workers": 1, "augment": augment}
         with feed(self.clips(paths), **options) as it:
             expected = [images.float() for images, _ in it]
+        assert expected
         with feed(self.clips(paths), gpu_share=0.5, **options) as it:
             for (images, _), theirs in zip(it, expected, strict=True):
                 assert (images.float() - theirs).abs().max() <= 4 / 255

@@ -49,9 +49,12 @@ def test_the_next_batch_is_made_while_the_step_runs():
         made[number].set()
         return prepare(batch)
 
-    for number, _ in enumerate(trainer().prepared(enumerate(raw(10)), marking, num_workers=1)):
+    steps = 0
+    for _ in trainer().prepared(enumerate(raw(10)), marking, num_workers=1):
+        steps += 1
         # The step: it lasts until the batch after it is made, which nobody has asked for yet.
-        assert made[min(number + 1, 9)].wait(10)
+        assert made[min(steps, 9)].wait(10)
+    assert steps == 10
 
 
 def test_leaving_the_loop_ends_the_threads_and_takes_no_more_batches():
