@@ -37,7 +37,8 @@ demo: $(STAMP)
 # Hundreds of processes are started: each is to find our modules compiled, even where PYTHONDONTWRITEBYTECODE is set.
 test: $(STAMP) $(PEERS)
 	$(BIN)/python -m compileall -q -j 0 src
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal || { test $$? -eq 1 && $(BIN)/python scripts/again.py; }
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --junitxml=.pytest_cache/first.xml || \
+		{ test $$? -eq 1 && $(BIN)/python scripts/again.py; }
 
 check: lint types site
 

@@ -5,6 +5,8 @@ import pickle
 import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
@@ -95,8 +97,17 @@ def _commands(command, path=()):
 
 def test_help_is_whole_in_a_terminal_of_80_columns(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    for path, command in _commands(get_command(app)):
+    found = list(_commands(get_command(app)))
+    assert len(found) > 10
+    for path, command in found:
         shown = CliRunner().invoke(app, [*path, "--help"]).output
         assert not re.search(r"…\s", shown), f"{path}: something is cut off"  # NAME… is the text's own
         later = inspect.cleandoc(command.help or "").split("\n\n")[1:]
         assert not any("\n" in paragraph for paragraph in later), f"{path}: broken where the source's lines are"
+
+
+def test_every_room_but_the_machine_s_is_kept_from_nvml():
+    contracts = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (kept,) = [one for one in contracts["contracts"] if one.get("forbidden_modules") == ["pynvml"]]
+    rooms = {f"fulltilt.{file.parent.name}" for file in Path(fulltilt.__file__).parent.glob("*/__init__.py")}
+    assert set(kept["source_modules"]) == rooms - {"fulltilt.machine"}

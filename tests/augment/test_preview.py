@@ -67,7 +67,9 @@ def test_every_setting_that_can_be_on_has_a_row():
 def test_a_full_draw_is_what_the_module_gives():
     settings = Settings(**EVERYTHING, mask_fill=255)
     one = picture(mask=True)
-    rows = shown(settings, one, one, one, seed=7).full(2)
+    rows = list(shown(settings, one, one, one, seed=7).full(2))
+    assert len(rows) == 2
+    assert all(row.cells for row in rows)
     module = GPUAugmentation(seed=7, layout="channels_last", mask_fill=255, **EVERYTHING)
     for epoch, row in enumerate(rows):
         module.set_epoch(epoch)
@@ -125,6 +127,8 @@ def test_factors_and_boxes_that_are_written_are_those_that_are_seen():
     gray = Picture(name="", image=torch.full((32, 32, 3), 100, dtype=torch.uint8))
     settings = Settings(brightness=0.4, erase_prob=1.0, noise_std=0.0)
     rows = {row.name: row for row in shown(settings, gray, gray, gray).alone()}
+    assert rows["brightness"].cells
+    assert rows["erase_prob"].cells
     for cell in rows["brightness"].cells:
         assert cell.image.mean() / 100 == pytest.approx(float(cell.captions[0].removeprefix("x ")), abs=0.01)
     for cell in rows["erase_prob"].cells:

@@ -615,7 +615,9 @@ def test_metrics_of_trainings_that_were_not_as_long_are_not_compared():
 
 
 def test_a_case_comes_back_from_its_json():
-    for one in compared(canned(), hold=True):
+    cases = list(compared(canned(), hold=True))
+    assert cases
+    for one in cases:
         flat = {key: value for key, value in one.to_json().items() if value is not None}
         back = Case.from_json(flat, limit_per_second=one.answer.limit_per_second)
         assert replace(back, share=one.share, speed_up=one.speed_up, targets=one.targets) == one

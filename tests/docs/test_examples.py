@@ -21,6 +21,7 @@ from tests.decode.video.support import make
 from fulltilt.augment import GPUAugmentation, Settings
 from fulltilt.bench.photos import photos
 from fulltilt.launch.settings import SETTINGS
+from fulltilt.train.config.config import Config
 from fulltilt.train.config.file import parse_config
 
 ROOT = Path(__file__).parents[2]
@@ -110,7 +111,10 @@ def test_pages_whose_hooks_stay(page, tmp_path):
     assert found
     there = {name: PathFinder.find_spec(name, [*sys.path, str(PEERS)]) for name in ("lightning", "transformers")}
     missing = [name for name, spec in there.items() if spec is None]
-    _run_apart("\n".join(code for code in found if not any(name in code for name in missing)), tmp_path)
+    left_out = [code for code in found if any(name in code for name in missing)]
+    _run_apart("\n".join(code for code in found if code not in left_out), tmp_path)
+    if left_out:
+        pytest.skip(f"{len(left_out)} of {len(found)} blocks were left out: {', '.join(missing)} missing (make peers)")
 
 
 def _run_apart(code: str, folder: Path) -> None:
@@ -131,6 +135,14 @@ def fenced(language: str) -> list[object]:
 @pytest.mark.parametrize("text", fenced("yaml"))
 def test_a_configuration_that_is_shown_is_one(text):
     assert parse_config(text, source="shown").data.source
+
+
+def test_no_configuration_is_shown_where_it_is_not_read():
+    """Indented, it would look the same, and nothing would notice a key that there is not."""
+    begins = re.compile(rf"^ +(?:{'|'.join(Config.model_fields)}):(?: .*)?$", re.MULTILINE)
+    for page in (README, CHINESE, *sorted(DOCS.glob("*.md"))):
+        outside = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        assert begins.findall(outside) == [], f"{page.name}: fence it as yaml"
 
 
 @pytest.mark.parametrize("text", fenced("toml"))
@@ -158,6 +170,11 @@ def _rounded(value: object) -> object:
 
 
 def test_every_image_and_page_that_is_linked_exists():
-    for page in DOCS.glob("*.md"):
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name} links {target}"
+    found = [
+        (page, target)
+        for page in DOCS.glob("*.md")
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+    ]
+    assert len(found) > 50
+    for page, target in found:
+        assert (page.parent / target).exists(), f"{page.name} links {target}"

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.gpu.needs import do_without
 
 TORCH_SAYS = (
     "ignore:Synchronization debug mode is a prototype",
@@ -33,9 +34,7 @@ def gpu():
     import torch
 
     if not torch.cuda.is_available():
-        if os.environ.get("FULLTILT_REQUIRE_GPU") == "1":
-            pytest.fail("FULLTILT_REQUIRE_GPU=1, but torch sees no GPU")
-        pytest.skip("needs an NVIDIA GPU")
+        do_without("torch sees no GPU")
     return torch.device("cuda", 0)
 
 

@@ -76,9 +76,12 @@ def test_a_hook_on_a_weight_that_comes_after_the_capture_sees_its_gradient_once(
 def test_pinned_batches_count_as_new() -> None:
     """Else no copy of theirs would go without waiting."""
     loader: Any = DataLoader(TensorDataset(torch.randn(32, 3)), batch_size=8, pin_memory=True, num_workers=1)
+    count = 0
     for (batch,) in loader:
         assert batch.is_pinned()
         assert batch._version == 0
+        count += 1
+    assert count == 4
 
 
 def test_a_prefetcher_of_the_scripts_own_is_noticed() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.augment.checks import Labels
 from tests.augment.support import torch_path
+from tests.gpu.needs import library
 
 from fulltilt.augment import GPUAugmentation, MinimalGPUAugmentation, ProgressiveAugmentation, StrongGPUAugmentation
 
@@ -210,7 +211,7 @@ class TestAgainstTorchvision:
 
     @pytest.fixture(autouse=True)
     def functional(self):
-        self.f = pytest.importorskip("torchvision.transforms.v2.functional")
+        self.f = library("torchvision.transforms.v2.functional")
 
     def one(self, name: str, value, **more) -> GPUAugmentation:
         off = {"horizontal_flip_prob": 0.0, "rotation_degrees": 0.0, "brightness": 0.0, "contrast": 0.0}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.augment.cases import cases
 from tests.augment.checks import check_agreement, check_rotation
 from tests.augment.support import both_sides, kernels, labels, photo, plain, u
+from tests.gpu.needs import library
 
 from fulltilt.augment.layout import Uniform
 
@@ -20,7 +21,7 @@ SIZE = (61, 80)
 
 @pytest.fixture(scope="module")
 def tv():
-    return pytest.importorskip("torchvision.transforms.v2.functional")
+    return library("torchvision.transforms.v2.functional")
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.gpu.needs import library
 
 from fulltilt.launch.apply.unfinished import LEVELS, Table, Unfinished
 
@@ -97,7 +98,7 @@ RUNS: dict[str, tuple[dict[str, bool], str]] = {
 @pytest.fixture(scope="module")
 def looked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """Every chain's batches, in each of the runs."""
-    pytest.importorskip("torchvision.transforms.v2")
+    library("torchvision.transforms.v2")
     script = tmp_path_factory.mktemp("bytes") / "look.py"
     script.write_text(SCRIPT)
     found: dict[str, dict[str, Any]] = {}

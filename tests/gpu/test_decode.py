@@ -7,14 +7,15 @@ within 4.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.decode.support import difference, exif, picture, saved
+from tests.gpu.needs import do_without
 
 from fulltilt.bench.photos import photos
 from fulltilt.decode import decode
@@ -26,13 +27,13 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture
 def decoder() -> GpuDecoder:
-    required = os.environ.get("FULLTILT_REQUIRE_GPU") == "1"
-    reason = available()
-    if reason is not None and required:
-        pytest.fail(f"FULLTILT_REQUIRE_GPU=1, but {reason}")
-    if reason is not None:
-        pytest.skip(reason)
-    return GpuDecoder()
+    return gpu_decoder()
+
+
+def gpu_decoder(**options: Any) -> GpuDecoder:
+    if (reason := available()) is not None:
+        do_without(reason)
+    return GpuDecoder(**options)
 
 
 def _pixels(decoder: GpuDecoder, image: torch.Tensor) -> np.ndarray:
@@ -67,7 +68,7 @@ def test_batches_of_changing_size(decoder: GpuDecoder) -> None:
     files = list(photos(20))
     truth = [_pixels(decoder, image) for image in decoder.decode(files)]
     for count in (1, 20, 3, 7, 20, 1):
-        for expected, image in zip(truth, decoder.decode(files[:count]), strict=False):
+        for expected, image in zip(truth[:count], decoder.decode(files[:count]), strict=True):
             assert (_pixels(decoder, image) == expected).all()
 
 
@@ -106,9 +107,7 @@ def test_damage_is_named_and_the_rest_decoded(decoder: GpuDecoder) -> None:
 
 
 def test_grey_output() -> None:
-    if available() is not None:
-        pytest.skip(str(available()))
-    decoder = GpuDecoder(channels=1)
+    decoder = gpu_decoder(channels=1)
     data = next(iter(photos(1)))
     (image,) = decoder.decode([data])
     assert difference(_pixels(decoder, image), decode(data, channels=1)).mean() < 1

@@ -42,6 +42,7 @@ def test_batches_of_which_the_gpu_decodes_a_part(folder, share):
     reference = batches(folder, "cpu", quality="fast")
     ours = batches(folder, "cuda", quality="fast", gpu_share=share)
     plain = batches(folder, "cuda", quality="fast", gpu_share=0)
+    assert plain
     for a, b, c in zip(ours, reference, plain, strict=True):
         assert (a - b).abs().mean() <= 2.5 / 255
         assert ((a - c).abs().flatten(1).amax(1) > 0).float().mean() >= share - 0.1  # the GPU's pixels, really
@@ -115,6 +116,7 @@ def test_tensors_resident_or_through_pinned_memory(resident):
     x, y = torch.randn(1000, 24, 16), torch.arange(1000)
     it = feed((x, y), batch_size=64, shuffle=True, device="cuda")
     other = TensorFeed((x, y), it.order, device=torch.device("cuda", 0), ahead=2, resident=resident)
+    assert len(it) == 16
     for _ in range(3):
         for ours, again in zip(it, other, strict=True):
             torch.cuda._sleep(50_000)

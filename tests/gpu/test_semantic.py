@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.gpu.needs import library
 
 from fulltilt.launch.command import parse
 from fulltilt.launch.observe import observe
@@ -92,7 +93,7 @@ print(json.dumps({
 
 @pytest.fixture(params=["v1", "v2"])
 def version(request: pytest.FixtureRequest) -> str:
-    pytest.importorskip("torchvision.transforms.v2")
+    library("torchvision.transforms.v2")
     return str(request.param)
 
 
@@ -154,7 +155,7 @@ def test_it_trains_as_well(tmp_path: Path, version: str) -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.alone
 def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torchvision.transforms.v2")
+    library("torchvision.transforms.v2")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     script, result = tmp_path / "train.py", tmp_path / "found.json"
     script.write_text(SCRIPT + TRAIN)

@@ -64,7 +64,7 @@ def test_a_client_scrapes_the_last_sample(exporter):
 
 
 def test_every_family_has_help_and_type_before_its_values():
-    seen = set()
+    seen, values = set(), 0
     for line in exposition(SAMPLE).splitlines():
         if line.startswith("# "):
             word, name = line.split(" ")[1:3]
@@ -72,6 +72,8 @@ def test_every_family_has_help_and_type_before_its_values():
         else:
             name = re.match(r"[a-z_]+", line)[0]
             assert {("HELP", name), ("TYPE", name)} <= seen
+            values += 1
+    assert values
 
 
 def test_figures_that_are_taken_less_often_stay_until_the_next(exporter):

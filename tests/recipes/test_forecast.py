@@ -93,6 +93,7 @@ def test_readings_of_ones_own(tmp_path):
                 rows.writerow([stamp, *(repr(float(value)) for value in values)])
     own = windows("train", path=str(tmp_path), window=16, horizon=3)
     expected = windows("train", hours=200, sensors=3, window=16, horizon=3)
+    assert len(expected)
     for found, wanted in zip(own, expected, strict=True):
         torch.testing.assert_close(found, wanted)
 

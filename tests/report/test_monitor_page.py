@@ -247,7 +247,9 @@ def test_coordinates_are_numbers(record, lose, draw_page):
     samples = lose(record("bursty", "idle", seconds=40), index=0, after=20)
     samples[3] = replace(samples[3], cpu=CpuSample(util=math.nan, cores=(math.nan, math.inf, 50.0)))
     tree, _ = read(draw_page(samples))
-    for path in tree.iter(f"{SVG}path"):
+    paths = list(tree.iter(f"{SVG}path"))
+    assert paths
+    for path in paths:
         assert re.fullmatch(r"[MLHVAhvz\d. ]*", path.get("d")), path.get("d")[:200]
 
 

@@ -8,10 +8,22 @@ import subprocess
 import sys
 
 SCRIPT = """
-import json, sys, time, torch, torch.distributed as dist
+import json, sys, torch, torch.distributed as dist
 from torch import nn
 from fulltilt.errors import FulltiltError
-from fulltilt.tune import get_optimal_batch_size
+from fulltilt.tune import bench, get_optimal_batch_size
+
+class Clock:
+    # Goes on where the model says so, and at no other time: on busy cores a step takes no longer than elsewhere.
+    now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+time = bench.time = Clock()
 
 rank, meeting, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
@@ -81,7 +93,7 @@ def test_one_rank_is_slower_and_allowed_less(tmp_path):
     """Both take the slower one's pace, which gains nothing from 16 samples on, and the smaller one's memory."""
     found, _ = on_two(tmp_path, "pace")
     assert found[0]["asked"] == found[1]["asked"]
-    assert found[0]["size"] == found[1]["size"] <= 24
+    assert found[0]["size"] == found[1]["size"] == 16
     assert found[0]["limit"] == found[1]["limit"] == 9 * 10**8
 
 

@@ -1,4 +1,4 @@
-"""The one boundary to the NVIDIA driver: NVML, through nvidia-ml-py's module `pynvml`.
+"""The one boundary to NVML, the NVIDIA driver's interface for managing GPUs: nvidia-ml-py's module `pynvml`.
 
 Nothing else in fulltilt imports `pynvml`. It is imported when a driver is opened, so a machine without one pays
 nothing, and a test that puts its own module under that name has replaced the whole driver.

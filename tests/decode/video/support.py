@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 
-import av
 import numpy as np
 
 CODECS = {
@@ -47,6 +46,8 @@ def make(
     rotation: int = 0,
 ) -> Path:
     """A video of `count` frames; `uneven` gives them uneven times."""
+    import av  # here: tests on a GPU import this before they know whether it is there
+
     encoder, suffix, options = CODECS[codec]
     path = path.with_suffix(f".{suffix}")
     with _priority_kept(), av.open(str(path), "w") as file:
@@ -83,5 +84,7 @@ def _priority_kept() -> Iterator[None]:
 
 def sequential(path: Path) -> np.ndarray:
     """All frames, decoded one after another: what random access has to equal."""
+    import av
+
     with av.open(str(path)) as file:
         return np.stack([frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)])

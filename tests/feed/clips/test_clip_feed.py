@@ -106,6 +106,7 @@ def test_resumed_in_the_middle(paths, engines, monkeypatch):
         next(batches)
         state = it.state_dict()
         rest = [(images.clone(), labels) for images, labels in batches]
+    assert rest
     with shared(monkeypatch, clips(paths), 0.5) as it:
         it.load_state_dict(state)
         for (ours, labels), (theirs, their_labels) in zip(it, rest, strict=True):

@@ -364,7 +364,7 @@ from fulltilt.feed import ImageFiles, feed
 class Numbers(torch.utils.data.Dataset):
     def __len__(self): return 4000
     def __getitem__(self, number): return number
-it = feed(Numbers(), batch_size=2, device="cpu", num_workers=1)
+it = feed(Numbers(), batch_size=2, device="cpu", num_workers=1, worker_kind="processes")
 seen = []
 for k, batch in enumerate(it):
     seen += batch.tolist()
@@ -484,11 +484,13 @@ class Pictures(Dataset):
 def test_augmentation_takes_images_and_masks_along():
     flip = MinimalGPUAugmentation(1.0)
     with feed(Pictures(), batch_size=3, device="cpu", num_workers=0, augment=flip) as it:
+        seen = []
         for images, masks, numbers in it:
             assert images[:, :, :, -2:].min() == 1
             assert images[:, :, :, :-2].max() == 0
             assert torch.equal(masks, images[:, 0].long())
-            assert len(numbers) == 3
+            seen += numbers.tolist()
+    assert seen == list(range(6))
 
 
 def test_a_function_is_given_the_whole_batch():

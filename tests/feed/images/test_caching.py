@@ -142,8 +142,11 @@ def test_masks_are_kept_along(photos, tmp_path):
             assert time.monotonic() < until_both
             list(it)
         other.set_epoch(it.state_dict()["epoch"])
+        seen = 0
         for ours, theirs in zip(it, other, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+            seen += len(ours[0])
+    assert seen == COUNT
 
 
 def test_bytes_are_kept_where_files_come_slowly(photos, plain, measured, monkeypatch):

@@ -132,10 +132,13 @@ def test_labels_and_masks_come_with_their_images(photos, tmp_path):
         mask.save(masks[-1])
     source = ImageFiles(photos, labels=list(range(100, 100 + COUNT)), masks=masks)
     with feed(source, **options(shuffle=True)) as it:
+        seen = []
         for images, labels_at, numbers_at in it:
             assert labels_at.shape == (len(images), 16, 16)
             assert [int(mask.unique()) for mask in labels_at] == number_of(images)
             assert (numbers_at - 100).tolist() == number_of(images)
+            seen += number_of(images)
+    assert sorted(seen) == list(range(COUNT))
 
 
 def test_augmentation_is_drawn_by_sample_and_epoch_not_by_batch(photos):

@@ -128,6 +128,7 @@ def test_samples_whose_pixels_are_kept_are_not_sent_to_the_gpu(folder, backend, 
 def test_what_the_gpu_refuses_the_cpu_decodes(folder, backend):
     source = ImageFiles(folder)
     expected = batches(source, 0.0)
+    assert expected
     backend.refuse = [(folder / "00.jpg").read_bytes(), (folder / "05.jpg").read_bytes()]
     for ours, theirs in zip(batches(source, 1.0), expected, strict=True):
         assert torch.equal(ours[0], theirs[0])

@@ -92,6 +92,7 @@ def test_an_image_that_has_no_bytes_is_done_by_its_transforms_in_its_place() -> 
     whole = compose(resized(), flip(), tv("Identity", lambda image: image.convert("RGB")), to_tensor(), normalize())
     before, _ = batches(Photos(whole, mode="P"), {})
     after, _ = batches(Photos(whole, mode="P"), {"augment": True})
+    assert before
     for (images, labels, _), (expected, order, _) in zip(after, before, strict=True):
         assert labels == order
         np.testing.assert_allclose(images, expected, atol=1e-5)
@@ -102,6 +103,7 @@ def test_a_data_set_that_works_on_the_tensor_gets_it() -> None:
     for after in (lambda image: image * 2.0, lambda image: torch.clamp(image, -1, 1), lambda image: image[:1]):
         found, _ = batches(Photos(made, after=after), {"augment": True})
         expected, _ = batches(Photos(made, after=after), {})
+        assert expected
         for (images, *_), (wanted, *_) in zip(found, expected, strict=True):
             np.testing.assert_array_equal(images, wanted)
 
@@ -132,6 +134,7 @@ def test_albumentations_by_name() -> None:
 
     for mode in ("RGB", "masked"):  # with a mask they are left alone: both would have to be drawn for together
         found, _ = batches(Named(transform, mode=mode), {"augment": True})
+        assert found
         for images, labels, dtype in found:
             assert dtype == "torch.uint8"
             assert images.shape == (8, 3, 16, 16)

@@ -42,18 +42,19 @@ def test_training_is_the_same_as_with_batches_prepared_in_the_loop():
 
 
 def test_the_next_batch_is_made_while_the_step_runs():
-    def slow(batch):
-        time.sleep(0.05)
+    made = [threading.Event() for _ in range(10)]
+
+    def marking(numbered):
+        number, batch = numbered
+        made[number].set()
         return prepare(batch)
 
-    ours = trainer()
-    waits = []
-    began = time.perf_counter()
-    for _ in ours.prepared(raw(10), slow, num_workers=1):
-        waits.append(time.perf_counter() - began)
-        time.sleep(0.08)  # the step
-        began = time.perf_counter()
-    assert sorted(waits[1:])[len(waits) // 2] < 0.03
+    steps = 0
+    for _ in trainer().prepared(enumerate(raw(10)), marking, num_workers=1):
+        steps += 1
+        # The step: it lasts until the batch after it is made, which nobody has asked for yet.
+        assert made[min(steps, 9)].wait(10)
+    assert steps == 10
 
 
 def test_leaving_the_loop_ends_the_threads_and_takes_no_more_batches():
