@@ -37,8 +37,9 @@ def test_what_was_not_measured_is_left_out():
 def test_an_epoch_in_one_line():
     record = {"epoch": 3, "train_loss": 0.5, "val_iou": 0.75, "seconds": 12.34, "samples_per_second": 1234.5, "lr": 0.1}
     assert epoch_line(record, 10) == "epoch 3/10: train_loss 0.5, val_iou 0.75 (12.3 s, 1,234 samples/s)"
-    assert epoch_detail(STATS).startswith("GPU busy 78.5%, GPU 0.045 s/step, CPU 0.012 s/step, CPU share 21%")
-    assert epoch_detail(STATS).endswith("p99 0.090 s, GPU memory 3.5 GiB")
+    assert epoch_detail(STATS).startswith("GPU busy 78.5%, GPU 45 ms/step, CPU 12 ms/step, CPU share 21%")
+    assert epoch_detail(STATS).endswith("p99 90 ms, GPU memory 3.5 GiB")
+    assert epoch_detail({"step_p50": 0.00025, "step_p99": 1.2345}) == "step p50 0.25 ms, p99 1,234 ms"
 
 
 @pytest.mark.parametrize(
