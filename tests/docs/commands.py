@@ -232,6 +232,8 @@ def _marks() -> set[str]:
 
 
 def _check_pip(words: tuple[str, ...]) -> None:
+    if words == ("uninstall", "fulltilt"):
+        return
     assert words[0] == "install"
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     for extra in re.findall(r"\[([\w,-]+)\]", " ".join(words)):

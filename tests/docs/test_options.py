@@ -44,7 +44,7 @@ def test_every_section_has_a_table(options):
 
 def test_a_key_says_its_default_what_is_allowed_and_what_it_means(options):
     found = rows(options.keys())
-    assert found["epochs"] == ["`epochs`", "`10`", "a whole number ≥ 1", "Ways through the training data."]
+    assert found["epochs"] == ["`epochs`", "`10`", "a whole number ≥ 1", "Passes over the training data."]
     assert found["length"][1] == "required"
     assert found["shuffle"][1] == "`true`", "as YAML has it"
     assert found["max_steps"][1] == "`null`"

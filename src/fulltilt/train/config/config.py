@@ -42,15 +42,15 @@ class VideoConfig(Section):
     stride: Whole = 1
     """From one frame of a clip to the next: 2 takes every second one."""
     clips: Whole = 1
-    """Of one video, each from its own part of it."""
+    """Clips taken from one video, each from its own part of it."""
     jitter: bool = True
-    """Draw where a clip begins in its part, anew in every epoch; otherwise its middle is taken."""
+    """Draw the start of a clip within its part, anew in every epoch; otherwise take the middle of the part."""
     temporal: bool = False
     """Rows of a CSV are segments (path, label, start, end), and clips have a label for every frame."""
     together: Whole = 1
-    """So many clips of a video come one behind the other and are decoded in one pass."""
+    """Number of clips of a video that follow each other and are decoded in one pass."""
     threads: Whole | Auto = "auto"
-    """Of each decoder."""
+    """Threads of each decoder."""
 
 
 class DataConfig(Section):
@@ -69,9 +69,9 @@ class DataConfig(Section):
     val_masks: str | None = None
     """As `masks`, for `val_source`."""
     val_share: Share | None = None
-    """Without `val_source`: this share of the samples is set aside, the same ones for the same seed."""
+    """Without `val_source`: set aside this share of the samples, the same ones for the same seed."""
     batch_size: Whole | Auto = 32
-    """Samples of a batch, in each process; auto: the size that trains fastest is looked for first."""
+    """Samples in a batch, for each process; auto: first find the size that trains fastest."""
     val_batch_size: Whole | None = None
     """None: as `batch_size`."""
     num_workers: WholeOrZero | Auto = "auto"
@@ -91,9 +91,9 @@ class DataConfig(Section):
     quality: Literal["exact", "fast"] = "exact"
     """fast: JPEG by a quicker transform, videos without smoothing; pixels differ slightly."""
     features: str | None = None
-    """package.module:callable, which makes a row of numbers of an image file's pixels: one more input of the model."""
+    """package.module:callable that turns an image file's pixels into a row of numbers: one more input of the model."""
     on_error: Literal["raise", "skip"] = "raise"
-    """What becomes of a file that can't be decoded: an error that names it, or it is left out."""
+    """What to do with a file that can't be decoded: stop with an error that names it, or leave it out."""
     video: VideoConfig | None = None
     """The folder or CSV is one of videos."""
     val_video: VideoConfig | None = None
@@ -113,11 +113,11 @@ class TrainingConfig(Section):
     """The loop and its step."""
 
     epochs: Whole = 10
-    """Ways through the training data."""
+    """Passes over the training data."""
     max_steps: Whole | None = None
-    """End after so many steps, whatever the epochs."""
+    """Stop after this many steps, whatever the epochs."""
     lr: Positive = 1e-3
-    """The optimizer's learning rate, with which a scheduler begins."""
+    """The optimizer's learning rate; a scheduler begins with it."""
     optimizer: str = "adamw"
     """adamw, adam, sgd, rmsprop or package.module:callable, which is called with the parameters, lr and the args."""
     optimizer_args: dict[str, Any] = {}
@@ -125,7 +125,7 @@ class TrainingConfig(Section):
     scheduler: str | None = None
     """cosine, step, onecycle, linear, plateau or package.module:callable, which is called with the optimizer."""
     scheduler_args: dict[str, Any] = {}
-    """Keywords for it; its length is the run's where they don't say."""
+    """Keywords for it; its length is that of the run, unless they say otherwise."""
     scheduler_interval: Literal["epoch", "step"] | None = None
     """When the scheduler steps; None: each step for onecycle, each epoch for the others."""
     loss: str | None = None
@@ -137,7 +137,7 @@ class TrainingConfig(Section):
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """auto: tried on the model, kept where it pays."""
     compile: bool | Auto = "auto"
-    """torch.compile; auto: kept where trials show that it pays, and so for the next three."""
+    """torch.compile; auto: kept where trials show that it pays, as with the next three."""
     channels_last: bool | Auto = "auto"
     """The memory format of convolutions."""
     cuda_graph: bool | Auto = "auto"
@@ -149,25 +149,25 @@ class TrainingConfig(Section):
     clip_norm: Positive | None = None
     """Largest norm of all gradients together; None: they are not clipped."""
     ema_decay: Share | None = None
-    """Keep averaged weights, with which it is validated, too; 0.999 keeps that share of them at each step."""
+    """Keep an average of the weights and validate with it; 0.999 keeps that share of the average at each step."""
     eval_interval: Whole = 5
-    """Validate every so many epochs, and after the last."""
+    """Validate every N epochs, and after the last."""
     checkpoint_interval: Whole = 5
-    """Save every so many epochs, and after the last."""
+    """Save every N epochs, and after the last."""
     checkpoint_every_steps: Whole | None = None
-    """Also save every so many steps."""
+    """Also save every N steps."""
     keep_last: Whole = 3
-    """So many of the newest checkpoints stay."""
+    """Number of newest checkpoints to keep."""
     keep_best: WholeOrZero = 1
-    """So many of the best by `monitor` stay besides."""
+    """Number of best checkpoints, by `monitor`, to keep as well."""
     monitor: str = "val_loss"
     """The figure that says which checkpoint is best."""
     monitor_mode: Literal["min", "max"] | None = None
     """None: min for losses and errors, max for the rest."""
     nan_policy: Literal["raise", "skip", "rollback"] = "raise"
-    """What a loss that is not a number leads to: an error, no update, or going back to a checkpoint."""
+    """When a loss is not a number: stop with an error, skip the update, or go back to a checkpoint."""
     use_gpu_augmentation: bool | None = None
-    """None: on where the section `gpu_augmentation` says something."""
+    """None: on if the section `gpu_augmentation` is there."""
     train_metrics: bool = True
     """Metrics of the training batches, too, not of validation alone."""
     seed: WholeOrZero | None = None
@@ -188,7 +188,7 @@ class AugmentationConfig(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     preset: AugmentationPreset = "default"
-    """Whose settings the keywords are added to: those of GPUAugmentation, or of the class of that name."""
+    """The class whose settings the keywords change: GPUAugmentation, or the one of that name."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -207,7 +207,7 @@ class MetricConfig(Section):
 
 
 class LoggingConfig(Section):
-    """What is said, and where."""
+    """What is logged, and where."""
 
     progress: bool | Auto = "auto"
     """The bar; auto: where stderr is a terminal."""
@@ -229,11 +229,11 @@ class Config(Section):
     training: TrainingConfig = TrainingConfig()
     """The loop and its step."""
     gpu_augmentation: AugmentationConfig | None = None
-    """Of training images on the device; None: there is none."""
+    """Augmentation of training images on the device; None: none."""
     metrics: dict[str, MetricConfig] = {}
-    """By the names that they have in the log."""
+    """Metrics, by the names that they get in the log."""
     logging: LoggingConfig = LoggingConfig()
-    """What is said, and where."""
+    """What is logged, and where."""
 
     @field_validator("data", "model", "training", "logging", "metrics", mode="before")
     @classmethod
