@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Generator, Iterator
@@ -21,6 +22,10 @@ settings.load_profile("fulltilt")
 
 # Tests share the cores: threads that wait for their last one, which waits for a core, take several times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell's background jobs ignore Ctrl-C (`make test &`), and so would every process that a test starts to interrupt it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _gpu_is_usable() -> bool:
