@@ -42,7 +42,7 @@ SETTINGS: dict[str, Kind] = {
     ),
     "loader.keep_memory": Kind(
         level="exact",
-        says="memory that samples were made in is kept for the next ones, not given back to the system",
+        says="workers reuse freed memory instead of returning it to the system",
         by_hand="MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=268435456 {command}",
     ),
     "loader.pin_memory": Kind(
