@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from fulltilt.diagnose import words
+from fulltilt import words
 from fulltilt.diagnose.figures import PHASES, Figures
 from fulltilt.diagnose.thresholds import LIMITS
 
@@ -151,7 +151,7 @@ def _findings(findings: Sequence[Finding], width: int) -> Iterator[RenderableTyp
     table.add_column(ratio=1)
     table.width = width
     for finding in findings[:_MOST_FINDINGS]:
-        where = words.place(finding.place)
+        where = str(finding.place) if finding.place else None
         title = Text(finding.title, style="bold")
         if where is not None and where not in finding.title:
             title.append(f"  {where}", style="dim not bold")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from fulltilt import words
 from fulltilt.measure.observation import Observation
 
-from . import words
 from .figures import Figures
 from .finding import Diagnosis, Finding, Limits
 from .findings import FAMILIES, slow_rank

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fulltilt import words
 from fulltilt.measure.observation import Observation
 
-from . import words
 from .figures import Figures
 from .finding import Limits
 from .thresholds import LIMITS

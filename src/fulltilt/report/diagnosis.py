@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fulltilt import __version__
-from fulltilt.diagnose import words
+from fulltilt import __version__, words
 from fulltilt.diagnose.figures import Figures
 from fulltilt.diagnose.finding import Diagnosis, LossCurves, Outcome, Trial
 from fulltilt.diagnose.thresholds import LIMITS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fulltilt.diagnose import words
+from fulltilt import words
 from fulltilt.diagnose.finding import Finding, Trial
 from fulltilt.diagnose.thresholds import LIMITS
 
@@ -21,7 +21,7 @@ def findings_card(title: str, findings: Sequence[Finding]) -> Markup:
 
 
 def _finding(finding: Finding) -> Markup:
-    where = words.place(finding.place)
+    where = str(finding.place) if finding.place else None
     heading = tag("h3", bound(finding.title), tag("small", where) if where and where not in finding.title else None)
     body = tag(
         "div",

@@ -11,6 +11,7 @@ from fulltilt.machine.sample import GpuSample
 from fulltilt.measure.statistics import Figures
 from fulltilt.monitor.summary import GpuSummary
 from fulltilt.monitor.verdict import LIMITS, VERDICTS, VerdictName
+from fulltilt.words import GIB, gib
 
 from . import svg
 from .chart import Axes, Guide, Line, time_chart
@@ -19,7 +20,6 @@ from .markup import Markup, bound, tag
 from .series import histogram, slice_seconds
 from .svg import PERCENT, Scale
 
-GIB = 2**30
 _BINS = 20
 
 UTILISATION_NOTE = (
@@ -162,7 +162,7 @@ def _memory_chart(drawing: _Drawing) -> Markup | None:
     summary = drawing.summary
     if summary.mem_peak is None:
         return None
-    line = drawing.line("mem_used", "Used", "blue", f"{summary.mem_peak / GIB:.1f} GiB", filled=True, unit=GIB)
+    line = drawing.line("mem_used", "Used", "blue", f"{gib(summary.mem_peak)} GiB", filled=True, unit=GIB)
     top = max(summary.mem_total or 0, summary.mem_peak, GIB) / GIB
     axes = Axes(time=drawing.columns.time, values=Scale(low=0, high=top), unit="GiB", digits=1)
     full = [Guide(at=top * LIMITS["memory-full"].value / 100, label="memory-full")] if summary.mem_total else []

@@ -8,6 +8,7 @@ from fulltilt import __version__
 from fulltilt.machine.sample import Sample
 from fulltilt.monitor.summary import GpuSummary, Summary
 from fulltilt.monitor.verdict import LIMITS, VERDICTS, rule_text
+from fulltilt.words import duration
 
 from . import svg
 from .columns import Columns
@@ -43,7 +44,7 @@ def monitor_page(samples: Sequence[Sample], summary: Summary, *, title: str) -> 
 def _heading(summary: Summary, columns: Columns, title: str) -> Markup:
     facts = [_names(summary.gpus)] if summary.gpus else []
     if summary.samples:
-        facts.append(_duration(summary.duration_seconds))
+        facts.append(duration(summary.duration_seconds))
     interval = columns.interval_seconds
     if len(columns.samples) < summary.samples:  # a long watch keeps fewer for its charts than it counted
         interval = summary.duration_seconds / summary.samples
@@ -65,15 +66,6 @@ def _names(gpus: Sequence[GpuSummary]) -> str:
     if len(names) == 1:
         return names[0]
     return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{svg.number(seconds)} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def _nothing(summary: Summary) -> Markup | None:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from math import ceil
 
+from fulltilt import words
 from fulltilt.measure.observation import Phase
 
-from .. import words
 from ..figures import Figures
 from ..finding import Finding
 from ..thresholds import LIMITS

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil
 
+from fulltilt import words
 from fulltilt.measure.observation import Loader
 
-from .. import edits, words
+from .. import edits
 from ..figures import Figures
 from ..finding import Finding
 from ..thresholds import LIMITS
@@ -142,9 +143,9 @@ def _small_shm(figures: Figures, loader: Loader, wanted: int, room: int) -> Find
         title=f"/dev/shm is too small for the workers that the loader needs: there is room for {room}",
         evidence=(
             _waits(figures),
-            f"/dev/shm has {words.size(found.shm_bytes)}; {wanted} workers with "
-            f"{loader.prefetch_factor or _DEFAULT_PREFETCH} batches each of {words.size(loader.batch_bytes or 0)} need "
-            f"{words.size(_shm_needed(loader, wanted))}",
+            f"/dev/shm has {words.memory_size(found.shm_bytes)}; {wanted} workers with "
+            f"{loader.prefetch_factor or _DEFAULT_PREFETCH} batches each of "
+            f"{words.memory_size(loader.batch_bytes or 0)} need {words.memory_size(_shm_needed(loader, wanted))}",
         ),
         gain=figures.gain(step=with_workers(figures, wanted)),
         fix=f"Give the container more: docker run --shm-size={_shm_size(_shm_needed(loader, wanted))} … "
@@ -167,8 +168,8 @@ def _full_shm(figures: Figures, loader: Loader) -> list[Finding]:
             cause="small-shm",
             title="/dev/shm can run full: a worker would be killed by a bus error",
             evidence=(
-                f"{loader.num_workers} workers hold up to {words.size(_shm_needed(loader, loader.num_workers))}, "
-                f"/dev/shm has {words.size(found.shm_bytes)}",
+                f"{loader.num_workers} workers hold up to {words.memory_size(_shm_needed(loader, loader.num_workers))}"
+                f", /dev/shm has {words.memory_size(found.shm_bytes)}",
             ),
             gain=None,
             fix=f"docker run --shm-size={_shm_size(_shm_needed(loader, loader.num_workers))} …, or fewer workers",

@@ -7,9 +7,10 @@ from itertools import pairwise
 from math import fsum
 from statistics import median
 
+from fulltilt import words
 from fulltilt.measure.observation import Observation, Phase, Surroundings
 
-from .. import edits, words
+from .. import edits
 from ..figures import Figures
 from ..finding import About, Finding, Limits
 from ..thresholds import LIMITS
@@ -148,7 +149,7 @@ def _growing(figures: Figures, found: Surroundings) -> list[Finding]:
             cause="memory-growth",
             title="The memory that the script uses keeps growing",
             evidence=(
-                f"from {words.size(first)} to {words.size(last)} in the second half of "
+                f"from {words.memory_size(first)} to {words.memory_size(last)} in the second half of "
                 f"{words.seconds(figures.observation.seconds)}",
             ),
             gain=None,

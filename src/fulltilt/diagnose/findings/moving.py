@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from math import fsum
 
-from .. import edits, words
+from fulltilt import words
+
+from .. import edits
 from ..figures import Figures
 from ..finding import Finding
 from ..thresholds import LIMITS
@@ -95,7 +97,7 @@ def _copies(figures: Figures) -> list[Finding]:
             title="The loop stands still while batches are copied to the GPU",
             evidence=(
                 f"copies take {words.percent(seconds / figures.step)} of each step ({words.seconds(seconds)} of the "
-                f"host's time), {words.size(moved)} at a time",
+                f"host's time), {words.memory_size(moved)} at a time",
                 f"they come from {state} memory and {'do not block' if worst.non_blocking else 'block'}",
             ),
             gain=figures.gain(step=step),
@@ -124,7 +126,7 @@ def _syncs(figures: Figures) -> list[Finding]:
         return []
     worst = syncs[0]
     where = [
-        f"{words.place(sync.place) or 'a library'}: {sync.kind}, {sync.count / figures.steps:.1f} times a step, "
+        f"{sync.place or 'a library'}: {sync.kind}, {sync.count / figures.steps:.1f} times a step, "
         f"{words.seconds(sync.seconds / figures.steps)}"
         for sync in syncs[:3]
     ]
@@ -133,7 +135,7 @@ def _syncs(figures: Figures) -> list[Finding]:
         Finding(
             cause="hidden-sync",
             title=f"The loop waits for the GPU in each step: {worst.kind}"
-            + (f" in {words.place(worst.place)}" if worst.place is not None else ""),
+            + (f" in {worst.place}" if worst.place is not None else ""),
             evidence=(
                 f"{words.percent(seconds / figures.step)} of each step is spent waiting for results of the GPU",
                 *where,

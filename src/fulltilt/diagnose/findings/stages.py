@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 
+from fulltilt import words
 from fulltilt.measure.observation import Loader, Stage
 
-from .. import words
 from ..figures import Figures, transforms
 from ..finding import Finding
 from ..thresholds import LIMITS

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 
+from fulltilt import words
 from fulltilt.measure.observation import Training
 
-from .. import edits, words
+from .. import edits
 from ..figures import Figures
 from ..finding import Finding
 from ..thresholds import LIMITS
