@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fulltilt import words
 from fulltilt.diagnose.finding import Finding, Trial
-from fulltilt.diagnose.thresholds import LIMITS
+from fulltilt.diagnose.thresholds import THRESHOLDS
 
 from .markup import Child, Markup, bound, join, tag
 from .page import card, table
@@ -37,7 +37,7 @@ def _gain(finding: Finding) -> Markup:
     later = finding.limit_gain
     if finding.gain is None:
         return tag("div", "?", tag("small", "can't be predicted"), class_="gain unknown")
-    if finding.gain < LIMITS.least_gain and later:
+    if finding.gain < THRESHOLDS.least_gain and later:
         return tag("div", bound(words.gain(later)), tag("small", "once it is fed"), class_="gain unknown")
     return tag("div", bound(words.gain(finding.gain)), tag("small", "predicted"), class_="gain good")
 

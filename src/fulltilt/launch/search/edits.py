@@ -7,7 +7,7 @@ from typing import Any
 
 from fulltilt import words
 from fulltilt.diagnose.finding import Finding
-from fulltilt.diagnose.thresholds import LIMITS
+from fulltilt.diagnose.thresholds import THRESHOLDS
 from fulltilt.launch.settings import SETTINGS
 
 
@@ -39,7 +39,7 @@ def only_by_hand(findings: Sequence[Finding]) -> list[str]:
     return [
         ", ".join(filter(None, (words.gain(one.gain), str(one.place) if one.place else None))) + f": {one.fix}"
         for one in findings
-        if not one.settings and one.gain is not None and one.gain >= LIMITS.least_gain
+        if not one.settings and one.gain is not None and one.gain >= THRESHOLDS.least_gain
     ]
 
 
