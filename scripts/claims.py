@@ -15,7 +15,7 @@ from typing import Any
 from withheld import read
 
 from fulltilt.bench.simulate.page import table
-from fulltilt.diagnose.words import amount
+from fulltilt.words import amount
 
 _LEAST_MS = 0.01
 _ABSENT = "not measured"

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from withheld import read
 
 from fulltilt.bench.simulate.page import table
-from fulltilt.diagnose.words import amount
+from fulltilt.words import amount
 
 Language = Literal["en", "zh"]
 Words = Mapping[Language, str]

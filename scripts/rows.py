@@ -12,7 +12,7 @@ from fulltilt.bench.guides.figures import ANOTHER_RUN
 from fulltilt.bench.monitor import BUSY_SM_PERCENT, IDLE_SM_PERCENT
 from fulltilt.bench.scaling.figures import PARTS, SERIES, TITLES
 from fulltilt.bench.scaling.figures import rows as curve_rows
-from fulltilt.diagnose.words import amount
+from fulltilt.words import amount
 
 Row = tuple[str, ...]
 _MUCH = 0.05

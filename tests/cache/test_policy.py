@@ -81,7 +81,7 @@ def test_the_reason_says_what_is_in_the_way():
     decision = decide(replace(H200, decode_rate=1_800, free_disk_bytes=100 * GB, cache_bytes_per_second=None))
     assert decision.value is Keep.NOTHING
     assert "disk-decoded was not measured" in decision.reason
-    assert "ram-decoded needs 721 GB of 64.0 GB" in decision.reason
+    assert "ram-decoded needs 721 GB of 64 GB" in decision.reason
 
 
 def test_what_is_asked_for_is_taken_or_refused():

@@ -129,7 +129,7 @@ def test_a_run_from_file_to_result(folder):
 
 def test_a_single_step_is_one(inside, capsys):
     train(inside / "run.yaml", ["training.max_steps=1"])
-    assert capsys.readouterr().out.startswith("finished after 1 step in 0:")
+    assert capsys.readouterr().out.startswith("finished after 1 step in 00:")
 
 
 def test_a_second_run_does_not_write_over_the_first(inside, capsys):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fulltilt.diagnose import Finding
 from fulltilt.diagnose.diagnosis import rank
 from fulltilt.diagnose.figures import Figures
-from fulltilt.diagnose.thresholds import CAUSES, LIMITS
+from fulltilt.diagnose.thresholds import CAUSES, THRESHOLDS
 from fulltilt.measure.observation import Copy, Sync
 
 MS = st.floats(0, 500)
@@ -107,7 +107,7 @@ def test_gains_stay_within_reason(planted, limit, **given):
             best = figures.fed_step * (1 - found.headroom) + rest
             assert best * (1 + finding.gain) <= figures.whole * 1.001
     gains = [finding.gain for finding in found.findings if finding.gain is not None]
-    assert all(later <= earlier + LIMITS.least_gain for earlier, later in pairwise(gains))
+    assert all(later <= earlier + THRESHOLDS.least_gain for earlier, later in pairwise(gains))
     assert found.verdict.endswith(".")
 
 

@@ -69,8 +69,17 @@ def test_a_gpu_is_seen_while_it_trains() -> None:
     assert found.gpu_share == pytest.approx(0.9)
     assert len(found.memory_bytes) == 6, "what CUDA takes of the host before is not the training's"
     assert around.seen("cuda:0", since=99.0).gpu_share == pytest.approx(0.9 * 6 / 47)
-    around._late = 0.5  # the driver took so long to open: readings are so much later than they say
-    assert around.seen("cuda:0", since=10.4, until=11.6).gpu_share == pytest.approx(0.9)
+
+
+def test_all_samples_are_handed_on_with_the_commands_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fulltilt.launch.around.MOST_READINGS", 3)
+    handed: list[Sample] = []
+    around = Around(os.getpid(), handed.append)
+    around._sampling.zero = around._began + 0.5  # the driver took so long to open
+    for at in range(5):
+        around._add(Sample(t=float(at), process=replace(ProcessSample(pid=1), ram_used=100)))
+    assert [sample.t for sample in handed] == pytest.approx([0.5, 1.5, 2.5, 3.5, 4.5])
+    assert around.seen("cuda:0", since=1.4, until=9.0).memory_bytes == (100, 100), "of the first three"
 
 
 def test_the_process_that_looks_is_no_other() -> None:

@@ -15,8 +15,8 @@ from fulltilt.machine.sample import CpuSample
 from fulltilt.measure.statistics import Figures, describe
 from fulltilt.monitor.summary import summarize
 from fulltilt.monitor.verdict import (
-    LIMITS,
     NEXT_STEPS,
+    THRESHOLDS,
     VERDICTS,
     Moments,
     VerdictName,
@@ -56,15 +56,17 @@ def test_every_series_has_a_verdict_that_its_own_rule_and_evidence_explain(value
     verdict = judge(describe(values), None if sm is None else figures(sm))
     assert verdict.name in get_args(VerdictName)
     if verdict.name != "healthy":
-        limit = LIMITS[verdict.name]
-        assert limit.figure in verdict.rule
-        assert f"{limit.value:g} {limit.unit}" in verdict.rule
-        said = float(re.search(rf"{limit.figure} ([\d.e-]+)", verdict.evidence)[1])
-        assert said < limit.value if "<" in verdict.rule else said > limit.value, "never rounded onto the threshold"
+        threshold = THRESHOLDS[verdict.name]
+        assert threshold.figure in verdict.rule
+        assert f"{threshold.value:g} {threshold.unit}" in verdict.rule
+        said = float(re.search(rf"{threshold.figure} ([\d.e-]+)", verdict.evidence)[1])
+        assert said < threshold.value if "<" in verdict.rule else said > threshold.value, (
+            "never rounded onto the threshold"
+        )
 
 
 def test_every_threshold_has_a_source_and_every_verdict_a_next_step():
-    assert all(limit.source for limit in LIMITS.values())
+    assert all(threshold.source for threshold in THRESHOLDS.values())
     assert {rule.name for rule in VERDICTS} | {"healthy"} == {*get_args(VerdictName)}
     assert {*NEXT_STEPS} == {*get_args(VerdictName), None}
 
@@ -72,8 +74,8 @@ def test_every_threshold_has_a_source_and_every_verdict_a_next_step():
 def test_the_documentation_has_every_threshold():
     page = (Path(__file__).parents[2] / "docs" / "monitor.md").read_text(encoding="utf-8")
     rows = {tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in page.splitlines() if line.startswith("|")}
-    for name, limit in LIMITS.items():
-        assert (f"`{name}`", limit.figure, f"{limit.value:g} {limit.unit}", limit.source) in rows
+    for name, threshold in THRESHOLDS.items():
+        assert (f"`{name}`", threshold.figure, f"{threshold.value:g} {threshold.unit}", threshold.source) in rows
 
 
 def flags_of(samples):

@@ -110,3 +110,5 @@ def test_what_is_kept_for_charts_stays_bounded_and_even():
     assert 50 <= len(times) <= 100
     assert times[0] == 1.0
     assert len({round(after - before, 6) for before, after in pairwise(times)}) == 1
+    kept.cut(times[3])
+    assert [sample.t for sample in kept.samples] == times[:4]

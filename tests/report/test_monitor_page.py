@@ -10,7 +10,7 @@ import pytest
 
 from fulltilt.machine.sample import CpuSample, GpuSample, ProcessSample, Sample
 from fulltilt.monitor.summary import summarize
-from fulltilt.monitor.verdict import LIMITS
+from fulltilt.monitor.verdict import THRESHOLDS
 from fulltilt.report import monitor_page
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -208,7 +208,7 @@ def test_the_thresholds_are_drawn_where_the_table_puts_them(record, draw_page):
     tree, _ = read(draw_page(record("bursty", seconds=60)))
     drawn = {path.get("d") for path in by_class(tree, "guide")}
     for name in ("idle", "starved", "underused"):
-        assert f"M0 {100 - LIMITS[name].value:g}H1000" in drawn
+        assert f"M0 {100 - THRESHOLDS[name].value:g}H1000" in drawn
 
 
 def test_a_long_recording_stays_small_and_keeps_its_spike(record):

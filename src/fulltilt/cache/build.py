@@ -17,12 +17,13 @@ from pathlib import Path
 from fulltilt.cache.crew import Crew, Outcome
 from fulltilt.cache.keys import name_of
 from fulltilt.cache.manifest import LOCK, MANIFEST, check_settings, locked, read_manifest, write_manifest
-from fulltilt.cache.predict import Prediction, Sample, check_room, folder_bytes, in_words, predict
+from fulltilt.cache.predict import Prediction, Sample, check_room, folder_bytes, predict
 from fulltilt.cache.settings import CacheSettings
 from fulltilt.cache.store import Cache
 from fulltilt.cache.writer import SHARD_BYTES, recover
 from fulltilt.errors import CacheError, InputError
 from fulltilt.machine.cores import read_cores
+from fulltilt.words import disk_size
 
 log = logging.getLogger("fulltilt.cache")
 
@@ -165,9 +166,9 @@ def _make(
     if problem is not None:
         kept = counts.made + counts.known
         left = (len(missing) - counts.done) * (counts.bytes / counts.made if counts.made else 0)
-        room = f" for about {in_words(left)}" if left else ""
+        room = f" for about {disk_size(left)}" if left else ""
         raise CacheError(
-            f"{folder} can't be written to any more ({problem}) after {in_words(folder_bytes(folder))}: {kept:,} of "
+            f"{folder} can't be written to any more ({problem}) after {disk_size(folder_bytes(folder))}: {kept:,} of "
             f"{len(missing):,} samples were added and stay. Make room{room}, then "
             "run the same command again: it continues from there"
         )

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from fulltilt.cache.predict import in_words
 from fulltilt.errors import InputError
 from fulltilt.machine.decision import Decision
+from fulltilt.words import disk_size
 
 LEAST_GAIN: Final = 0.02
 """What does not pay by so much is not done."""
@@ -166,7 +166,7 @@ def _reason(chosen: _Option, options: tuple[_Option, ...], rates: Rates) -> str:
         small = f"nothing that can be kept is {LEAST_GAIN:.0%} faster than {plain.rate:,.0f} samples/s"
         return "; ".join([small, *missing])
     before, after = min(plain.rate, rates.step_rate), min(chosen.rate, rates.step_rate)
-    return f"{after:,.0f} samples/s instead of {before:,.0f} for {in_words(chosen.needs_bytes)}" + (
+    return f"{after:,.0f} samples/s instead of {before:,.0f} for {disk_size(chosen.needs_bytes)}" + (
         f", the cost of making it included over {rates.epochs:g} epochs" if rates.epochs is not None else ""
     )
 
@@ -174,7 +174,7 @@ def _reason(chosen: _Option, options: tuple[_Option, ...], rates: Rates) -> str:
 def _why_not(option: _Option) -> str:
     if option.rate is None or option.room_bytes is None:
         return f"{option.keep} was not measured"
-    return f"{option.keep} needs {in_words(option.needs_bytes)} of {in_words(option.room_bytes)}"
+    return f"{option.keep} needs {disk_size(option.needs_bytes)} of {disk_size(option.room_bytes)}"
 
 
 def _asked(cache: str, options: tuple[_Option, ...], rates: Rates) -> Decision[Keep]:

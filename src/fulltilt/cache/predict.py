@@ -17,6 +17,7 @@ from fulltilt.cache.settings import CacheSettings
 from fulltilt.cache.shard import RECORD_BYTES, align, shard_files
 from fulltilt.decode import Header, probe
 from fulltilt.errors import CacheError, FulltiltError
+from fulltilt.words import disk_size
 
 _SAMPLED: Final = 512
 _HEAD_BYTES: Final = 1 << 18
@@ -85,27 +86,17 @@ def predict(
 def check_room(folder: Path, prediction: Prediction, budget_bytes: int | None) -> None:
     """CacheError when it fits neither the disk nor the budget."""
     needed = prediction.bytes + prediction.margin_bytes
-    about = f"{prediction.samples:,} samples need about {in_words(prediction.bytes)}"
+    about = f"{prediction.samples:,} samples need about {disk_size(prediction.bytes)}"
     if prediction.margin_bytes:
-        about += f" (at most {in_words(needed)}, from {prediction.probed:,} headers)"
+        about += f" (at most {disk_size(needed)}, from {prediction.probed:,} headers)"
     remedy = "keep smaller images (--size), name another folder, or cache a part of the files; nothing was written"
     if budget_bytes is not None and prediction.present_bytes + needed > budget_bytes:
-        there = f" beside the {in_words(prediction.present_bytes)} there" if prediction.present_bytes else ""
-        raise CacheError(f"{about}{there}; the budget is {in_words(budget_bytes)}. Raise --budget, {remedy}")
+        there = f" beside the {disk_size(prediction.present_bytes)} there" if prediction.present_bytes else ""
+        raise CacheError(f"{about}{there}; the budget is {disk_size(budget_bytes)}. Raise --budget, {remedy}")
     if needed > prediction.free_bytes:
         raise CacheError(
-            f"{about}; the disk of {folder} has {in_words(prediction.free_bytes)} free. Make room, {remedy}"
+            f"{about}; the disk of {folder} has {disk_size(prediction.free_bytes)} free. Make room, {remedy}"
         )
-
-
-def in_words(size: float) -> str:
-    """1.5 GB: decimal, as disks are sold."""
-    units = ["TB", "GB", "MB", "kB", "bytes"]
-    while size >= 1000 and len(units) > 1:
-        units.pop()
-        size /= 1000
-    unit = units[-1]
-    return f"{size:.0f} {unit}" if size >= 100 or unit == "bytes" else f"{size:.1f} {unit}"
 
 
 def folder_bytes(folder: Path) -> int:

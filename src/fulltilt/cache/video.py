@@ -25,13 +25,13 @@ import numpy as np
 from fulltilt.cache.keys import NO_FILE, Key, hash_steadily, name_of, stamp_of
 from fulltilt.cache.make import Pixels
 from fulltilt.cache.manifest import LOCK, MANIFEST, check_settings, locked, read_manifest, write_manifest
-from fulltilt.cache.predict import in_words
 from fulltilt.cache.settings import CacheSettings
 from fulltilt.cache.store import Cache
 from fulltilt.cache.writer import ShardWriter, Subject, recover
 from fulltilt.decode.video import open_video
 from fulltilt.errors import CacheError, DecodeError, InputError
 from fulltilt.machine.cores import read_cores
+from fulltilt.words import disk_size
 
 log = logging.getLogger("fulltilt.cache")
 PART: Final = 64
@@ -152,8 +152,8 @@ def build_videos(
                 writer.close()
     except OSError as error:
         raise CacheError(
-            f"can't write into {place}: {error.strerror or error}, after {in_words(written)}; what is there stays, and "
-            "the same call goes on from it"
+            f"can't write into {place}: {error.strerror or error}, after {disk_size(written)}; what is there stays, "
+            "and the same call goes on from it"
         ) from error
     return VideoReport(
         videos=len(wanted),

@@ -14,6 +14,7 @@ import typer
 
 from fulltilt.cli.saying import say
 from fulltilt.errors import InputError
+from fulltilt.words import disk_size
 
 if TYPE_CHECKING:
     from fulltilt.cache.build import BuildReport
@@ -147,14 +148,14 @@ def clear(
     """Remove the cache's own files and nothing else."""
     from fulltilt.cache.manifest import clear as remove
     from fulltilt.cache.manifest import read_manifest
-    from fulltilt.cache.predict import folder_bytes, in_words
+    from fulltilt.cache.predict import folder_bytes
 
     read_manifest(folder)
     if not yes:
         if not sys.stdin.isatty():
             raise InputError(f"clearing {folder} asks first, and there is nobody to ask; pass --yes")
-        typer.confirm(f"Remove {in_words(folder_bytes(folder))} of cache in {folder}?", abort=True, err=True)
-    say(f"removed {in_words(remove(folder))} from {folder}")
+        typer.confirm(f"Remove {disk_size(folder_bytes(folder))} of cache in {folder}?", abort=True, err=True)
+    say(f"removed {disk_size(remove(folder))} from {folder}")
 
 
 def _files(source: Path, masks: Path | None) -> ImageFiles:
@@ -171,24 +172,24 @@ def _bytes(text: str) -> int:
 
 
 def _say_plan(prediction: Prediction) -> None:
-    from fulltilt.cache.predict import in_words
+    from fulltilt.words import disk_size
 
     there = f"{prediction.present:,} samples are there, " if prediction.present else ""
     if not prediction.samples:
         return say(f"{there}nothing to add")
-    margin = f" ± {in_words(prediction.margin_bytes)}" if prediction.margin_bytes else ""
+    margin = f" ± {disk_size(prediction.margin_bytes)}" if prediction.margin_bytes else ""
     return say(
-        f"{there}{prediction.samples:,} to add: about {in_words(prediction.bytes)}{margin} of "
-        f"{in_words(prediction.free_bytes)} free"
+        f"{there}{prediction.samples:,} to add: about {disk_size(prediction.bytes)}{margin} of "
+        f"{disk_size(prediction.free_bytes)} free"
     )
 
 
 def _show_build(report: BuildReport, *, as_json: bool) -> None:
-    from fulltilt.cache.predict import in_words
+    from fulltilt.words import disk_size
 
     rate = f", {report.made / report.seconds:,.0f} a second" if report.made else ""
     known = f", {report.known:,} known by their content" if report.known else ""
-    say(f"{report.made:,} decoded ({in_words(report.bytes)}{rate}){known}, {report.present:,} there before")
+    say(f"{report.made:,} decoded ({disk_size(report.bytes)}{rate}){known}, {report.present:,} there before")
     if report.failures:
         say(f"{len(report.failures):,} left out:")
         _list([f"{failure.path}: {failure.error}" for failure in report.failures])

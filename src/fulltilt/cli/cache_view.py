@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fulltilt.words import duration
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -56,11 +58,11 @@ class Bar:
 
 def progress_line(done: int, total: int, size: int, seconds: float) -> str:
     """`1,200 of 5,000 (24%), 680 MB, 812 a second, 5 s left`."""
-    from fulltilt.cache.predict import in_words
+    from fulltilt.words import disk_size
 
     parts = [f"{done:,} of {total:,} ({done / max(total, 1):.0%})"]
     if size:
-        parts.append(in_words(size))
+        parts.append(disk_size(size))
     if seconds > 0 and done:
         rate = done / seconds
         parts.append(f"{rate:,.0f} a second")
@@ -68,32 +70,25 @@ def progress_line(done: int, total: int, size: int, seconds: float) -> str:
     return ", ".join(parts)
 
 
-def duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
 def info_table(folder: Path, info: Info) -> Table:
     from rich import box
     from rich.table import Table
 
-    from fulltilt.cache.predict import in_words
+    from fulltilt.words import disk_size
 
     settings = info.settings
     size = "whole images" if settings.size is None else f"shorter side {settings.size}"
     rows = [
         ("entries", f"{info.entries:,}" + (f", {info.masks:,} with a mask" if info.masks else "")),
-        ("size", f"{in_words(info.bytes)} in {info.shards:,} shard{'' if info.shards == 1 else 's'}"),
+        ("size", f"{disk_size(info.bytes)} in {info.shards:,} shard{'' if info.shards == 1 else 's'}"),
         ("settings", f"{size}, {settings.channels} channels, {settings.quality}, decoder {settings.decode_version}"),
     ]
     if info.mean_bytes is not None:
-        rows.insert(2, ("a sample", in_words(info.mean_bytes)))
+        rows.insert(2, ("a sample", disk_size(info.mean_bytes)))
     if not info.is_current:
         rows.append(("outdated", "this fulltilt decodes differently: nothing is served; clear it and build again"))
     if info.superseded:
-        rows.append(("superseded", f"{info.superseded:,} records, {in_words(info.unused_bytes)} unused"))
+        rows.append(("superseded", f"{info.superseded:,} records, {disk_size(info.unused_bytes)} unused"))
     if info.damaged:
         rows.append(("damaged", f"{info.damaged:,} records; `fulltilt cache verify {folder}` names them"))
     if info.source is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -16,11 +16,11 @@ from fulltilt.errors import FulltiltError, InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from fulltilt.cli.diagnose_recording import Recording
     from fulltilt.diagnose import Diagnosis
     from fulltilt.launch.command import Command
     from fulltilt.machine.sample import Sample
     from fulltilt.measure.observation import Observation
+    from fulltilt.monitor.watch import Kept
 
 PASS_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False}
 """All that follows the script, and `-m` with its module, is the script's own."""
@@ -74,9 +74,9 @@ def diagnose(
         return
     recording = None
     if html is not None:
-        from fulltilt.cli.diagnose_recording import Recording
+        from fulltilt.monitor.watch import Kept
 
-        recording = Recording()
+        recording = Kept()
     try:
         found = examine(command, full=full, max_steps=max_steps, max_seconds=max_seconds, recording=recording)
     except KeyboardInterrupt:
@@ -114,7 +114,7 @@ def command_of(words: Sequence[str], *, processes: int | None) -> Command | None
 
 
 def examine(
-    command: Command, *, full: bool, max_steps: int, max_seconds: float, recording: Recording | None = None
+    command: Command, *, full: bool, max_steps: int, max_seconds: float, recording: Kept | None = None
 ) -> Diagnosis:
     """Observe it as it is, measure its limits, diagnose. A script that fails ends us with its own exit status."""
     from fulltilt.diagnose import diagnose as made_of
@@ -123,7 +123,7 @@ def examine(
     name = Path(command.target).name
     span = "to its end" if full else f"for at most {max_steps} steps or {max_seconds:g} s"
     say(f"watching {name} as it is, {span}{'' if full else ', then its limits'}")
-    with recording or nullcontext(), _shown("its limits") as tell:
+    with _shown("its limits") as tell:
 
         def limits_told(seconds: float, measured: bool) -> None:
             if measured:
@@ -132,10 +132,11 @@ def examine(
         ranks = observe_all(
             command, max_steps=max_steps, max_seconds=max_seconds, full=full, echo=True,
             then=() if full else ("replay", "loader"), on_progress=limits_told,
+            on_sample=None if recording is None else recording.add,
         )  # fmt: skip
     seen = ranks[0]
     if recording is not None and seen.ended != "script":
-        recording.cut(seen.seconds - seen.behind_seconds)
+        recording.cut(seen.seconds - seen.behind_seconds)  # nobody wants to see the limits being measured
     if seen.ended in ("failed", "killed"):
         if len(seen.steps) >= LEAST_STEPS:
             say(f"{name} failed; what fails is not diagnosed (--max-steps stops it sooner)")

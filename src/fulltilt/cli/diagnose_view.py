@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from fulltilt.diagnose import words
+from fulltilt import words
 from fulltilt.diagnose.figures import PHASES, Figures
-from fulltilt.diagnose.thresholds import LIMITS
+from fulltilt.diagnose.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,7 +78,7 @@ def _about(diagnosis: Diagnosis) -> Text:
 def _rates(diagnosis: Diagnosis, figures: Figures, width: int) -> Iterator[Text]:
     from rich.text import Text
 
-    fine = diagnosis.headroom is not None and diagnosis.headroom < LIMITS.no_headroom
+    fine = diagnosis.headroom is not None and diagnosis.headroom < THRESHOLDS.no_headroom
     yield Text(diagnosis.verdict, style="bold green" if fine else "bold")
     yield Text("")
     rows = [("now", figures.rate, "blue"), ("limit of the step", diagnosis.limits.step, "green")]
@@ -151,7 +151,7 @@ def _findings(findings: Sequence[Finding], width: int) -> Iterator[RenderableTyp
     table.add_column(ratio=1)
     table.width = width
     for finding in findings[:_MOST_FINDINGS]:
-        where = words.place(finding.place)
+        where = str(finding.place) if finding.place else None
         title = Text(finding.title, style="bold")
         if where is not None and where not in finding.title:
             title.append(f"  {where}", style="dim not bold")
@@ -167,7 +167,7 @@ def _findings(findings: Sequence[Finding], width: int) -> Iterator[RenderableTyp
 def _gain(finding: Finding) -> str:
     if finding.gain is None:
         return "?"
-    if finding.gain < LIMITS.least_gain and finding.limit_gain:
+    if finding.gain < THRESHOLDS.least_gain and finding.limit_gain:
         return f"({words.gain(finding.limit_gain)})"
     return words.gain(finding.gain)
 

@@ -14,6 +14,7 @@ from fulltilt.machine.gpus import Gpu
 from fulltilt.machine.inspection import Machine
 from fulltilt.machine.memory import Disk
 from fulltilt.machine.paths import OptionalPath
+from fulltilt.words import disk_size, memory_size
 
 _DOT = " · "
 _SHARES = (("system", "bright_black"), ("training", "magenta"), ("loading", "green"), ("assist", "cyan"))
@@ -43,16 +44,16 @@ def _facts(machine: Machine) -> Table:
     table.add_column(overflow="fold")
     cores, memory = machine.cores, machine.memory
     table.add_row("cores", _figure(f"{cores.usable} usable", cores.reason))
-    ours = _figure(f"{_size(memory.usable_bytes)} usable", f"{_size(memory.available_bytes)} available")
+    ours = _figure(f"{memory_size(memory.usable_bytes)} usable", f"{memory_size(memory.available_bytes)} available")
     if memory.bound_by == "cgroup":
-        ours.append(f"{_DOT}the cgroup {memory.limit_group} limits {_size(memory.total_bytes)}", style="dim")
+        ours.append(f"{_DOT}the cgroup {memory.limit_group} limits {memory_size(memory.total_bytes)}", style="dim")
     table.add_row("memory", ours)
     shm = machine.shared_memory
     table.add_row(
         "/dev/shm",
         Text("none: loader processes can't share batches", style="yellow")
         if shm is None
-        else _figure(_size(shm.total_bytes), f"{_size(shm.free_bytes)} free"),
+        else _figure(memory_size(shm.total_bytes), f"{memory_size(shm.free_bytes)} free"),
     )
     for label, figure in _disks(machine.disks):
         table.add_row(label, figure)
@@ -68,7 +69,9 @@ def _disks(disks: tuple[Disk, ...]) -> list[tuple[str, Text]]:
     shown: list[tuple[str, Text]] = []
     for (_, free, problem), names in rows.items():
         where = " and ".join(names)
-        text = Text(f"{where}: {problem}", style="yellow") if free is None else _figure(f"{_size(free)} free", where)
+        text = (
+            Text(f"{where}: {problem}", style="yellow") if free is None else _figure(f"{disk_size(free)} free", where)
+        )
         shown.append(("" if shown else "disk", text))
     return shown
 
@@ -99,8 +102,8 @@ def _gpu(gpu: Gpu, *, wide: bool, why_no_index: bool) -> Table:
     label = f"cuda:{gpu.cuda_index}" if gpu.cuda_index is not None else f"GPU {gpu.index}"
     title = Text(gpu.name or "unknown GPU", style="green" if gpu.problem is None else "red")
     memory = [
-        gpu.memory_bytes and _size(gpu.memory_bytes),
-        gpu.memory_free_bytes and f"{_size(gpu.memory_free_bytes)} free",
+        gpu.memory_bytes and memory_size(gpu.memory_bytes),
+        gpu.memory_free_bytes and f"{memory_size(gpu.memory_free_bytes)} free",
     ]
     chip = [
         gpu.multiprocessors and f"{gpu.multiprocessors} SMs",
@@ -181,11 +184,3 @@ def _figure(main: str, rest: str) -> Text:
 
 def _grid() -> Table:
     return Table.grid(padding=(0, 2, 0, 0))
-
-
-def _size(count: int) -> str:
-    for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20)):
-        if count >= factor:
-            value = count / factor
-            return f"{value:.0f} {unit}" if value >= 100 else f"{value:.1f} {unit}"
-    return f"{count} bytes"

@@ -267,10 +267,10 @@ def _remaining(plan: Plan | None, seen: Observation | None) -> str | None:
 def _summarise(plan: Plan | None, found: Tuned | NotTuned | None, seen: Observation | None, left: str | None) -> None:
     """Before, after, limit, in one line on stderr, and what is left; why nothing was tried, where that was looked at;
     nothing where nothing was measured."""
-    from fulltilt.diagnose.words import amount
     from fulltilt.launch.search.candidates import describe
     from fulltilt.launch.search.rate import rate_of
     from fulltilt.launch.search.tune import NotTuned
+    from fulltilt.words import amount
 
     if isinstance(found, NotTuned) and found.diagnosis is not None:  # said before the script's own output, too
         say(f"run as it is: {found.reason}")

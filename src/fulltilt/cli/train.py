@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fulltilt.errors import FulltiltError, InputError
+from fulltilt.words import clock
 
 if TYPE_CHECKING:
     from fulltilt.train.config.config import Config
@@ -192,7 +193,6 @@ def _trained_together(settings: Config, *, resume: bool) -> _Ended:
 
 
 def _print(ended: _Ended, *, as_json: bool) -> None:
-    from fulltilt.train.report.lines import duration
     from fulltilt.train.report.logs import json_line
 
     trainer, history = ended.trainer, ended.trainer.history
@@ -215,4 +215,4 @@ def _print(ended: _Ended, *, as_json: bool) -> None:
     best = "" if history.best is None else f", best {history.monitored} {history.best:.4g}"
     word = "finished" if stopped is None else "stopped"
     steps = "1 step" if history.steps == 1 else f"{history.steps} steps"
-    print(f"{word} after {steps} in {duration(ended.seconds)}{best}; checkpoints and log in {ended.output}", flush=True)
+    print(f"{word} after {steps} in {clock(ended.seconds)}{best}; checkpoints and log in {ended.output}", flush=True)

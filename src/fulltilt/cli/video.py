@@ -77,10 +77,10 @@ def cache(
     from rich.console import Console
     from rich.progress import Progress
 
-    from fulltilt.cache.predict import in_words
     from fulltilt.cache.settings import CacheSettings
     from fulltilt.cache.video import build_videos
     from fulltilt.feed.clips.entries import paths_of
+    from fulltilt.words import disk_size
 
     if workers is not None and workers < 1:
         raise InputError(f"--workers: expected 1 or more, found {workers}")
@@ -99,7 +99,7 @@ def cache(
         print(json.dumps(asdict(report), indent=2))
     else:
         print(
-            f"{report.frames:,} frames decoded ({in_words(report.bytes)}, {report.seconds:.1f} s); of "
+            f"{report.frames:,} frames decoded ({disk_size(report.bytes)}, {report.seconds:.1f} s); of "
             f"{report.videos:,} videos {report.present:,} were there, {len(report.failures):,} are left out"
         )
         for path, problem in report.failures.items():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fulltilt import words
 from fulltilt.measure.observation import Observation
 
-from . import words
 from .figures import PHASES, Figures
 from .finding import Diagnosis, Limits, Outcome
 from .thresholds import CAUSES

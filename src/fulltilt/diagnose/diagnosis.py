@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from fulltilt import words
 from fulltilt.measure.observation import Observation
 
-from . import words
 from .figures import Figures
 from .finding import Diagnosis, Finding, Limits
 from .findings import FAMILIES, slow_rank
 from .remaining import in_the_way
-from .thresholds import CAUSES, LIMITS
+from .thresholds import CAUSES, THRESHOLDS
 
 _LESS_BUSY = "the machine was less busy when it was measured"
 
@@ -38,7 +38,7 @@ def diagnose(
     local = max(len(ranks), 1)  # those of other machines are not watched
     figures = Figures(observation=observation, limits=limits, read_source=read_source, local_ranks=local)
     found: list[Finding] = []
-    if figures.steps >= LIMITS.least_steps:
+    if figures.steps >= THRESHOLDS.least_steps:
         for family in FAMILIES:
             found += family(figures)
         found += slow_rank(ranks)
@@ -63,7 +63,7 @@ def rank(findings: Sequence[Finding]) -> tuple[Finding, ...]:
             worth,
             key=lambda finding: (
                 finding.gain is None,
-                -round((finding.gain or 0.0) / LIMITS.least_gain),
+                -round((finding.gain or 0.0) / THRESHOLDS.least_gain),
                 order[finding.cause],
                 -(finding.limit_gain or 0.0),
             ),
@@ -84,10 +84,10 @@ def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def _notes(figures: Figures, replay: Observation | None) -> Iterator[str]:
-    if figures.steps < LIMITS.least_steps:
+    if figures.steps < THRESHOLDS.least_steps:
         return
     around = figures.observation.surroundings
-    if around is not None and (around.others_cores or 0.0) >= LIMITS.others_cores * figures.cores:
+    if around is not None and (around.others_cores or 0.0) >= THRESHOLDS.others_cores * figures.cores:
         yield (
             f"others kept {around.others_cores:.1f} of {figures.cores} cores busy meanwhile; gains are predicted for a "
             "machine of one's own, where more workers find cores"
@@ -112,18 +112,18 @@ def _further_off(figures: Figures) -> float | None:
     if figures.limit is None or figures.reach is None or not figures.step:
         return None
     further = (figures.reach - figures.limit) / figures.fed_step
-    return further if further > LIMITS.no_headroom else None
+    return further if further > THRESHOLDS.no_headroom else None
 
 
 def _worth(finding: Finding) -> bool:
     if finding.gain is None:
         return True
-    return max(finding.gain, finding.limit_gain or 0.0) >= LIMITS.least_gain
+    return max(finding.gain, finding.limit_gain or 0.0) >= THRESHOLDS.least_gain
 
 
 def _step_limit(observation: Observation, replay: Observation | None) -> float | None:
     """In what the observation counts: samples, or else steps."""
-    if replay is None or len(replay.steps) < LIMITS.least_steps:
+    if replay is None or len(replay.steps) < THRESHOLDS.least_steps:
         return None
     measured = replay.steps_per_second if observation.samples_per_second is None else replay.samples_per_second
     seen = Figures(observation=observation, limits=Limits(step=None, loader=None))
@@ -146,17 +146,17 @@ def _loader_limit(loader: Observation | None) -> float | None:
 
 
 def _verdict(figures: Figures, findings: Sequence[Finding]) -> str:
-    if figures.steps < LIMITS.least_steps:
+    if figures.steps < THRESHOLDS.least_steps:
         steps = "no training step" if not figures.steps else f"only {figures.steps} training steps"
         return f"Nothing can be said: {steps} could be watched."
     first = findings[0] if findings else None
     if figures.headroom is None or figures.limit is None or figures.reach is None:
         slow = f"{first.title}." if first is not None else "No cause was found for it to be slow."
         return f"The step's limit could not be measured. {slow}"
-    others = [] if first is None or (first.gain or 0.0) < LIMITS.least_gain else [f"{first.title}."]
+    others = [] if first is None or (first.gain or 0.0) < THRESHOLDS.least_gain else [f"{first.title}."]
     further = _further_off(figures)
     busier = [] if further is None else [f"Its limit lies {words.percent(further)} further off: {_LESS_BUSY}."]
-    if figures.headroom < LIMITS.no_headroom:
+    if figures.headroom < THRESHOLDS.no_headroom:
         at = words.percent(figures.limit / figures.fed_step)
         said = f"the script trains at {at} of its step's limit, and " if further is None else ""
         return " ".join([f"No headroom: {said}feeding it better wins nothing.", *busier, *others])
@@ -172,7 +172,7 @@ def _verdict(figures: Figures, findings: Sequence[Finding]) -> str:
 def _explains(finding: Finding) -> bool:
     """Whether it keeps the script from its limit. One about the step moves the limit itself, and what lies between the
     steps is no part of a step."""
-    return finding.about == "feeding" and (finding.gain is None or finding.gain >= LIMITS.least_gain)
+    return finding.about == "feeding" and (finding.gain is None or finding.gain >= THRESHOLDS.least_gain)
 
 
 def _in_part(finding: Finding, figures: Figures) -> list[str]:
@@ -180,6 +180,6 @@ def _in_part(finding: Finding, figures: Figures) -> list[str]:
     if finding.gain is None or figures.headroom is None:
         return []
     saved = figures.whole * (1 - 1 / (1 + finding.gain))
-    if saved >= LIMITS.explains * figures.headroom * figures.fed_step:
+    if saved >= THRESHOLDS.explains * figures.headroom * figures.fed_step:
         return []
     return [f"That explains a part of it: {words.gain(finding.gain)} is predicted."]

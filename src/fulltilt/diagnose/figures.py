@@ -23,7 +23,7 @@ from math import fsum
 from fulltilt.measure.observation import Loader, Observation, Phase, Stage
 
 from .finding import Limits
-from .thresholds import LIMITS
+from .thresholds import THRESHOLDS
 
 PHASES: tuple[Phase, ...] = (
     "data wait", "epoch start", "copy", "forward", "backward", "optimizer", "sync", "logging", "eval", "checkpoint",
@@ -190,8 +190,8 @@ class Figures:
     def waits_for_files(self, stage: Stage) -> bool:
         """For a disk or a network. Where all cores are busy everything waits, for a core: that is not meant."""
         found = self.observation.surroundings
-        busy = found is not None and found.cpu_share is not None and found.cpu_share >= LIMITS.busy_cpu
-        least = LIMITS.waiting_read_when_busy if busy else LIMITS.waiting_read
+        busy = found is not None and found.cpu_share is not None and found.cpu_share >= THRESHOLDS.busy_cpu
+        least = THRESHOLDS.waiting_read_when_busy if busy else THRESHOLDS.waiting_read
         return stage.name not in ("collate", "hand over", "pin") and self.waited_share(stage) >= least
 
     def waited_share(self, stage: Stage) -> float:
@@ -228,15 +228,15 @@ class Figures:
         counted, it is no more than they can have cost: the rest is other work of the host's.
         """
         busy = self.gpu_busy
-        idle = busy is not None and busy < LIMITS.idle_gpu * self.own
-        if not self.on_gpu or not self.steps or not (idle or self.wait >= LIMITS.data_wait * self.step):
+        idle = busy is not None and busy < THRESHOLDS.idle_gpu * self.own
+        if not self.on_gpu or not self.steps or not (idle or self.wait >= THRESHOLDS.data_wait * self.step):
             return None
         waits = fsum(sync.seconds for sync in self.observation.syncs if sync.implicit) / self.steps
         each = sorted(fsum(step.phases.get(phase, 0.0) for phase in _LAUNCHING) for step in self.observation.steps)
         found = max(each[len(each) // 10] - waits, 0.0)
         training = self.observation.training
         if training is not None and training.launches is not None:
-            found = min(found, training.launches * LIMITS.slow_launch_seconds)
+            found = min(found, training.launches * THRESHOLDS.slow_launch_seconds)
         return found or None
 
     @cached_property
@@ -270,14 +270,14 @@ class Figures:
         if (loader.num_workers + threads) * self.local_ranks <= self.cores:
             return 0.0
         cost = min(self.own - self.limit, self.core_work)
-        return cost if cost >= (LIMITS.contention - 1) * self.limit else 0.0
+        return cost if cost >= (THRESHOLDS.contention - 1) * self.limit else 0.0
 
     @cached_property
     def starved(self) -> bool:
         """The loop waits for its loader, and to feed it better would win something."""
-        if not self.step or self.wait < LIMITS.data_wait * self.step:
+        if not self.step or self.wait < THRESHOLDS.data_wait * self.step:
             return False
-        return self.headroom is None or self.headroom >= LIMITS.no_headroom
+        return self.headroom is None or self.headroom >= THRESHOLDS.no_headroom
 
     @cached_property
     def epoch_steps(self) -> float:
@@ -329,7 +329,7 @@ class Figures:
         loader = self.train_loader
         if loader is None or loader.num_workers == 0:
             return own + self.wait + self.start
-        if self.wait >= LIMITS.data_wait * self.step:
+        if self.wait >= THRESHOLDS.data_wait * self.step:
             return self.step  # a step that ends earlier waits longer for its batch
         return min(max(own + self.wait, self.loader) + self.start, self.step)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from fulltilt import words
 from fulltilt.measure.observation import Observation
 
-from . import words
 from .figures import Figures
 from .finding import Limits
-from .thresholds import LIMITS
+from .thresholds import THRESHOLDS
 
 _NAMED = 2
 """Causes, and stages of a loader, that are told."""
@@ -22,7 +22,9 @@ def remaining(seen: Observation, limit: float | None, *, cores: int) -> str | No
     """
     figures = Figures(observation=seen, limits=Limits(step=limit, loader=None))
     at_limit = figures.limit
-    if at_limit is None or figures.steps < LIMITS.least_steps or at_limit >= LIMITS.near_limit * figures.fed_step:
+    if at_limit is None or figures.steps < THRESHOLDS.least_steps:
+        return None
+    if at_limit >= THRESHOLDS.near_limit * figures.fed_step:
         return None
     return f"at {words.percent(at_limit / figures.fed_step)} of the limit: {in_the_way(figures, at_limit, cores=cores)}"
 
@@ -42,7 +44,7 @@ def in_the_way(figures: Figures, at_limit: float, *, cores: int) -> str:
     parts[_beside(figures, cores)] = left - less_busy
     parts["a machine that was less busy when the limit was measured"] = less_busy
     ranked = sorted(((seconds / figures.fed_step, cause) for cause, seconds in parts.items()), reverse=True)
-    named = ranked[:1] + [part for part in ranked[1:_NAMED] if part[0] >= LIMITS.no_headroom]
+    named = ranked[:1] + [part for part in ranked[1:_NAMED] if part[0] >= THRESHOLDS.no_headroom]
     return ", ".join(f"{words.percent(share)} of the time is {cause}" for share, cause in named)
 
 
@@ -72,6 +74,6 @@ def _workers(count: int) -> str:
 
 def _most(figures: Figures) -> str:
     """The stages that most of the workers' work is in."""
-    ranked = [part for part in figures.ranked_stages()[:_NAMED] if part[1] >= LIMITS.no_headroom]
+    ranked = [part for part in figures.ranked_stages()[:_NAMED] if part[1] >= THRESHOLDS.no_headroom]
     told = ", ".join(f"{stage.name} {words.percent(share)}" for stage, share in ranked)
     return f"{told} of their work" if told else ""

@@ -126,7 +126,7 @@ class Thresholds:
     """Share of the step by which one rank is later than the middle one."""
 
 
-LIMITS = Thresholds()
+THRESHOLDS = Thresholds()
 
 CAUSES: dict[str, str] = {
     # Each with a few words for a table. Of equal gain the more exact one comes first: the order of this table.

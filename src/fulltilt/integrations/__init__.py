@@ -1,8 +1,7 @@
 """fulltilt inside somebody else's loop: what it waited for, said at its end.
 
-loop.py          any loop of torch's, as a `with` block     summary.py    all its steps, as data and as a line (pure)
-lightning.py     a callback for Lightning                   sampling.py   the machine, read beside the loop
-huggingface.py   a callback for Hugging Face's Trainer
+loop.py          any loop of torch's, as a `with` block     summary.py       all its steps, as data and as a line (pure)
+lightning.py     a callback for Lightning                   huggingface.py   a callback for Hugging Face's Trainer
 
 All three watch with the hooks of `fulltilt diagnose` (launch/): the same phases, and no second way to find them.
 """

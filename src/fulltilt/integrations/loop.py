@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from fulltilt.errors import InputError
-from fulltilt.integrations.sampling import Sampling
 from fulltilt.integrations.summary import LoopSummary, Totals, summarised
+from fulltilt.machine.sampling import Sampling
 from fulltilt.monitor.summary import Tally
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class Watching:
         self._metrics_problem: str | None = None
         self._totals = Totals()
         self._sampling: Sampling | None = None
+        self._machine = Tally()
         self._left_alone = False
         """Somebody else watches this process."""
 
@@ -95,7 +96,8 @@ class Watching:
         for file in Path(process.job.out).glob("stages-*"):  # of the loop before
             file.unlink(missing_ok=True)
         _active = self
-        self._sampling = Sampling(self._interval)
+        self._machine = Tally()
+        self._sampling = Sampling(self._machine.add, self._interval, pid=os.getpid())
         self._sampling.start()
 
     def stop(self, *, failed: bool = False) -> LoopSummary | None:
@@ -122,14 +124,14 @@ class Watching:
         process = _engine()
         watch = process.watch
         watch.thread = 0
-        machine = self._sampling.end()
+        self._sampling.close()
         rest = watch.timeline.rest()
         seen = _seen(process)
         self._totals.add(watch.records)  # only now: the GPU's figures have come
         self._totals.end(rest)
         self.summary = summarised(
             self._totals,
-            machine,
+            self._machine.summary(),
             uuid=_uuid(None if seen.training is None else seen.training.device),
             problem=self._sampling.problem,
             metrics=self._epochs,

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from statistics import fmean
-from typing import Self
+from typing import Any, Self
 
 import psutil
 
-from fulltilt.errors import InputError
 from fulltilt.machine.cores import read_cores
 from fulltilt.machine.memory import read_shared_memory
 from fulltilt.machine.sample import GpuSample, Sample
-from fulltilt.machine.sampler import Sampler
+from fulltilt.machine.sampling import Sampling
 from fulltilt.measure.observation import Surroundings
 
 SECONDS = 0.2
@@ -29,36 +29,32 @@ HOLDING_SHARE = 0.2
 
 
 class Around:
-    """Samples on a thread until it is left; `seen` are the figures."""
+    """Samples on a thread until it is left; `seen` are the figures of the first `MOST_READINGS`.
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._stop = threading.Event()
+    Whoever wants all of them is given each by `on_sample`, its time in seconds from the command's start.
+    """
+
+    def __init__(self, pid: int, on_sample: Callable[[Sample], Any] | None = None) -> None:
         self._samples: list[Sample] = []
+        self._on_sample = on_sample
         self._began = time.monotonic()
-        self._late = 0.0
-        """Seconds from the command's start to the samples' zero: opening the driver takes some."""
-        self._thread = threading.Thread(target=self._work, name="fulltilt-around", daemon=True)
+        most = MOST_READINGS if on_sample is None else None
+        self._sampling = Sampling(self._add, SECONDS, most=most, pid=pid, slow_seconds=SLOW_SECONDS)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._sampling.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._sampling.close()
 
-    def _work(self) -> None:
-        try:
-            sampler = Sampler(pid=self._pid, slow_seconds=SLOW_SECONDS)
-        except InputError:  # it has ended already
-            return
-        with sampler:
-            sampler.start()
-            self._late = time.monotonic() - self._began
-            while not self._stop.wait(SECONDS):
-                if len(self._samples) < MOST_READINGS:
-                    self._samples.append(sampler.read())
+    def _add(self, sample: Sample) -> None:
+        late = self._sampling.zero - self._began  # opening the driver takes a while
+        sample = replace(sample, t=sample.t + late)
+        if len(self._samples) < MOST_READINGS:
+            self._samples.append(sample)
+        if self._on_sample is not None:
+            self._on_sample(sample)
 
     def seen(self, device: str | None, *, since: float = 0.0, until: float = math.inf) -> Surroundings:
         """`device` is the training's, as torch names it: `cuda:0`; its figures are taken from the GPU it used.
@@ -73,7 +69,7 @@ class Around:
         busy = [sample.cpu.util for sample in late if sample.cpu.util is not None]
         on_gpu = device is not None and device.startswith("cuda")
         gpus = _gpu(late) if on_gpu else []
-        trained = [sample for sample in self._samples if since <= sample.t + self._late <= until]
+        trained = [sample for sample in self._samples if since <= sample.t <= until]
         of_memory = trained if on_gpu or len(trained) >= ENOUGH_READINGS else self._samples
         memory = _memory(of_memory)
         last = gpus[-1] if gpus else None

@@ -22,6 +22,7 @@ from fulltilt.launch.around import Around
 from fulltilt.launch.command import Command
 from fulltilt.launch.ending import end_group, ended_tidily
 from fulltilt.launch.untouched import changes, state
+from fulltilt.machine.sample import Sample
 from fulltilt.measure.observation import Ended, Mode, Observation, read
 
 GRACE_SECONDS = 10.0
@@ -74,6 +75,7 @@ def observe_all(
     deadline_seconds: float | None = None,
     own_status: int | None = None,
     on_progress: Progress | None = None,
+    on_sample: Callable[[Sample], Any] | None = None,
 ) -> tuple[Observation, ...]:
     """Run the command until enough was seen of it; an observation for each rank, rank 0's first.
 
@@ -82,7 +84,7 @@ def observe_all(
     that are named in `then` are measured behind the last step, the step's where one rank trains alone and goes on so
     long: see `Observation.replayed` and `Loader.samples_per_second`. With `echo` the script's output is the terminal's;
     else its last lines are in the notes where it failed. `own_status` is what it leaves with by itself, as was seen
-    before: to end so is no failure.
+    before: to end so is no failure. `on_sample` is given what is read of the machine meanwhile, on a thread.
     """
     if mode not in get_args(Mode):
         raise InputError(f"a script is observed in one of the modes {', '.join(get_args(Mode))}, found {mode!r}")
@@ -113,7 +115,7 @@ def observe_all(
         began = time.monotonic()
         status, late, around = _run(
             command, file, log=log, out=out, first_step=first_step_seconds, deadline=deadline_seconds,
-            progress=on_progress, shield=shield, looks=not tie_draws,
+            progress=on_progress, on_sample=on_sample, shield=shield, looks=not tie_draws,
         )  # fmt: skip
         seconds = time.monotonic() - began
         changed = changes(before, state(guarded)) if shield else ()
@@ -188,6 +190,7 @@ def _run(
     first_step: float | None,
     deadline: float | None,
     progress: Progress | None,
+    on_sample: Callable[[Sample], Any] | None,
     shield: bool,
     looks: bool,
 ) -> tuple[int | None, bool, Around]:
@@ -199,7 +202,7 @@ def _run(
         process = subprocess.Popen(
             command.argv(), env=environment(file, shield=shield), stdout=sink, stderr=sink, start_new_session=True
         )
-        around = Around(process.pid)
+        around = Around(process.pid, on_sample)
         reported: float | None = None
         seen_until: float | None = None
         try:

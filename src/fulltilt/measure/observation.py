@@ -38,6 +38,10 @@ class Place:
     line: int
     text: str = ""
 
+    def __str__(self) -> str:
+        """`train.py:31`."""
+        return f"{Path(self.file).name}:{self.line}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:

@@ -122,13 +122,3 @@ def spread(left: Line, right: Line, width: int) -> Line:
 
 def length(line: Line) -> int:
     return sum(len(text) for text, _ in line)
-
-
-def gib(size: int) -> str:
-    return f"{size / 1024**3:.1f}"
-
-
-def clock(seconds: float) -> str:
-    minutes, left = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes:02}:{left:02}"

@@ -22,17 +22,16 @@ from fulltilt.monitor.drawing import (
     VERDICT_STYLES,
     Line,
     bar,
-    clock,
     core_cells,
     fitted,
     flowed,
-    gib,
     history,
     length,
     spread,
 )
 from fulltilt.monitor.latest import Latest
 from fulltilt.monitor.summary import GpuSummary, Summary, summarize
+from fulltilt.words import clock, gib
 
 WINDOW_SECONDS = 60.0
 """The live verdict looks back this far; the summary at the end looks at everything."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fulltilt.measure.statistics import Figures
-from fulltilt.monitor.drawing import DIM, FLAG_STYLE, VERDICT_STYLES, Line, gib
+from fulltilt.monitor.drawing import DIM, FLAG_STYLE, VERDICT_STYLES, Line
 from fulltilt.monitor.summary import CpuSummary, GpuSummary, ProcessSummary, Summary
+from fulltilt.words import gib
 
 _SERIES = (
     ("util", "utilisation"),

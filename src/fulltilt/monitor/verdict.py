@@ -1,6 +1,6 @@
 """From figures to a verdict and flags. Pure: it sees measurements, never a GPU.
 
-Every threshold stands in `LIMITS`, with where it comes from. The verdict is the first of `VERDICTS` that fits,
+Every threshold stands in `THRESHOLDS`, with where it comes from. The verdict is the first of `VERDICTS` that fits,
 `healthy` when none does; each flag is raised on its own.
 """
 
@@ -18,7 +18,7 @@ VerdictName = Literal["idle", "starved", "bursty", "underused", "small-kernels",
 FlagName = Literal["memory-full", "hot", "cpu-bound", "io-bound"]
 
 
-class Limit(NamedTuple):
+class Threshold(NamedTuple):
     """A threshold, what is compared with it, and why it lies there."""
 
     value: float
@@ -30,23 +30,23 @@ class Limit(NamedTuple):
 _SAGEMAKER_CPU = "SageMaker Debugger, CPUBottleneck"
 _ONE_PROCESS = "ours: a GPU fed by a single process reads 15–40 %, seldom below 10 %"
 
-LIMITS: Mapping[str, Limit] = MappingProxyType(
+THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
     {
-        "idle": Limit(5, "%", "mean utilisation", "ours: a desktop stays below it, the slowest training does not"),
-        "starved": Limit(50, "%", "mean utilisation", "guides 003 and 004: 20–50 % before the fix"),
-        "bursty": Limit(10, "points", "standard deviation", "guide 001, checklist: fluctuation below 10 %"),
-        "underused": Limit(85, "%", "mean utilisation", "guides 001 and 002: utilisation of 85 % or more"),
-        "small-kernels": Limit(50, "%", "mean SM activity", "NVIDIA DCGM: below 0.5 use is likely ineffective"),
-        "memory-full": Limit(90, "%", "peak GPU memory", "Kineto's recommendation"),
-        "hot": Limit(80, "°C", "peak temperature", "guide 002: below 80 °C"),
-        "quiet-gpu": Limit(10, "%", "utilisation at a moment", _SAGEMAKER_CPU),
-        "cpu-bound": Limit(90, "%", "CPU while the GPU is quiet", _SAGEMAKER_CPU),
-        "io-bound": Limit(50, "%", "iowait while the GPU is quiet", "SageMaker Debugger, IOBottleneck"),
-        "hungry-gpu": Limit(50, "%", "utilisation at a moment", _ONE_PROCESS),
-        "one-core": Limit(90, "%", "the busiest core while the GPU is hungry", _ONE_PROCESS),
-        "other-cores": Limit(20, "%", "mean of the other cores while the GPU is hungry", _ONE_PROCESS),
-        "of-moments": Limit(50, "%", "share of such moments", _SAGEMAKER_CPU),
-        "of-time": Limit(10, "%", "such moments' share of the time", "ours: a pause is not a bottleneck"),
+        "idle": Threshold(5, "%", "mean utilisation", "ours: a desktop stays below it, the slowest training does not"),
+        "starved": Threshold(50, "%", "mean utilisation", "guides 003 and 004: 20–50 % before the fix"),
+        "bursty": Threshold(10, "points", "standard deviation", "guide 001, checklist: fluctuation below 10 %"),
+        "underused": Threshold(85, "%", "mean utilisation", "guides 001 and 002: utilisation of 85 % or more"),
+        "small-kernels": Threshold(50, "%", "mean SM activity", "NVIDIA DCGM: below 0.5 use is likely ineffective"),
+        "memory-full": Threshold(90, "%", "peak GPU memory", "Kineto's recommendation"),
+        "hot": Threshold(80, "°C", "peak temperature", "guide 002: below 80 °C"),
+        "quiet-gpu": Threshold(10, "%", "utilisation at a moment", _SAGEMAKER_CPU),
+        "cpu-bound": Threshold(90, "%", "CPU while the GPU is quiet", _SAGEMAKER_CPU),
+        "io-bound": Threshold(50, "%", "iowait while the GPU is quiet", "SageMaker Debugger, IOBottleneck"),
+        "hungry-gpu": Threshold(50, "%", "utilisation at a moment", _ONE_PROCESS),
+        "one-core": Threshold(90, "%", "the busiest core while the GPU is hungry", _ONE_PROCESS),
+        "other-cores": Threshold(20, "%", "mean of the other cores while the GPU is hungry", _ONE_PROCESS),
+        "of-moments": Threshold(50, "%", "share of such moments", _SAGEMAKER_CPU),
+        "of-time": Threshold(10, "%", "such moments' share of the time", "ours: a pause is not a bottleneck"),
     }
 )
 
@@ -78,9 +78,9 @@ class _Rule(NamedTuple):
         return rule_text(self.name, "<" if self.side == "below" else ">")
 
 
-def rule_text(limit: str, sign: str) -> str:
-    """A comparison with one of `LIMITS`, as people read it."""
-    value, unit, figure, _ = LIMITS[limit]
+def rule_text(threshold: str, sign: str) -> str:
+    """A comparison with one of `THRESHOLDS`, as people read it."""
+    value, unit, figure, _ = THRESHOLDS[threshold]
     return f"{figure} {sign} {value:g} {unit}"
 
 
@@ -97,10 +97,10 @@ VERDICTS = (
 def judge(util: Figures, sm: Figures | None) -> Verdict:
     """The verdict on a GPU from the figures of its utilisation and, where the card has it, its SM activity."""
     for rule in VERDICTS:
-        limit, value = LIMITS[rule.name], rule.figure(util, sm)
-        if value is None or not (value < limit.value if rule.side == "below" else value > limit.value):
+        threshold, value = THRESHOLDS[rule.name], rule.figure(util, sm)
+        if value is None or not (value < threshold.value if rule.side == "below" else value > threshold.value):
             continue
-        evidence = f"{limit.figure} {_apart(value, limit.value)} {limit.unit}"
+        evidence = f"{threshold.figure} {_apart(value, threshold.value)} {threshold.unit}"
         if rule.name in ("bursty", "small-kernels"):
             evidence += f", mean utilisation {util.mean:.1f} %"
         return Verdict(name=rule.name, rule=rule.text, evidence=evidence)
@@ -126,11 +126,11 @@ class Moments:
     def add(self, util: float, cpu: CpuSample) -> None:
         """Count one moment."""
         self.count += 1
-        if util < LIMITS["quiet-gpu"].value:
+        if util < THRESHOLDS["quiet-gpu"].value:
             self.quiet += 1
-            self.quiet_cpu_busy += cpu.util is not None and cpu.util > LIMITS["cpu-bound"].value
-            self.quiet_disk_busy += cpu.iowait is not None and cpu.iowait > LIMITS["io-bound"].value
-        if util < LIMITS["hungry-gpu"].value:
+            self.quiet_cpu_busy += cpu.util is not None and cpu.util > THRESHOLDS["cpu-bound"].value
+            self.quiet_disk_busy += cpu.iowait is not None and cpu.iowait > THRESHOLDS["io-bound"].value
+        if util < THRESHOLDS["hungry-gpu"].value:
             self.hungry += 1
             self.hungry_one_core += cpu.cores is not None and one_core_alone(cpu.cores)
 
@@ -141,7 +141,7 @@ def one_core_alone(cores: tuple[float, ...]) -> bool:
         return False
     busiest = max(cores)
     others = (sum(cores) - busiest) / (len(cores) - 1)
-    return busiest >= LIMITS["one-core"].value and others < LIMITS["other-cores"].value
+    return busiest >= THRESHOLDS["one-core"].value and others < THRESHOLDS["other-cores"].value
 
 
 def raise_flags(
@@ -151,9 +151,9 @@ def raise_flags(
     temp_peak_c: float | None = None,
     thermal: frozenset[str] = frozenset(),
 ) -> tuple[Flag, ...]:
-    """Every flag that is raised, in the order of `LIMITS`; `thermal` holds the throttle reasons that mean heat."""
+    """Every flag that is raised, in the order of `THRESHOLDS`; `thermal` holds the throttle reasons that mean heat."""
     raised = []
-    full, hot = LIMITS["memory-full"], LIMITS["hot"]
+    full, hot = THRESHOLDS["memory-full"], THRESHOLDS["hot"]
     if memory_peak_percent is not None and memory_peak_percent > full.value:
         evidence = f"{full.figure} {_apart(memory_peak_percent, full.value)} % > {full.value:g} %"
         raised.append(Flag(name="memory-full", evidence=evidence))
@@ -166,24 +166,24 @@ def raise_flags(
         raised.append(Flag(name="hot", evidence="; ".join(heat)))
     if _often(moments.quiet_cpu_busy, moments.quiet, moments.count):
         part = _part(moments.quiet_cpu_busy, moments.quiet, "quiet-gpu")
-        raised.append(Flag(name="cpu-bound", evidence=f"CPU > {LIMITS['cpu-bound'].value:g} % in {part}"))
+        raised.append(Flag(name="cpu-bound", evidence=f"CPU > {THRESHOLDS['cpu-bound'].value:g} % in {part}"))
     elif _often(moments.hungry_one_core, moments.hungry, moments.count):
         part = _part(moments.hungry_one_core, moments.hungry, "hungry-gpu")
         evidence = f"one core busy and the rest idle in {part}: loading runs in a single process"
         raised.append(Flag(name="cpu-bound", evidence=evidence))
     if _often(moments.quiet_disk_busy, moments.quiet, moments.count):
         part = _part(moments.quiet_disk_busy, moments.quiet, "quiet-gpu")
-        raised.append(Flag(name="io-bound", evidence=f"iowait > {LIMITS['io-bound'].value:g} % in {part}"))
+        raised.append(Flag(name="io-bound", evidence=f"iowait > {THRESHOLDS['io-bound'].value:g} % in {part}"))
     return tuple(raised)
 
 
 def _often(hits: int, moments: int, count: int) -> bool:
-    enough = moments > 0 and 100 * moments >= LIMITS["of-time"].value * count
-    return enough and 100 * hits > LIMITS["of-moments"].value * moments
+    enough = moments > 0 and 100 * moments >= THRESHOLDS["of-time"].value * count
+    return enough and 100 * hits > THRESHOLDS["of-moments"].value * moments
 
 
-def _part(hits: int, moments: int, limit: str) -> str:
-    return f"{hits} of the {moments} moments with the GPU below {LIMITS[limit].value:g} %"
+def _part(hits: int, moments: int, threshold: str) -> str:
+    return f"{hits} of the {moments} moments with the GPU below {THRESHOLDS[threshold].value:g} %"
 
 
 def _apart(value: float, threshold: float) -> str:

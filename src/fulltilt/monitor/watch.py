@@ -105,3 +105,7 @@ class Kept:
                 del self.samples[1::2]
                 self._every *= 2
         self._seen += 1
+
+    def cut(self, seconds: float) -> None:
+        """Drop what came later."""
+        self.samples = [sample for sample in self.samples if sample.t <= seconds]

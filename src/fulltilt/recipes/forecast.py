@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from fulltilt.cache.predict import in_words
 from fulltilt.errors import InputError
 from fulltilt.recipes.forecast_data import Readings, simulate
 from fulltilt.recipes.forecast_files import read_once
+from fulltilt.words import disk_size
 
 log = logging.getLogger("fulltilt.recipes")
 
@@ -86,7 +86,7 @@ def windows(
             f"{readings.most_missing(target)}; leave it out, or the time in which little was read"
         )
     told = "%s: %d of %d windows for %s have a target that was read; copies of them take %s"
-    log.info(told, path, int(kept.sum()), count, split, in_words(int(kept.sum()) * inputs[0].nbytes))
+    log.info(told, path, int(kept.sum()), count, split, disk_size(int(kept.sum()) * inputs[0].nbytes))
     return inputs[kept], targets[kept]
 
 

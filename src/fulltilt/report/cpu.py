@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fulltilt.monitor.summary import CpuSummary, ProcessSummary
+from fulltilt.words import GIB, gib
 
 from .chart import Axes, Line, heat_chart, time_chart
 from .columns import Columns
-from .gpu_charts import GIB
 from .markup import Markup, tag
 from .page import card, tiles
 
@@ -42,7 +42,7 @@ def _figures(summary: CpuSummary) -> list[tuple[str, str, str]]:
         found.append(("Cores", f"{summary.cores}", ""))
     if summary.ram_peak is not None:
         total = f"of {summary.ram_total / GIB:.0f} " if summary.ram_total else ""
-        found.append(("Peak memory", f"{summary.ram_peak / GIB:.1f}", f"{total}GiB"))
+        found.append(("Peak memory", gib(summary.ram_peak), f"{total}GiB"))
     if summary.disk_read_mean_mb_s is not None:
         found.append(("Mean disk reads", f"{summary.disk_read_mean_mb_s:.1f}", "MB/s"))
     return found
@@ -55,9 +55,9 @@ def _process(process: ProcessSummary | None) -> list[Markup]:
     if process.cpu_mean is not None:
         found.append(("Mean CPU", f"{process.cpu_mean / 100:.2f}", "cores"))
     if process.ram_peak is not None:
-        found.append(("Peak memory", f"{process.ram_peak / GIB:.1f}", "GiB"))
+        found.append(("Peak memory", gib(process.ram_peak), "GiB"))
     if process.gpu_mem_peak is not None:
-        found.append(("Peak GPU memory", f"{process.gpu_mem_peak / GIB:.1f}", "GiB"))
+        found.append(("Peak GPU memory", gib(process.gpu_mem_peak), "GiB"))
     named = f"Process {process.pid}" + (f" ({process.name})" if process.name else "") + " and its descendants"
     return [tag("h3", named), *([tiles(found)] if found else [])]
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fulltilt import __version__
-from fulltilt.diagnose import words
+from fulltilt import __version__, words
 from fulltilt.diagnose.figures import Figures
 from fulltilt.diagnose.finding import Diagnosis, LossCurves, Outcome, Trial
-from fulltilt.diagnose.thresholds import LIMITS
+from fulltilt.diagnose.thresholds import THRESHOLDS
 from fulltilt.machine.sample import Sample
 from fulltilt.measure.observation import Loader
 
@@ -81,7 +80,7 @@ def _rates_card(diagnosis: Diagnosis, figures: Figures, after: Outcome | None) -
     room = diagnosis.headroom
     if room is None:
         word, tone = "limit not measured", "quiet"
-    elif room < LIMITS.no_headroom:
+    elif room < THRESHOLDS.no_headroom:
         word, tone = "no headroom", "good"
     else:
         word, tone = f"{words.percent(room)} headroom", "warn" if room < 0.3 else "bad"

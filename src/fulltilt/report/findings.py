@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fulltilt.diagnose import words
+from fulltilt import words
 from fulltilt.diagnose.finding import Finding, Trial
-from fulltilt.diagnose.thresholds import LIMITS
+from fulltilt.diagnose.thresholds import THRESHOLDS
 
 from .markup import Child, Markup, bound, join, tag
 from .page import card, table
@@ -21,7 +21,7 @@ def findings_card(title: str, findings: Sequence[Finding]) -> Markup:
 
 
 def _finding(finding: Finding) -> Markup:
-    where = words.place(finding.place)
+    where = str(finding.place) if finding.place else None
     heading = tag("h3", bound(finding.title), tag("small", where) if where and where not in finding.title else None)
     body = tag(
         "div",
@@ -37,7 +37,7 @@ def _gain(finding: Finding) -> Markup:
     later = finding.limit_gain
     if finding.gain is None:
         return tag("div", "?", tag("small", "can't be predicted"), class_="gain unknown")
-    if finding.gain < LIMITS.least_gain and later:
+    if finding.gain < THRESHOLDS.least_gain and later:
         return tag("div", bound(words.gain(later)), tag("small", "once it is fed"), class_="gain unknown")
     return tag("div", bound(words.gain(finding.gain)), tag("small", "predicted"), class_="gain good")
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fulltilt.monitor.summary import GpuSummary
 from fulltilt.monitor.verdict import FlagName, VerdictName
+from fulltilt.words import GIB, gib
 
 from . import svg
 from .columns import Columns
-from .gpu_charts import GIB, gpu_charts
+from .gpu_charts import gpu_charts
 from .markup import Markup, bound, tag
 from .page import card, tiles
 
@@ -97,7 +98,7 @@ def _figures(summary: GpuSummary) -> list[tuple[str, str, str]]:
         found.append(("SM activity", f"{sm.mean:.1f} ± {sm.std:.1f}", "%"))
     if summary.mem_peak is not None:
         total = f"of {summary.mem_total / GIB:.0f} " if summary.mem_total else ""
-        found.append(("Peak memory", f"{summary.mem_peak / GIB:.1f}", f"{total}GiB"))
+        found.append(("Peak memory", gib(summary.mem_peak), f"{total}GiB"))
     if summary.temp_peak is not None:
         found.append(("Peak temperature", f"{summary.temp_peak:.0f}", "°C"))
     if summary.power_mean_w is not None:

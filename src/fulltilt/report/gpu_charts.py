@@ -10,7 +10,8 @@ from typing import Any
 from fulltilt.machine.sample import GpuSample
 from fulltilt.measure.statistics import Figures
 from fulltilt.monitor.summary import GpuSummary
-from fulltilt.monitor.verdict import LIMITS, VERDICTS, VerdictName
+from fulltilt.monitor.verdict import THRESHOLDS, VERDICTS, VerdictName
+from fulltilt.words import GIB, gib
 
 from . import svg
 from .chart import Axes, Guide, Line, time_chart
@@ -19,7 +20,6 @@ from .markup import Markup, bound, tag
 from .series import histogram, slice_seconds
 from .svg import PERCENT, Scale
 
-GIB = 2**30
 _BINS = 20
 
 UTILISATION_NOTE = (
@@ -88,8 +88,9 @@ def _main_chart(drawing: _Drawing, util: Figures) -> Markup:
 
 def _zones() -> list[tuple[float, VerdictName]]:
     """Where a mean utilisation ends to give each verdict, from the bottom up."""
-    of_mean = LIMITS["starved"].figure
-    return sorted((LIMITS[rule.name].value, rule.name) for rule in VERDICTS if LIMITS[rule.name].figure == of_mean)
+    of_mean = THRESHOLDS["starved"].figure
+    rules = [(THRESHOLDS[rule.name], rule.name) for rule in VERDICTS]
+    return sorted((threshold.value, name) for threshold, name in rules if threshold.figure == of_mean)
 
 
 def _zone_names(util: Figures, verdict: VerdictName | None) -> Markup:
@@ -162,10 +163,10 @@ def _memory_chart(drawing: _Drawing) -> Markup | None:
     summary = drawing.summary
     if summary.mem_peak is None:
         return None
-    line = drawing.line("mem_used", "Used", "blue", f"{summary.mem_peak / GIB:.1f} GiB", filled=True, unit=GIB)
+    line = drawing.line("mem_used", "Used", "blue", f"{gib(summary.mem_peak)} GiB", filled=True, unit=GIB)
     top = max(summary.mem_total or 0, summary.mem_peak, GIB) / GIB
     axes = Axes(time=drawing.columns.time, values=Scale(low=0, high=top), unit="GiB", digits=1)
-    full = [Guide(at=top * LIMITS["memory-full"].value / 100, label="memory-full")] if summary.mem_total else []
+    full = [Guide(at=top * THRESHOLDS["memory-full"].value / 100, label="memory-full")] if summary.mem_total else []
     return drawing.chart("Memory", "peak", [line], axes, guides=full)
 
 
@@ -177,7 +178,7 @@ def _temperature_chart(drawing: _Drawing) -> Markup | None:
     coolest = min((point.low for run in line.runs for point in run), default=20.0)
     scale = Scale(low=min(20.0, 10 * math.floor(coolest / 10)), high=max(100.0, peak))
     axes = Axes(time=drawing.columns.time, values=scale, unit="°C")
-    return drawing.chart("Temperature", "peak", [line], axes, guides=[Guide(at=LIMITS["hot"].value, label="hot")])
+    return drawing.chart("Temperature", "peak", [line], axes, guides=[Guide(at=THRESHOLDS["hot"].value, label="hot")])
 
 
 def _power_chart(drawing: _Drawing) -> Markup | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fulltilt.diagnose import words
+from fulltilt import words
 from fulltilt.machine.sample import Sample
 from fulltilt.measure.observation import Loader, Observation
 from fulltilt.monitor.summary import summarize
@@ -57,10 +57,9 @@ def _loader(loader: Loader) -> tuple[str, str]:
     words_ += [f"prefetch {loader.prefetch_factor}"] if loader.prefetch_factor else []
     words_ += ["persistent"] if loader.persistent_workers else []
     words_ += ["pinned"] if loader.pin_memory else []
-    place = words.place(loader.place)
     samples = f", {loader.samples:,} samples" if loader.samples is not None else ""
     name = {"train": "loader", "eval": "evaluation's loader", "unknown": "another loader"}[loader.role]
-    return name, f"{loader.dataset}{samples}: {', '.join(words_)}{f' ({place})' if place else ''}"
+    return name, f"{loader.dataset}{samples}: {', '.join(words_)}{f' ({loader.place})' if loader.place else ''}"
 
 
 def _surroundings(seen: Observation) -> list[tuple[str, str]]:
@@ -74,12 +73,13 @@ def _surroundings(seen: Observation) -> list[tuple[str, str]]:
         parts = [found.gpu]
         parts += [f"{words.percent(found.gpu_share)} busy"] if found.gpu_share is not None else []
         if found.gpu_memory_bytes is not None and found.gpu_memory_total_bytes is not None:
-            parts.append(f"{words.size(found.gpu_memory_bytes)} of {words.size(found.gpu_memory_total_bytes)} used")
+            used, total = map(words.memory_size, (found.gpu_memory_bytes, found.gpu_memory_total_bytes))
+            parts.append(f"{used} of {total} used")
         facts.append(("GPU", ", ".join(parts)))
     if found.memory_bytes:
-        facts.append(("memory", f"{words.size(max(found.memory_bytes))} at most, of all its processes"))
+        facts.append(("memory", f"{words.memory_size(max(found.memory_bytes))} at most, of all its processes"))
     if found.shm_bytes is not None:
-        facts.append(("/dev/shm", words.size(found.shm_bytes)))
+        facts.append(("/dev/shm", words.memory_size(found.shm_bytes)))
     return facts
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from fulltilt import __version__
 from fulltilt.machine.sample import Sample
 from fulltilt.monitor.summary import GpuSummary, Summary
-from fulltilt.monitor.verdict import LIMITS, VERDICTS, rule_text
+from fulltilt.monitor.verdict import THRESHOLDS, VERDICTS, rule_text
+from fulltilt.words import duration
 
 from . import svg
 from .columns import Columns
@@ -43,7 +44,7 @@ def monitor_page(samples: Sequence[Sample], summary: Summary, *, title: str) -> 
 def _heading(summary: Summary, columns: Columns, title: str) -> Markup:
     facts = [_names(summary.gpus)] if summary.gpus else []
     if summary.samples:
-        facts.append(_duration(summary.duration_seconds))
+        facts.append(duration(summary.duration_seconds))
     interval = columns.interval_seconds
     if len(columns.samples) < summary.samples:  # a long watch keeps fewer for its charts than it counted
         interval = summary.duration_seconds / summary.samples
@@ -65,15 +66,6 @@ def _names(gpus: Sequence[GpuSummary]) -> str:
     if len(names) == 1:
         return names[0]
     return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{svg.number(seconds)} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def _nothing(summary: Summary) -> Markup | None:
@@ -141,24 +133,24 @@ def _next_steps(summary: Summary) -> Markup | None:
 
 def _rules() -> Markup:
     """Every verdict's rule, in the order in which they are tried, and each flag's."""
-    rows = [[rule.name, rule.text, LIMITS[rule.name].source] for rule in VERDICTS]
+    rows = [[rule.name, rule.text, THRESHOLDS[rule.name].source] for rule in VERDICTS]
     rows.append(["healthy", "no other rule fits", ""])
-    quiet = f"GPU < {LIMITS['quiet-gpu'].value:g} %"
+    quiet = f"GPU < {THRESHOLDS['quiet-gpu'].value:g} %"
     flags = [
-        ["memory-full", rule_text("memory-full", ">"), LIMITS["memory-full"].source],
-        ["hot", f"{rule_text('hot', '≥')}, or clocks held down by heat", LIMITS["hot"].source],
-        ["cpu-bound", f"{quiet} while CPU > {LIMITS['cpu-bound'].value:g} %", LIMITS["cpu-bound"].source],
+        ["memory-full", rule_text("memory-full", ">"), THRESHOLDS["memory-full"].source],
+        ["hot", f"{rule_text('hot', '≥')}, or clocks held down by heat", THRESHOLDS["hot"].source],
+        ["cpu-bound", f"{quiet} while CPU > {THRESHOLDS['cpu-bound'].value:g} %", THRESHOLDS["cpu-bound"].source],
         [
             "cpu-bound",
-            f"GPU < {LIMITS['hungry-gpu'].value:g} % while one core ≥ {LIMITS['one-core'].value:g} % and the others"
-            f" < {LIMITS['other-cores'].value:g} %: loading runs in a single process",
-            LIMITS["one-core"].source,
+            f"GPU < {THRESHOLDS['hungry-gpu'].value:g} % while one core ≥ {THRESHOLDS['one-core'].value:g} % and the"
+            f" others < {THRESHOLDS['other-cores'].value:g} %: loading runs in a single process",
+            THRESHOLDS["one-core"].source,
         ],
-        ["io-bound", f"{quiet} while iowait > {LIMITS['io-bound'].value:g} %", LIMITS["io-bound"].source],
+        ["io-bound", f"{quiet} while iowait > {THRESHOLDS['io-bound'].value:g} %", THRESHOLDS["io-bound"].source],
     ]
     often = (
-        f"cpu-bound and io-bound need more than {LIMITS['of-moments'].value:g} % of such moments, and such moments"
-        f" {LIMITS['of-time'].value:g} % of the time."
+        f"cpu-bound and io-bound need more than {THRESHOLDS['of-moments'].value:g} % of such moments, and such moments"
+        f" {THRESHOLDS['of-time'].value:g} % of the time."
     )
     return card(
         tag(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import fsum
 from statistics import median
 
-from fulltilt.diagnose import words
+from fulltilt import words
 from fulltilt.diagnose.figures import PHASES, Figures
 from fulltilt.measure.observation import Phase, Step
 

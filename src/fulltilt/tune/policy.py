@@ -15,6 +15,7 @@ from statistics import fmean
 
 from fulltilt.errors import InputError, UnavailableError
 from fulltilt.machine.decision import Decision
+from fulltilt.words import GIB, amount
 
 NEAR = 0.97
 """A size this near to the best rate is as good; the smallest such is the knee."""
@@ -24,7 +25,6 @@ _FLAT_DOUBLINGS = 2
 _NARROWINGS = 4
 _CLOSE = 0.1
 """Sizes that differ by no more than this share are not worth a trial between them."""
-GIB = 1024**3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +124,6 @@ def check_safety(safety: float) -> None:
         raise InputError(f"safety={safety} must be above 0 and at most 1")
 
 
-def plain_rate(samples_per_second: float) -> str:
-    return f"{samples_per_second:,.0f}" if samples_per_second >= 100 else f"{samples_per_second:.3g}"
-
-
 Search = Generator[int, Trial, Decision[int]]
 
 
@@ -211,7 +207,7 @@ class _State:
         reason = f"the fastest of {len(fitting)} sizes that ran and fit"
         if chosen is not best:
             near = f"the smallest within {1 - NEAR:.0%} of the best rate"
-            reason = f"{near}, {plain_rate(best_rate)} samples/s at {best.size}"
+            reason = f"{near}, {amount(best_rate)} samples/s at {best.size}"
         elif len(fitting) == 1:
             reason = "the only size that ran and fits" if self.sizes.largest > chosen.size else "the only size allowed"
         elif chosen.size == self.sizes.largest:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fulltilt.machine.decision import Decision
-from fulltilt.tune.policy import GIB, Trial, plain_rate
+from fulltilt.tune.policy import Trial
+from fulltilt.words import GIB, amount
 
 
 class BatchSize(int):
@@ -42,6 +43,6 @@ def _row(trial: Trial, limit_bytes: int, *, chosen: bool) -> str:
     if trial.memory_bytes is None:
         return f"{trial.size:>12}{'–':>14}{'–':>14}  {trial.problem}"
     rate = trial.samples_per_second
-    figures = f"{trial.memory_bytes / GIB:>10.2f} GiB{'–' if rate is None else plain_rate(rate):>14}"
+    figures = f"{trial.memory_bytes / GIB:>10.2f} GiB{'–' if rate is None else amount(rate):>14}"
     mark = "  ← chosen" if chosen else "  over the limit" if trial.memory_bytes > limit_bytes else ""
     return f"{trial.size:>12}{figures}{mark}"

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from fulltilt.train.report.lines import duration, epoch_detail, epoch_line, perf_line
+from fulltilt.train.report.lines import epoch_detail, epoch_line, perf_line
 from fulltilt.train.report.progress import Bar, Meter, Pace, figures
 
 STATS = {
@@ -53,13 +53,6 @@ def test_slow_is_not_zero(rate, text):
     assert f"{text} samples/s" in figures(
         Pace(samples_per_second=rate, batches_per_second=1.0, wait_share=0.0), loss=None, left=None
     )
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00"), (7.4, "0:07"), (754, "12:34"), (3600, "1:00:00"), (11109, "3:05:09")]
-)
-def test_durations(seconds, text):
-    assert duration(seconds) == text
 
 
 def test_the_meter_looks_at_the_last_seconds():

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from fulltilt.bench.augment.figures import AugmentBench, Case, Peer, Timing
 from fulltilt.bench.tables import console_or, figures_table, print_lines
-from fulltilt.diagnose.words import amount
+from fulltilt.words import amount
 
 
 def show(found: AugmentBench, console: Console | None = None) -> None:

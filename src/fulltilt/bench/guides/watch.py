@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import Self
 
 from fulltilt.machine.sample import Sample
-from fulltilt.machine.sampler import Sampler
+from fulltilt.machine.sampling import Sampling
 
 Stretch = tuple[float, float]
 
@@ -37,34 +35,20 @@ class Watch:
     """Reads all GPUs twice a second, on a thread, while it is open."""
 
     def __init__(self) -> None:
-        self._sampler = Sampler()
-        self._began = 0.0
         self._samples: list[Sample] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._read, name="fulltilt-bench-watch", daemon=True)
+        self._sampling = Sampling(self._samples.append, INTERVAL_SECONDS)
 
     def utilisation(self, stretches: Sequence[Stretch], uuid: str | None) -> Utilisation | None:
         """Over stretches of the machine's monotonic clock, of the GPU with this UUID."""
-        return utilisation(
-            self._samples, [(began - self._began, ended - self._began) for began, ended in stretches], uuid
-        )
+        zero = self._sampling.zero
+        return utilisation(self._samples, [(began - zero, ended - zero) for began, ended in stretches], uuid)
 
     def __enter__(self) -> Self:
-        self._sampler.start()
-        self._began = time.monotonic()
-        if self._sampler.labels:
-            self._thread.start()
+        self._sampling.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        self._sampler.close()
-
-    def _read(self) -> None:
-        while not self._stop.wait(INTERVAL_SECONDS):
-            self._samples.append(self._sampler.read())
+        self._sampling.close()
 
 
 def utilisation(samples: Sequence[Sample], stretches: Sequence[Stretch], uuid: str | None) -> Utilisation | None:

@@ -9,6 +9,7 @@ from typing import Any
 from fulltilt.bench.feed.scale import scale_for
 from fulltilt.bench.simulate.model import Workload
 from fulltilt.errors import InputError
+from fulltilt.words import milliseconds
 
 PARAMETERS = {"resnet50": 25_557_032, "unet": 7_763_140, "windows": 9_194}
 """Of the models in bench/feed/models.py."""
@@ -92,17 +93,20 @@ def workloads(result: Mapping[str, Any]) -> tuple[dict[str, Workload], list[Sour
         Source(workload="ResNet-50", figure="limit of one GPU", value=f"{limit:,.0f}/s", cases=("train_limit",)),
         Source(
             workload="ResNet-50", figure="CPU time to decode and crop a JPEG, while training",
-            value=_ms(decode), cases=("cores_4_cpu",),
+            value=milliseconds(decode), cases=("cores_4_cpu",),
         ),
-        Source(workload="ResNet-50", figure="GPU time to decode one", value=_ms(on_gpu), cases=("cores_8_gpu",)),
+        Source(
+            workload="ResNet-50", figure="GPU time to decode one",
+            value=milliseconds(on_gpu), cases=("cores_8_gpu",),
+        ),
         Source(
             workload="ResNet-50", figure="CPU time to read a sample from a cache",
-            value=_ms(launching("cache")), cases=("cache",),
+            value=milliseconds(launching("cache")), cases=("cache",),
         ),
         Source(workload="U-Net", figure="limit of one GPU", value=f"{unet_limit:,.0f}/s", cases=("unet_limit",)),
         Source(
             workload="U-Net", figure="CPU time to decode an image and its mask",
-            value=_ms(launching("unet_fast")), cases=("unet_fast",),
+            value=milliseconds(launching("unet_fast")), cases=("unet_fast",),
         ),
         Source(
             workload="small CNN", figure="limit of one GPU", value=f"{windows_limit:,.0f}/s",
@@ -117,7 +121,3 @@ def workloads(result: Mapping[str, Any]) -> tuple[dict[str, Workload], list[Sour
             value=", ".join(f"{gradients[name] / 1e6:.3g} MB" for name in PARAMETERS), cases=(),
         ),
     ]  # fmt: skip
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"

@@ -6,20 +6,20 @@ from collections.abc import Callable
 from functools import partial
 from math import ceil
 
+from fulltilt import words
 from fulltilt.measure.observation import Phase
 
-from .. import words
 from ..figures import Figures
 from ..finding import Finding
-from ..thresholds import LIMITS
+from ..thresholds import THRESHOLDS
 
 
 def between(figures: Figures) -> list[Finding]:
     if not figures.whole:
         return []
     return [
-        *_seldom(figures, "eval", "evaluation", LIMITS.evaluation, "Evaluation takes", partial(_evaluate, figures)),
-        *_seldom(figures, "checkpoint", "checkpoints", LIMITS.checkpoint, "Writing checkpoints takes", _save),
+        *_seldom(figures, "eval", "evaluation", THRESHOLDS.evaluation, "Evaluation takes", partial(_evaluate, figures)),
+        *_seldom(figures, "checkpoint", "checkpoints", THRESHOLDS.checkpoint, "Writing checkpoints takes", _save),
         *_logging(figures),
         *_own_code(figures),
     ]
@@ -43,7 +43,7 @@ def _seldom(
     share = seconds / figures.whole
     if share < least:
         return []
-    allowed = LIMITS.kept_evaluation * (figures.whole - seconds)
+    allowed = THRESHOLDS.kept_evaluation * (figures.whole - seconds)
     every = max(2, ceil(seconds / allowed)) if allowed > 0 else 2
     saved = seconds * (1 - 1 / every)
     within = min(figures.phases.get(phase, 0.0), saved)
@@ -63,7 +63,7 @@ def _seldom(
 
 def _logging(figures: Figures) -> list[Finding]:
     seconds = figures.cost("logging")
-    if seconds < LIMITS.logging * figures.whole:
+    if seconds < THRESHOLDS.logging * figures.whole:
         return []
     return [
         Finding(
@@ -80,7 +80,7 @@ def _logging(figures: Figures) -> list[Finding]:
 
 def _own_code(figures: Figures) -> list[Finding]:
     seconds = figures.phases.get("other", 0.0)
-    if seconds < LIMITS.other * figures.step:
+    if seconds < THRESHOLDS.other * figures.step:
         return []
     loader = "" if figures.train_loader is not None else "; the script has no DataLoader, so its loading is among it"
     return [

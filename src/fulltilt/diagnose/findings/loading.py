@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil
 
+from fulltilt import words
 from fulltilt.measure.observation import Loader
 
-from .. import edits, words
+from .. import edits
 from ..figures import Figures
 from ..finding import Finding
-from ..thresholds import LIMITS
+from ..thresholds import THRESHOLDS
 
 _DEFAULT_PREFETCH = 2
 _MUCH_MORE = 1.5
@@ -37,7 +38,7 @@ def wanted_workers(figures: Figures) -> int:
     loader_cores = max(1, figures.cores - (0 if shared else 1))
     if figures.work > figures.file_work:
         loader_cores = min(ceil(loader_cores * figures.work / (figures.work - figures.file_work)), 4 * figures.cores)
-    target = LIMITS.worker_reserve * (figures.limit if figures.limit is not None else figures.own)
+    target = THRESHOLDS.worker_reserve * (figures.limit if figures.limit is not None else figures.own)
     return max(1, min(loader_cores, ceil(figures.work / target) if target > 0 else loader_cores))
 
 
@@ -48,7 +49,7 @@ def with_workers(figures: Figures, workers: int) -> float:
         return figures.step
     if loader.num_workers:
         return figures.fed(figures.loader * loader.num_workers / workers)
-    moved = LIMITS.hand_over_seconds + (loader.batch_bytes or 0) / LIMITS.hand_over_bytes_per_second
+    moved = THRESHOLDS.hand_over_seconds + (loader.batch_bytes or 0) / THRESHOLDS.hand_over_bytes_per_second
     return figures.fed((figures.work + moved) / workers)
 
 
@@ -75,7 +76,7 @@ def condition(loader: Loader) -> str | None:
 
 
 def _in_memory(figures: Figures, loader: Loader) -> Finding:
-    step = max(figures.own + LIMITS.resident_seconds, figures.limit or 0.0) + figures.start
+    step = max(figures.own + THRESHOLDS.resident_seconds, figures.limit or 0.0) + figures.start
     where = "on the GPU" if figures.on_gpu else "in memory"
     return Finding(
         cause="in-memory",
@@ -142,9 +143,9 @@ def _small_shm(figures: Figures, loader: Loader, wanted: int, room: int) -> Find
         title=f"/dev/shm is too small for the workers that the loader needs: there is room for {room}",
         evidence=(
             _waits(figures),
-            f"/dev/shm has {words.size(found.shm_bytes)}; {wanted} workers with "
-            f"{loader.prefetch_factor or _DEFAULT_PREFETCH} batches each of {words.size(loader.batch_bytes or 0)} need "
-            f"{words.size(_shm_needed(loader, wanted))}",
+            f"/dev/shm has {words.memory_size(found.shm_bytes)}; {wanted} workers with "
+            f"{loader.prefetch_factor or _DEFAULT_PREFETCH} batches each of "
+            f"{words.memory_size(loader.batch_bytes or 0)} need {words.memory_size(_shm_needed(loader, wanted))}",
         ),
         gain=figures.gain(step=with_workers(figures, wanted)),
         fix=f"Give the container more: docker run --shm-size={_shm_size(_shm_needed(loader, wanted))} … "
@@ -167,8 +168,8 @@ def _full_shm(figures: Figures, loader: Loader) -> list[Finding]:
             cause="small-shm",
             title="/dev/shm can run full: a worker would be killed by a bus error",
             evidence=(
-                f"{loader.num_workers} workers hold up to {words.size(_shm_needed(loader, loader.num_workers))}, "
-                f"/dev/shm has {words.size(found.shm_bytes)}",
+                f"{loader.num_workers} workers hold up to {words.memory_size(_shm_needed(loader, loader.num_workers))}"
+                f", /dev/shm has {words.memory_size(found.shm_bytes)}",
             ),
             gain=None,
             fix=f"docker run --shm-size={_shm_size(_shm_needed(loader, loader.num_workers))} …, or fewer workers",
@@ -212,11 +213,11 @@ def _shm_workers(figures: Figures, loader: Loader) -> int | None:
     found = figures.observation.surroundings
     if found is None or found.shm_bytes is None or not loader.batch_bytes:
         return None
-    return int(LIMITS.shm_share * found.shm_bytes) // _shm_needed(loader, 1)
+    return int(THRESHOLDS.shm_share * found.shm_bytes) // _shm_needed(loader, 1)
 
 
 def _shm_size(needed: int) -> str:
-    return f"{max(1, ceil(needed / LIMITS.shm_share / 2**30))}g"
+    return f"{max(1, ceil(needed / THRESHOLDS.shm_share / 2**30))}g"
 
 
 def _waits(figures: Figures) -> str:

@@ -7,12 +7,13 @@ from itertools import pairwise
 from math import fsum
 from statistics import median
 
+from fulltilt import words
 from fulltilt.measure.observation import Observation, Phase, Surroundings
 
-from .. import edits, words
+from .. import edits
 from ..figures import Figures
 from ..finding import About, Finding, Limits
-from ..thresholds import LIMITS
+from ..thresholds import THRESHOLDS
 
 _EACH_RANKS_OWN: tuple[Phase, ...] = ("data wait", "epoch start", "copy", "forward", "logging", "eval", "other")
 """Not backward, optimizer and sync: in these the ranks wait for each other."""
@@ -63,7 +64,7 @@ def _threads_beside_workers(figures: Figures, threads: int) -> list[Finding]:
     wanted = max(1, figures.cores // figures.local_ranks - loader.num_workers)
     alone = limit * threads / wanted
     beside = limit + figures.crowding
-    if wanted >= threads or beside < LIMITS.contention * alone:
+    if wanted >= threads or beside < THRESHOLDS.contention * alone:
         return []
     workers = f"{loader.num_workers} worker{'' if loader.num_workers == 1 else 's'}"
     return [
@@ -141,14 +142,14 @@ def _growing(figures: Figures, found: Surroundings) -> list[Finding]:
     first, last = fsum(half[:third]) / third, fsum(half[-third:]) / third
     rises = sum(later > earlier for earlier, later in pairwise(half))
     grown = last - first
-    if grown < LIMITS.memory_growth_bytes or grown < LIMITS.memory_growth * first or 2 * rises < len(half) - 1:
+    if grown < THRESHOLDS.memory_growth_bytes or grown < THRESHOLDS.memory_growth * first or 2 * rises < len(half) - 1:
         return []
     return [
         Finding(
             cause="memory-growth",
             title="The memory that the script uses keeps growing",
             evidence=(
-                f"from {words.size(first)} to {words.size(last)} in the second half of "
+                f"from {words.memory_size(first)} to {words.memory_size(last)} in the second half of "
                 f"{words.seconds(figures.observation.seconds)}",
             ),
             gain=None,
@@ -162,7 +163,7 @@ def _growing(figures: Figures, found: Surroundings) -> list[Finding]:
 def slow_rank(ranks: Sequence[Observation]) -> list[Finding]:
     """One rank comes late to each step, and all others wait for it in backward."""
     figures = [Figures(observation=rank, limits=Limits(step=None, loader=None)) for rank in ranks]
-    figures = [figure for figure in figures if figure.steps >= LIMITS.least_steps]
+    figures = [figure for figure in figures if figure.steps >= THRESHOLDS.least_steps]
     if len(figures) < 2:
         return []
     own = [fsum(figure.phases[phase] for phase in _EACH_RANKS_OWN) for figure in figures]
@@ -170,7 +171,7 @@ def slow_rank(ranks: Sequence[Observation]) -> list[Finding]:
     others = [figure for at, figure in enumerate(figures) if at != worst]
     middle = median(value for at, value in enumerate(own) if at != worst)
     late, slow = own[worst] - middle, figures[worst]
-    if late < LIMITS.slow_rank * slow.step:
+    if late < THRESHOLDS.slow_rank * slow.step:
         return []
     phase = max(_EACH_RANKS_OWN, key=lambda name: slow.phases[name] - median(f.phases[name] for f in others))
     usual = median(figure.phases[phase] for figure in others)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from math import fsum
 
-from .. import edits, words
+from fulltilt import words
+
+from .. import edits
 from ..figures import Figures
 from ..finding import Finding
-from ..thresholds import LIMITS
+from ..thresholds import THRESHOLDS
 
 _COPY_LEFT = 0.1
 """Share of a blocking copy's time that the host still needs to ask for one that does not block."""
@@ -43,7 +45,7 @@ def _restarted(figures: Figures) -> list[Finding]:
     batches = max((figures.per_step or 0.0) / loader.batch_size, 1.0) if loader.batch_size else 1.0
     first_batch = min(figures.work / batches, loader.start_seconds)
     saved = (loader.start_seconds - first_batch) / figures.epoch_steps
-    if saved < LIMITS.epoch_start * figures.whole:
+    if saved < THRESHOLDS.epoch_start * figures.whole:
         return []
     within = min(saved, figures.start)
     between = figures.whole - figures.step - min(saved - within, figures.outside.get("epoch start", 0.0))
@@ -75,9 +77,9 @@ def _restarted(figures: Figures) -> list[Finding]:
 def _copies(figures: Figures) -> list[Finding]:
     seconds = figures.phases.get("copy", 0.0)
     slow = [copy for copy in figures.observation.copies if not (copy.pinned and copy.non_blocking)]
-    if not figures.on_gpu or not slow or seconds < LIMITS.copy * figures.step:
+    if not figures.on_gpu or not slow or seconds < THRESHOLDS.copy * figures.step:
         return []
-    if figures.headroom is not None and figures.headroom < LIMITS.no_headroom:
+    if figures.headroom is not None and figures.headroom < THRESHOLDS.no_headroom:
         return []
     loader = figures.train_loader
     worst = max(slow, key=lambda copy: copy.seconds)
@@ -95,7 +97,7 @@ def _copies(figures: Figures) -> list[Finding]:
             title="The loop stands still while batches are copied to the GPU",
             evidence=(
                 f"copies take {words.percent(seconds / figures.step)} of each step ({words.seconds(seconds)} of the "
-                f"host's time), {words.size(moved)} at a time",
+                f"host's time), {words.memory_size(moved)} at a time",
                 f"they come from {state} memory and {'do not block' if worst.non_blocking else 'block'}",
             ),
             gain=figures.gain(step=step),
@@ -113,18 +115,18 @@ def _syncs(figures: Figures) -> list[Finding]:
     syncs = sorted(figures.observation.syncs, key=lambda sync: -sync.seconds)
     seconds = figures.sync
     count = sum(sync.count for sync in syncs)
-    if not figures.on_gpu or not syncs or seconds < LIMITS.sync * figures.step:
+    if not figures.on_gpu or not syncs or seconds < THRESHOLDS.sync * figures.step:
         return []
-    if count < LIMITS.sync_count * figures.steps:
+    if count < THRESHOLDS.sync_count * figures.steps:
         return []
     # Without them the host goes on while the GPU works: the step takes as long as the slower of the two.
     busy = figures.gpu_busy
     gain = None if busy is None else figures.gain(step=min(max(figures.step - seconds, busy), figures.step))
-    if gain is not None and gain < LIMITS.least_gain:
+    if gain is not None and gain < THRESHOLDS.least_gain:
         return []
     worst = syncs[0]
     where = [
-        f"{words.place(sync.place) or 'a library'}: {sync.kind}, {sync.count / figures.steps:.1f} times a step, "
+        f"{sync.place or 'a library'}: {sync.kind}, {sync.count / figures.steps:.1f} times a step, "
         f"{words.seconds(sync.seconds / figures.steps)}"
         for sync in syncs[:3]
     ]
@@ -133,7 +135,7 @@ def _syncs(figures: Figures) -> list[Finding]:
         Finding(
             cause="hidden-sync",
             title=f"The loop waits for the GPU in each step: {worst.kind}"
-            + (f" in {words.place(worst.place)}" if worst.place is not None else ""),
+            + (f" in {worst.place}" if worst.place is not None else ""),
             evidence=(
                 f"{words.percent(seconds / figures.step)} of each step is spent waiting for results of the GPU",
                 *where,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 
+from fulltilt import words
 from fulltilt.measure.observation import Loader, Stage
 
-from .. import words
 from ..figures import Figures, transforms
 from ..finding import Finding
-from ..thresholds import LIMITS
+from ..thresholds import THRESHOLDS
 from .loading import condition, settings, wanted_workers, with_values, with_workers
 
 _ON_GPU = re.compile(
@@ -58,7 +58,7 @@ def without(figures: Figures, share: float, factor: float) -> float:
 def _dominates(ranked: list[tuple[Stage, float]]) -> bool:
     share = ranked[0][1]
     following = ranked[1][1] if len(ranked) > 1 else 0.0
-    return share >= LIMITS.dominant_stage and share >= LIMITS.dominant_over_next * following
+    return share >= THRESHOLDS.dominant_stage and share >= THRESHOLDS.dominant_over_next * following
 
 
 def _takes(figures: Figures, stage: Stage, share: float) -> str:
@@ -97,7 +97,7 @@ def _transform(figures: Figures, loader: Loader, stage: Stage, share: float) -> 
         cause="slow-transform",
         title=_title(figures, stage.name, share, starved=f"One transform holds the loader up: {stage.name}"),
         evidence=tuple(evidence),
-        gain=figures.gain(step=without(figures, share, LIMITS.transform_factor)),
+        gain=figures.gain(step=without(figures, share, THRESHOLDS.transform_factor)),
         fix=f"Write {stage.name} with whole-array operations (numpy, torch, OpenCV) instead of loops, "
         "do it once before training, or on the GPU for a whole batch",
         place=loader.place,
@@ -108,7 +108,7 @@ def _transform(figures: Figures, loader: Loader, stage: Stage, share: float) -> 
 def _disk(figures: Figures, loader: Loader, stage: Stage, share: float) -> Finding:
     workers = max(wanted_workers(figures), loader.num_workers)
     more = workers > loader.num_workers and condition(loader) is None
-    step = with_workers(figures, workers) if more else without(figures, share, LIMITS.cache_factor)
+    step = with_workers(figures, workers) if more else without(figures, share, THRESHOLDS.cache_factor)
     instead = f"or let more of it wait at once: DataLoader(…, num_workers={workers})" if more else "or pack small files"
     return Finding(
         cause="slow-disk",
@@ -137,7 +137,7 @@ def _collate(figures: Figures, loader: Loader, stage: Stage, share: float) -> Fi
             starved="Putting the samples together into a batch takes longer than making them",
         ),
         evidence=(_takes(figures, stage, share), *_seen(figures)),
-        gain=figures.gain(step=without(figures, share, LIMITS.collate_factor)),
+        gain=figures.gain(step=without(figures, share, THRESHOLDS.collate_factor)),
         fix="Return arrays or tensors of one shape from the data set and stack them in one call in collate_fn; "
         "no lists of numbers, no loops over elements",
         place=loader.place,
@@ -150,7 +150,7 @@ def _decode(figures: Figures, loader: Loader, stage: Stage, share: float) -> Fin
         cause="slow-decode",
         title=_title(figures, "Decoding images", share, starved="Decoding images holds the loader up"),
         evidence=(_takes(figures, stage, share), *_seen(figures)),
-        gain=figures.gain(step=without(figures, share, LIMITS.decode_factor)),
+        gain=figures.gain(step=without(figures, share, THRESHOLDS.decode_factor)),
         fix="Decode with simplejpeg instead of Pillow (fulltilt.decode), or store the images smaller",
         place=loader.place,
         level="numeric",
@@ -161,13 +161,13 @@ def _decode(figures: Figures, loader: Loader, stage: Stage, share: float) -> Fin
 
 def _cacheable(figures: Figures, loader: Loader, share: float) -> list[Finding]:
     """Where workers can't decode fast enough on all cores, the same files need not be decoded each epoch."""
-    left = 1 - share * (1 - 1 / LIMITS.decode_factor)
+    left = 1 - share * (1 - 1 / THRESHOLDS.decode_factor)
     workers = max(wanted_workers(figures), loader.num_workers, 1)
     if figures.reach is None or loader.num_workers == 0:  # workers first: they cost nothing
         return []
     own = figures.reach + figures.crowding * left
     fastest = figures.fed(figures.work * left / workers, own=own, core_work=figures.core_work * left)
-    if fastest <= figures.reach * (1 + LIMITS.no_headroom):
+    if fastest <= figures.reach * (1 + THRESHOLDS.no_headroom):
         return []
     return [
         Finding(
@@ -178,7 +178,7 @@ def _cacheable(figures: Figures, loader: Loader, share: float) -> list[Finding]:
                 f"with a faster decoder {workers} worker{'s' * (workers > 1)} would still take "
                 f"{words.seconds(fastest)} for a step that could be done in {words.seconds(figures.reach)}",
             ),
-            gain=figures.gain(step=without(figures, share, LIMITS.cache_factor)),
+            gain=figures.gain(step=without(figures, share, THRESHOLDS.cache_factor)),
             fix="Decode once and keep the pixels: fulltilt cache build, then fulltilt.feed.feed(…, cache=…)",
             place=loader.place,
             seconds=_cost(figures, share),
@@ -194,10 +194,10 @@ def _gpu_augmentation(figures: Figures, loader: Loader) -> list[Finding]:
         if (stage.name in loader.movable if loader.movable else _ON_GPU.search(stage.name))
     ]
     share = sum(part for _, part in moved)
-    if not figures.on_gpu or share < LIMITS.gpu_augmentation or figures.limit is None:
+    if not figures.on_gpu or share < THRESHOLDS.gpu_augmentation or figures.limit is None:
         return []
     workers = max(wanted_workers(figures), loader.num_workers)
-    if with_workers(figures, workers) <= figures.limit * (1 + LIMITS.no_headroom):
+    if with_workers(figures, workers) <= figures.limit * (1 + THRESHOLDS.no_headroom):
         return []
     names = ", ".join(stage.name for stage, _ in moved)
     return [
@@ -209,7 +209,7 @@ def _gpu_augmentation(figures: Figures, loader: Loader) -> list[Finding]:
                 f"{workers} workers would still need {words.seconds(with_workers(figures, workers))} for a step",
                 *_seen(figures),
             ),
-            gain=figures.gain(step=without(figures, share, LIMITS.gpu_augmentation_factor)),
+            gain=figures.gain(step=without(figures, share, THRESHOLDS.gpu_augmentation_factor)),
             fix="Send the decoded uint8 images and augment the batch on the GPU: fulltilt.augment."
             f"{loader.augmentation or 'GPUAugmentation'} (the random draws differ)",
             place=loader.place,

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import math
 
+from fulltilt import words
 from fulltilt.measure.observation import Training
 
-from .. import edits, words
+from .. import edits
 from ..figures import Figures
 from ..finding import Finding
-from ..thresholds import LIMITS
+from ..thresholds import THRESHOLDS
 
 _FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 """Optimizers of torch with a fused kernel."""
 _FACTORS = {
-    "tf32": LIMITS.tf32_factor,
-    "precision": LIMITS.precision_factor,
-    "channels-last": LIMITS.channels_last_factor,
+    "tf32": THRESHOLDS.tf32_factor,
+    "precision": THRESHOLDS.precision_factor,
+    "channels-last": THRESHOLDS.channels_last_factor,
 }
 _AT_ONCE = (
     "A larger batch (with a learning rate to match), or the model's forward and backward as CUDA graphs, launched at "
@@ -46,23 +47,23 @@ def launch_bound(figures: Figures) -> bool:
     """The host spends the step launching; the GPU has little to do."""
     training, busy, launching = figures.observation.training, figures.gpu_busy, figures.launching
     if training is not None and training.launches is not None:
-        if training.launches * LIMITS.launch_seconds >= LIMITS.launch_bound * figures.own:
+        if training.launches * THRESHOLDS.launch_seconds >= THRESHOLDS.launch_bound * figures.own:
             return True
         # That is the price on a fast host; how slow this one is was seen if its GPU had nothing to do.
-        return launching is not None and launching >= max(LIMITS.launch_bound * figures.own, busy or 0.0)
+        return launching is not None and launching >= max(THRESHOLDS.launch_bound * figures.own, busy or 0.0)
     if not figures.on_gpu or busy is None:
         return False
-    return busy < LIMITS.idle_gpu * figures.own and figures.host >= LIMITS.launch_bound * figures.own
+    return busy < THRESHOLDS.idle_gpu * figures.own and figures.host >= THRESHOLDS.launch_bound * figures.own
 
 
 def _launching(figures: Figures) -> float:
     """Seconds below which the host can't launch a step."""
     training = figures.observation.training
     if training is not None and training.launches is not None:
-        return min(max(training.launches * LIMITS.launch_seconds, figures.launching or 0.0), figures.own)
+        return min(max(training.launches * THRESHOLDS.launch_seconds, figures.launching or 0.0), figures.own)
     busy = figures.gpu_busy
     # A host that runs ahead is held up by the full queue: its time then says nothing about launching.
-    return figures.own if busy is not None and busy < LIMITS.idle_gpu * figures.own else 0.3 * figures.own
+    return figures.own if busy is not None and busy < THRESHOLDS.idle_gpu * figures.own else 0.3 * figures.own
 
 
 def _faster(figures: Figures, factor: float, launch_factor: float) -> tuple[float, float]:
@@ -85,7 +86,7 @@ def _finding(
     **rest: object,
 ) -> list[Finding]:
     gain, raised = _faster(figures, factor, launch_factor)
-    if raised < LIMITS.least_gain:
+    if raised < THRESHOLDS.least_gain:
         return []
     return [
         Finding(
@@ -133,11 +134,11 @@ def _then_launches(figures: Figures, training: Training, faster: list[Finding]) 
         return []
     without = busy / math.prod(_FACTORS[finding.cause] for finding in faster)
     if not _half(training):
-        busy /= LIMITS.precision_factor
+        busy /= THRESHOLDS.precision_factor
     if training.images and not training.channels_last:
-        busy /= LIMITS.channels_last_factor
+        busy /= THRESHOLDS.channels_last_factor
     before, after = max(without, launching), max(busy, _graphed(figures, training, launching, busy))
-    if launching <= busy or before / after - 1 < LIMITS.least_gain:
+    if launching <= busy or before / after - 1 < THRESHOLDS.least_gain:
         return []
     return [
         Finding(
@@ -162,9 +163,9 @@ def _graphed(figures: Figures, training: Training, launching: float, busy: float
     once: its kernels, one close behind the other, while the host hands over gradients and launches the optimizer's."""
     optimizer = min(figures.phases.get("optimizer", 0.0), launching)
     if busy is None or training.launches is None:
-        return optimizer + (launching - optimizer) / LIMITS.graphed_factor
-    host = optimizer + training.weights * LIMITS.graphed_weight_seconds
-    return max(host, busy + training.launches * LIMITS.graphed_gap_seconds)
+        return optimizer + (launching - optimizer) / THRESHOLDS.graphed_factor
+    host = optimizer + training.weights * THRESHOLDS.graphed_weight_seconds
+    return max(host, busy + training.launches * THRESHOLDS.graphed_gap_seconds)
 
 
 def _launches(figures: Figures, training: Training) -> list[str]:
@@ -191,7 +192,7 @@ def _tf32(figures: Figures, training: Training) -> list[Finding]:
         "float32 matrix products do not use the tensor cores",
         ("TF32 is off, and the model computes in float32",),
         flag,
-        LIMITS.tf32_factor,
+        THRESHOLDS.tf32_factor,
         settings={"tf32": True},
         diff=edits.edited(figures.read_source, script, edits.after_imports(flag)),
     )
@@ -200,9 +201,9 @@ def _tf32(figures: Figures, training: Training) -> list[Finding]:
 def _precision(figures: Figures, training: Training) -> list[Finding]:
     if _half(training):
         return []
-    factor = LIMITS.precision_factor
+    factor = THRESHOLDS.precision_factor
     if not training.images and not training.tf32:  # what TF32 wins is told by its own finding
-        factor = LIMITS.precision_from_fp32_factor / LIMITS.tf32_factor
+        factor = THRESHOLDS.precision_from_fp32_factor / THRESHOLDS.tf32_factor
     return _finding(
         figures,
         "precision",
@@ -217,7 +218,7 @@ def _precision(figures: Figures, training: Training) -> list[Finding]:
 def _layout(figures: Figures, training: Training) -> list[Finding]:
     if not training.images or training.channels_last:
         return []
-    factor = LIMITS.channels_last_factor if _half(training) else LIMITS.channels_last_fp32_factor
+    factor = THRESHOLDS.channels_last_factor if _half(training) else THRESHOLDS.channels_last_fp32_factor
     return _finding(
         figures,
         "channels-last",
@@ -232,10 +233,10 @@ def _layout(figures: Figures, training: Training) -> list[Finding]:
 def _compile(figures: Figures, training: Training) -> list[Finding]:
     if training.compiled:
         return []
-    factor, evidence = LIMITS.compile_factor, [f"{training.model} runs eagerly"]
+    factor, evidence = THRESHOLDS.compile_factor, [f"{training.model} runs eagerly"]
     busy, fusable = training.kernel_seconds, training.fusable_seconds
     if busy and fusable is not None:
-        factor = busy / (busy - fusable * (1 - 1 / LIMITS.fused_kernels_factor))
+        factor = busy / (busy - fusable * (1 - 1 / THRESHOLDS.fused_kernels_factor))
         evidence.append(f"{words.percent(fusable / busy)} of the GPU's work is element by element, sums and norms")
     return _finding(
         figures,
@@ -244,20 +245,20 @@ def _compile(figures: Figures, training: Training) -> list[Finding]:
         tuple(evidence),
         "model.compile()  (the first steps take a minute longer)",
         factor,
-        LIMITS.compiled_launch_factor,
+        THRESHOLDS.compiled_launch_factor,
         settings={"compile": True},
     )
 
 
 def _unfused(figures: Figures, training: Training) -> list[Finding]:
     seconds = figures.phases.get("optimizer", 0.0)
-    if training.fused or training.optimizer not in _FUSED or seconds < LIMITS.optimizer * figures.own:
+    if training.fused or training.optimizer not in _FUSED or seconds < THRESHOLDS.optimizer * figures.own:
         return []
     if training.optimizer == "SGD" and not figures.on_gpu:
         return []
-    factor = LIMITS.fused_factor if training.foreach else LIMITS.fused_from_loop_factor
+    factor = THRESHOLDS.fused_factor if training.foreach else THRESHOLDS.fused_from_loop_factor
     if training.optimizer == "SGD":
-        factor = LIMITS.fused_sgd_factor
+        factor = THRESHOLDS.fused_sgd_factor
     own = figures.own - seconds * (1 - 1 / factor)
     script = edits.script_of(figures.observation.command)
     edit = edits.everywhere(training.optimizer, {"fused": True})

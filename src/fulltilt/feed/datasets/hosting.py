@@ -18,6 +18,7 @@ from fulltilt.feed.datasets.leg import Kind, Transport
 from fulltilt.feed.datasets.probing import Probed
 from fulltilt.feed.tuner import BEYOND_CORES
 from fulltilt.machine.decision import Decision
+from fulltilt.words import memory_size
 
 DEPTH = 2
 """Batches per worker, unless told or memory is short."""
@@ -98,18 +99,22 @@ def host(
             first = most = beyond = 0
         elif beyond < 1:
             raise InputError(
-                f"one worker with a batch of {_mib(batch_bytes)} and what is on its way take {_mib(room.bytes(1, 1))}, "
-                f"half of the free memory is {_mib(budget)}: lower batch_size, or set num_workers=0"
+                f"one worker with a batch of {memory_size(batch_bytes)} and what is on its way take "
+                f"{memory_size(room.bytes(1, 1))}, half of the free memory is {memory_size(budget)}: "
+                "lower batch_size, or set num_workers=0"
             )
         first, most = min(first, beyond), min(most, beyond)
         if cut:
-            reasons.append(f"{cut} of {_mib(batch_bytes)} a batch fit into half of the {_mib(free.memory_bytes)} free")
+            reasons.append(
+                f"{cut} of {memory_size(batch_bytes)} a batch fit into half of the "
+                f"{memory_size(free.memory_bytes)} free"
+            )
         shm = 0 if free.shm_bytes is None else int(free.shm_bytes * SHM_SHARE)
         if kind == "processes" and first and room.in_transit(most, chosen_depth) > shm:
             transport = "memfd"
             reasons.append(
-                f"batches of up to {most} workers take {_mib(room.in_transit(most, chosen_depth))}, /dev/shm has "
-                f"{_mib(free.shm_bytes or 0)} free: they are handed over in anonymous memory"
+                f"batches of up to {most} workers take {memory_size(room.in_transit(most, chosen_depth))}, /dev/shm "
+                f"has {memory_size(free.shm_bytes or 0)} free: they are handed over in anonymous memory"
             )
     return Decision(
         value=Hosting(
@@ -188,7 +193,3 @@ def _first(
 
 def _batch_seconds(probed: Probed, batch_size: int) -> float:
     return math.inf if probed.seconds_per_sample is None else probed.seconds_per_sample * batch_size
-
-
-def _mib(count: int) -> str:
-    return f"{count / 2**20:,.0f} MiB"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fulltilt.diagnose import words
+from fulltilt import words
 from fulltilt.diagnose.finding import Finding
-from fulltilt.diagnose.thresholds import LIMITS
+from fulltilt.diagnose.thresholds import THRESHOLDS
 from fulltilt.launch.settings import SETTINGS
 
 
@@ -37,9 +37,9 @@ def by_hand(
 def only_by_hand(findings: Sequence[Finding]) -> list[str]:
     """What nobody can set from outside, the greatest gain first: `+94 %, train.py:13: DataLoader(…)`."""
     return [
-        ", ".join(filter(None, (words.gain(one.gain), words.place(one.place)))) + f": {one.fix}"
+        ", ".join(filter(None, (words.gain(one.gain), str(one.place) if one.place else None))) + f": {one.fix}"
         for one in findings
-        if not one.settings and one.gain is not None and one.gain >= LIMITS.least_gain
+        if not one.settings and one.gain is not None and one.gain >= THRESHOLDS.least_gain
     ]
 
 

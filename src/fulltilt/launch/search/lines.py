@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from fulltilt.diagnose.finding import Diagnosis, Trial
-from fulltilt.diagnose.words import amount
 from fulltilt.launch.search.budget import TooShort
 from fulltilt.launch.search.rate import Rate
 from fulltilt.measure.observation import Observation
+from fulltilt.words import amount
 
 _DRIFT = 0.15
 """Two measurements of the script as it is that are further apart are both told."""

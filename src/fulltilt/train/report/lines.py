@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"))
+from fulltilt.words import memory_size
 
 
 def many(count: int, one: str, more: str) -> str:
@@ -50,16 +50,9 @@ def epoch_detail(stats: Mapping[str, float]) -> str:
         *_part(stats, "copy_seconds", lambda seconds: f"copy {_ms(seconds)}/step"),
         *_part(stats, "step_p50", lambda seconds: f"step p50 {_ms(seconds)}"),
         *_part(stats, "step_p99", lambda seconds: f"p99 {_ms(seconds)}"),
-        *_part(stats, "gpu_memory_bytes", lambda count: f"GPU memory {_bytes(count)}"),
+        *_part(stats, "gpu_memory_bytes", lambda count: f"GPU memory {memory_size(count)}"),
     ]
     return ", ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """0:07, 12:34, 3:05:09."""
-    whole = max(0, round(seconds))
-    hours, minutes = whole // 3600, whole // 60 % 60
-    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
 def _part(stats: Mapping[str, float], name: str, text: Any) -> list[str]:
@@ -79,10 +72,3 @@ def _ms(seconds: float) -> str:
     """One unit, so that a line's figures can be compared."""
     shown = 1000 * seconds
     return f"{shown:,.0f} ms" if shown >= 100 else f"{shown:.3g} ms"
-
-
-def _bytes(count: float) -> str:
-    for size, unit in _UNITS:
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count:.0f} B"

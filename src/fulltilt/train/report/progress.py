@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Literal
 
-from fulltilt.train.report.lines import duration, per_second
+from fulltilt.train.report.lines import per_second
+from fulltilt.words import clock
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -173,5 +174,5 @@ def figures(
     if pace is not None:
         parts.append(f"wait {100 * pace.wait_share:.0f} %")
         if left is not None and pace.batches_per_second > 0:
-            parts.append(f"ETA {duration(left / pace.batches_per_second)}")
+            parts.append(f"ETA {clock(left / pace.batches_per_second)}")
     return "  ".join(parts)

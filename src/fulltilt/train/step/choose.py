@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from fulltilt.machine.decision import Decision
 from fulltilt.train.step.precision import Formats, Precision
+from fulltilt.words import milliseconds
 
 Auto = Literal["auto"]
 Plan = dict[str, Decision[Any]]
@@ -214,7 +215,7 @@ def _precision(state: _State, facts: Facts) -> Search:
         if state.seconds > found.step_seconds * (1.0 - LEAST_GAIN):
             state.best, state.seconds = replace(state.best, precision=other), found.step_seconds
     if len(evidence) > 1:
-        figures = ", ".join(f"{name} {_ms(value)}" for name, value in evidence.items())
+        figures = ", ".join(f"{name} {milliseconds(value)}" for name, value in evidence.items())
         state.settle("precision", f"{figures} a step; {facts.formats.reason}", **evidence)
     return state.plan
 
@@ -261,7 +262,7 @@ def _graph(state: _State, wishes: Wishes, facts: Facts, skip: str | None) -> Sea
     if why is None and not asked:
         why = skip
         if why is None and state.seconds > GRAPH_STEP_SECONDS:
-            why = f"a step of {_ms(state.seconds)} hides its launches"
+            why = f"a step of {milliseconds(state.seconds)} hides its launches"
     if why is not None:
         state.settle("cuda_graph", why)
         return state.plan
@@ -326,7 +327,7 @@ def _precision_again(state: _State, other: Precision, where: str) -> Search:
     if found.step_seconds is not None and found.step_seconds <= least:
         state.best, state.seconds = replace(state.best, precision=other), found.step_seconds
         figures = {was: before, other: found.step_seconds}
-        shown = ", ".join(f"{name} {_ms(value)}" for name, value in figures.items())
+        shown = ", ".join(f"{name} {milliseconds(value)}" for name, value in figures.items())
         state.settle("precision", f"{where} {shown} a step", **figures)
     return state.plan
 
@@ -358,7 +359,7 @@ def _flag_again(state: _State, name: str) -> Search:
     if found.step_seconds is not None and found.step_seconds <= most:
         state.best, state.seconds = replace(state.best, **change), found.step_seconds
         on, off = (found.step_seconds, before) if wanted else (before, found.step_seconds)
-        state.settle(name, f"in a graph {_ms(on)} with it, {_ms(off)} without", off=off, on=on)
+        state.settle(name, f"in a graph {milliseconds(on)} with it, {milliseconds(off)} without", off=off, on=on)
     return state.plan
 
 
@@ -367,7 +368,7 @@ def _both(state: _State, change: dict[str, Any]) -> Search:
     before = state.seconds
     found = yield replace(state.best, compile=True, **change)
     if state.consider(found, LEAST_GAIN, compile=True, **change):
-        reason = f"compiled and in a graph {_ms(state.seconds)} a step, {_ms(before)} with neither"
+        reason = f"compiled and in a graph {milliseconds(state.seconds)} a step, {milliseconds(before)} with neither"
         for name in ("compile", "cuda_graph"):
             state.settle(name, reason, off=before, on=state.seconds)
     return state.plan
@@ -392,9 +393,5 @@ def _compared(found: Measured, before: float, least_gain: float) -> str:
     if found.step_seconds is None:
         return f"could not be used: {found.problem}"
     gain = 1.0 - found.step_seconds / before
-    text = f"{_ms(found.step_seconds)} a step with it, {_ms(before)} without"
+    text = f"{milliseconds(found.step_seconds)} a step with it, {milliseconds(before)} without"
     return text if gain >= least_gain else f"{text}: it has to save {100 * least_gain:g} %"
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"
