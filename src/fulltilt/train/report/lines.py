@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fulltilt.words import memory_size
+from fulltilt.words import memory_size, milliseconds
 
 
 def many(count: int, one: str, more: str) -> str:
@@ -43,13 +43,13 @@ def epoch_detail(stats: Mapping[str, float]) -> str:
     """How the epoch's time was spent; empty when nothing was measured."""
     parts = [
         *_part(stats, "gpu_utilization", lambda share: f"GPU busy {share:.1f}%"),
-        *_part(stats, "avg_gpu_time", lambda seconds: f"GPU {_ms(seconds)}/step"),
-        *_part(stats, "avg_cpu_time", lambda seconds: f"CPU {_ms(seconds)}/step"),
+        *_part(stats, "avg_gpu_time", lambda seconds: f"GPU {milliseconds(seconds)}/step"),
+        *_part(stats, "avg_cpu_time", lambda seconds: f"CPU {milliseconds(seconds)}/step"),
         *_part(stats, "cpu_ratio", lambda share: f"CPU share {100 * share:.0f}%"),
-        *_part(stats, "data_wait_seconds", lambda seconds: f"data wait {_ms(seconds)}/step"),
-        *_part(stats, "copy_seconds", lambda seconds: f"copy {_ms(seconds)}/step"),
-        *_part(stats, "step_p50", lambda seconds: f"step p50 {_ms(seconds)}"),
-        *_part(stats, "step_p99", lambda seconds: f"p99 {_ms(seconds)}"),
+        *_part(stats, "data_wait_seconds", lambda seconds: f"data wait {milliseconds(seconds)}/step"),
+        *_part(stats, "copy_seconds", lambda seconds: f"copy {milliseconds(seconds)}/step"),
+        *_part(stats, "step_p50", lambda seconds: f"step p50 {milliseconds(seconds)}"),
+        *_part(stats, "step_p99", lambda seconds: f"p99 {milliseconds(seconds)}"),
         *_part(stats, "gpu_memory_bytes", lambda count: f"GPU memory {memory_size(count)}"),
     ]
     return ", ".join(parts)
@@ -66,9 +66,3 @@ def _is_result(name: str, value: Any) -> bool:
 def _time(seconds: float) -> str:
     """Seconds, but steps of a quarter millisecond must not read 0.000 s."""
     return f"{seconds:.3f} s" if seconds >= 0.01 else f"{1000 * seconds:.3f} ms"
-
-
-def _ms(seconds: float) -> str:
-    """One unit, so that a line's figures can be compared."""
-    shown = 1000 * seconds
-    return f"{shown:,.0f} ms" if shown >= 100 else f"{shown:.3g} ms"
