@@ -23,7 +23,7 @@ settings.load_profile("fulltilt")
 # Tests share the cores: threads that wait for their last one, which waits for a core, take several times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell's background jobs ignore Ctrl-C (`make test &`), and so would every process that a test starts to interrupt it.
+# A shell's background jobs ignore Ctrl-C (`make test &`), and so would the processes that tests start to interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
