@@ -5,6 +5,8 @@
 
 *Before* is the plain loop with the settings that the guide sets out to improve, *after* is `fulltilt train`. Each
 trains along its whole schedule, with the same samples. Rates don't matter: this runs anywhere, beside other work too.
+
+Of the forecast, *the last reading* is what comes out where nothing is learnt: what was read last, forecast unchanged.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from fulltilt.bench.ground import joined, machine_facts, now
 from fulltilt.bench.guides.claims import WORKLOADS
 from fulltilt.machine.files import write_whole
 from fulltilt.recipes.catalog import Recipe, Side, recipe_named
+from fulltilt.recipes.forecast import windows
+from fulltilt.recipes.forecast_data import QUANTITIES
 from fulltilt.recipes.plain import train_plainly
 from fulltilt.train.build import make_trainer
 
@@ -36,12 +40,27 @@ def main() -> None:
     wanted = parser.parse_args()
     cases: list[dict[str, Any]] = []
     for recipe in map(recipe_named, wanted.recipes):
+        if recipe.name == "forecast":
+            cases.append(unlearnt(recipe, wanted.set, small=not wanted.full))
         for side, times in (("before", 1), ("after", 1), ("after", TIMES_LARGER.get(recipe.name))):
             for seed in wanted.seeds if times is not None else ():
                 cases.append(trained(recipe, side, times, wanted.set, seed=seed, small=not wanted.full))
                 found = {"machine": machine_facts({}), "date": now(), "cases": cases}
                 result = joined(wanted.json, found, by="workload", order=WORKLOADS)
                 write_whole(wanted.json, json.dumps(result, indent=1) + "\n")
+
+
+def unlearnt(recipe: Recipe, overrides: list[str], *, small: bool) -> dict[str, Any]:
+    """The metric of a forecast that repeats the last reading of each window."""
+    from torchmetrics import R2Score
+
+    inputs, targets = windows(**recipe.config("after", overrides, small=small).data.val_args)
+    metric = round(float(R2Score()(inputs[:, QUANTITIES.index("pm25"), -1], targets)), 4)
+    print(f"{recipe.name}: the last reading: {recipe.metric} {metric:.4f}", flush=True)
+    return {
+        "workload": recipe.name, "key": "the last reading", "small": small, "metric_name": recipe.metric,
+        "metric": metric,
+    }  # fmt: skip
 
 
 def trained(

@@ -6,6 +6,7 @@ from typing import Any
 
 from fulltilt.bench.assist.phases import KEEPS_AT_LEAST
 from fulltilt.bench.augment.figures import Bound
+from fulltilt.bench.commands import side_by_side
 from fulltilt.bench.feed.figures import Figure, in_words
 from fulltilt.bench.guides.claims import WORKLOADS
 from fulltilt.bench.guides.figures import ANOTHER_RUN
@@ -22,15 +23,15 @@ QUALITY_COLUMNS = ("", "batch size", "steps", "metric with each seed")
 
 
 def quality_rows(result: dict[str, Any], recipe: str | None = None) -> list[Row]:
-    """Of one recipe, or of all with their names."""
-    sides: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    """Of one recipe, or of all with their names. What was not trained has no batches and no steps."""
+    sides: dict[tuple[str, str, int | None], list[dict[str, Any]]] = {}
     for case in result["cases"]:
-        sides.setdefault((case["workload"], case["key"], case["batch_size"]), []).append(case)
+        sides.setdefault((case["workload"], case["key"], case.get("batch_size")), []).append(case)
     return [
         (
             side if recipe else f"{workload}: {side}",
-            str(size),
-            f"{cases[0]['steps']:,}",
+            "" if size is None else str(size),
+            "" if size is None else f"{cases[0]['steps']:,}",
             ", ".join(f"{case['metric']:.3f}" for case in cases),
         )
         for (workload, side, size), cases in sides.items()
@@ -279,8 +280,8 @@ def scripts_rows(result: dict[str, Any]) -> list[Row]:
 
 
 COMMAND_COLUMNS = (
-    "", "time in a known phase", "before", "after", "limit", "faster", "found in at most", "what held it up",
-    "what is left",
+    "", "time in a known phase", "before", "after", "limit", "after / before", "faster side by side",
+    "found in at most", "what held it up", "what is left",
 )  # fmt: skip
 
 
@@ -294,6 +295,7 @@ def commands_rows(result: dict[str, Any]) -> list[Row]:
             "" if one["attributed"] is None else f"{100 * one['attributed']:.1f} %",
             rate(one, "before"), rate(one, "after"), rate(one, "limit"),
             "" if one["times"] is None else f"{one['times']:.2f}×",
+            "" if (beside := side_by_side(one)) is None else f"{beside:.2f}×",
             f"{one['max_seconds']:.0f} s",
             one["problem"] or one["verdict"], one["remaining"] or "",
         )

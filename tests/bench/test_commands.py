@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fulltilt.bench.commands import CommandFigures, figures, parse
+from fulltilt.bench.commands import CommandFigures, figures, parse, side_by_side
 from fulltilt.cli.bench import bench
 from fulltilt.errors import InputError
 
@@ -63,6 +63,16 @@ def test_what_is_slower_or_hardly_known_is_not_met():
     diagnosis = told(observation={"attributed": 0.9})
     unknown = figures({"diagnosis": diagnosis, "plan": plan(), "after": None, "trials": [], "not_tuned": None})
     assert not CommandFigures(name="a", command="train.py", seconds=1.0, max_seconds=60.0, **unknown).met
+
+
+def test_the_gain_side_by_side_is_that_of_the_trials_that_were_kept():
+    tried = {"16 workers": "+100 %", "compiled": "−13 %: slower", "18 workers": "+10 %"}
+    assert side_by_side({"settings": {"x": 1}, "tried": tried}) == pytest.approx(2.2)
+    undone = tried | {"both": "rolled back: losses left the band", "16 workers alone": "+90 %"}
+    assert side_by_side({"settings": {"x": 1}, "tried": undone}) == pytest.approx(1.9)
+    assert side_by_side({"settings": {}, "tried": tried}) is None, "left as it is"
+    assert side_by_side({"settings": None, "tried": None}) is None
+    assert side_by_side({"settings": {"x": 1}, "tried": {}}) is None
 
 
 def test_a_script_that_was_not_tuned_has_its_reason():

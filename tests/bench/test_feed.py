@@ -400,16 +400,31 @@ def test_automatic_workers_say_whether_they_settled(photos, tmp_path):
 
 def test_the_chart_has_a_bar_for_every_case_with_a_limit():
     limit, fast = (
-        {"title": "limit", "samples_per_second": 6800.0},
-        {"title": "feed <fast>", "samples_per_second": 6700.0},
+        {"part": "train", "key": "train_limit", "title": "limit: a net", "samples_per_second": 6800.0},
+        {"part": "train", "key": "other", "title": "feed <fast>", "samples_per_second": 6700.0},
     )
-    drawn = ElementTree.fromstring(chart({"cases": [limit, fast | {"share": 0.985}, fast | {"share": 0.1}]}))
+    fewer = fast | {"part": "cores", "key": "cores_8_cpu", "title": "by the cores alone", "share": 0.6}
+    drawn = ElementTree.fromstring(chart({"cases": [limit, fast | {"share": 0.985}, fast | {"share": 0.1}, fewer]}))
     bars = [float(one.attrib["width"]) for one in drawn.iter() if one.tag.endswith("rect")]
     assert bars[0] == pytest.approx(9.85 * bars[1], rel=0.01)
     words = [one.text for one in drawn.iter() if one.tag.endswith("text")]
     assert "feed <fast>" in words
     assert "98.5 %" in words
+    assert "a net: limit 6,800/s" in words, "each part has its own"
+    assert "8 cores, CPU decodes alone" in words
+    assert "limit: batch already on the device" in words
     assert chart({"cases": [limit]}) is None
+
+
+def test_an_untuned_loader_is_drawn_beside_a_tuned_one_alone():
+    plain = {"part": "train", "key": "loader_plain", "title": "DataLoader, untuned", "samples_per_second": 200.0,
+             "share": 0.03}  # fmt: skip
+    tuned = plain | {"key": "loader_tuned", "title": "DataLoader, hand-tuned", "share": 0.9}
+    withheld = {name: value for name, value in tuned.items() if name not in ("share", "samples_per_second")}
+    fast = plain | {"key": "fast", "title": "feed", "share": 0.99}
+    assert "untuned" not in chart({"cases": [fast, withheld, plain]})
+    assert "untuned" in chart({"cases": [fast, tuned, plain]})
+    assert chart({"cases": [plain]}) is None
 
 
 def test_a_gpu_s_plan_has_every_case_and_leaves_out_cores_that_are_not_there(photos, tmp_path, monkeypatch):

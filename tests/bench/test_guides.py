@@ -350,6 +350,18 @@ def test_the_json_has_no_nulls_and_the_table_says_what_was_missed():
     root = ElementTree.fromstring(chart(flat))
     bars = [one.get("class") for one in root.iter("{http://www.w3.org/2000/svg}rect")]
     assert bars == ["before", "after", "other", "other"]
+    words = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert f"segmentation: {RECIPES['segmentation'].title}" in words, "as everywhere, whatever the result calls it"
+    assert "not measured: not installed" in words, "a bar that is missing is said to be"
+    assert {"of the limit", "whole training:", "against before"} <= set(words), "two measures, each with its head"
+
+
+def test_a_long_problem_stays_within_its_picture():
+    cases = compared([*canned(), replace(case("lightning", 1.0), answer=Answer(), problem="no " * 40)], hold=True)
+    root = ElementTree.fromstring(chart(bench(cases).to_json()))
+    said = next(one.text for one in root.iter("{http://www.w3.org/2000/svg}text") if "not measured" in one.text)
+    assert said.endswith("no…")
+    assert len(said) <= 54
 
 
 def test_the_table_fits_80_columns_and_has_no_column_of_nothing():

@@ -79,14 +79,15 @@ def test_the_readmes_table_has_rows_of_what_there_is_alone(tables, tmp_path):
 def test_commands_as_rows(tables):
     known = {"name": "mnist", "command": "main.py", "attributed": 0.986, "before": 1000.0, "after": 1500.0,
              "times": 1.5, "max_seconds": 180.0, "problem": None, "verdict": "No headroom.",
-             "limit": 2000.0, "remaining": "at 75 % of the limit: copies"}  # fmt: skip
+             "limit": 2000.0, "remaining": "at 75 % of the limit: copies",
+             "settings": {"loader.num_workers": 8}, "tried": {"8 workers": "+40 %"}}  # fmt: skip
     failed = dict.fromkeys(known) | {
         "name": "timm", "command": "train.py", "max_seconds": 90.0, "problem": "run ended with status 1: no",
     }  # fmt: skip
     assert tables.rows.commands_rows({"commands": [known, failed]}) == [
-        ("mnist: `main.py`", "98.6 %", "1,000/s", "1,500/s", "2,000/s", "1.50×", "180 s", "No headroom.",
+        ("mnist: `main.py`", "98.6 %", "1,000/s", "1,500/s", "2,000/s", "1.50×", "1.40×", "180 s", "No headroom.",
          "at 75 % of the limit: copies"),
-        ("timm: `train.py`", "", "", "", "", "", "90 s", "run ended with status 1: no", ""),
+        ("timm: `train.py`", "", "", "", "", "", "", "90 s", "run ended with status 1: no", ""),
     ]  # fmt: skip
 
 
@@ -98,6 +99,8 @@ def test_quality_as_rows(tables):
     assert tables.rows.quality_rows({"cases": cases}) == [
         ("forecast: before", "32", "1,150", "0.924, 0.930"), ("forecast: after", "96", "383", "0.918"),
     ]  # fmt: skip
+    unchanged = case | {"key": "the last reading", "metric": 0.6077}
+    assert tables.rows.quality_rows({"cases": [unchanged]}, "forecast") == [("the last reading", "", "", "0.608")]
 
 
 def test_a_page_with_lost_marks_is_refused(tables):
@@ -249,6 +252,24 @@ def test_a_case_that_failed_is_no_headline(tables, tmp_path):
     commands = {"commands": [{"name": "timm", "before": None, "after": None, "times": None}]}
     (tmp_path / "h200" / "commands.json").write_text(json.dumps(commands))
     assert "timm" not in tables.headline("en", tmp_path), "nor does it stop the others"
+
+
+def test_a_command_is_as_much_faster_as_it_was_side_by_side(tables, tmp_path):
+    (tmp_path / "h200").mkdir()
+    one = {"name": "timm", "before": 700.0, "after": 2100.0, "times": 3.0, "settings": {"graphs": True}}
+    file = tmp_path / "h200" / "commands.json"
+    file.write_text(json.dumps({"commands": [one | {"tried": {"CUDA graphs": "+150 %"}}]}))
+    (row,) = tables.headline("en", tmp_path).splitlines()[2:]
+    assert "| as it is, watched first: 700 img/s | the whole run: 2,100 img/s | side by side **2.5×** |" in row
+    assert "**2.5×**" in tables.headline("zh", tmp_path)
+
+
+def test_a_share_is_of_the_limit_that_stands_beside_it(tables):
+    row = next(row for row in tables.headline("en", RESULTS).splitlines() if "The same with 4 cores" in row)
+    cases = {case["key"]: case for case in tables.read(RESULTS, "h200/feed.json")["cases"]}
+    limit = cases["cores_limit"]["samples_per_second"]
+    share = 100 * cases["cores_4"]["samples_per_second"] / limit
+    assert f"{share:.1f} % of its run's limit, {limit:,.0f} img/s" in row
 
 
 def test_figures_that_are_withheld_are_shown_nowhere_and_the_reason_is(tables):

@@ -16,9 +16,9 @@ def test_both_sides_train_with_the_same_samples_and_other_recipes_stay(tmp_path:
     command = [sys.executable, SCRIPT, "forecast", "--seeds", "0", "--set", *FEW, "--json", file]
     subprocess.run(command, check=True, capture_output=True, timeout=200, cwd=tmp_path)
     found = json.loads(file.read_text())
-    sides = [(case["key"], case["batch_size"]) for case in found["cases"]]
-    assert sides == [("before", 32), ("after", 32), ("after", 96)]
-    before, after, larger = (case["steps"] for case in found["cases"])
+    sides = [(case["key"], case.get("batch_size")) for case in found["cases"]]
+    assert sides == [("the last reading", None), ("before", 32), ("after", 32), ("after", 96)]
+    before, after, larger = (case["steps"] for case in found["cases"][1:])
     assert before == after >= 3 * (larger - 2) > 0
     assert all(0.0 < case["metric"] < 1.0 for case in found["cases"])
     other = {"workload": "video", "key": "before"}
@@ -26,4 +26,5 @@ def test_both_sides_train_with_the_same_samples_and_other_recipes_stay(tmp_path:
     command[command.index("0")] = "1"
     subprocess.run(command, check=True, capture_output=True, timeout=200, cwd=tmp_path)
     cases = json.loads(file.read_text())["cases"]
-    assert [(case["workload"], case.get("seed")) for case in cases] == [*[("forecast", 1)] * 3, ("video", None)]
+    seeds = [("forecast", None), *[("forecast", 1)] * 3, ("video", None)]
+    assert [(case["workload"], case.get("seed")) for case in cases] == seeds

@@ -58,11 +58,13 @@ def test_curves_are_in_order_of_x_and_without_what_failed():
         (False, ((1, 600.0), (16, 5900.0))),
     ]
     assert chart({"cases": []}) is None
+    words = [one.text for one in ElementTree.fromstring(chart(canned().to_json())).iter(f"{SVG}text")]
+    assert {"Samples/s by cores", "6,000"} <= set(words)
 
 
 def test_the_picture_is_to_scale():
     panel = Panel(
-        title="t", x_label="x", y_label="y", y_top=100.0,
+        title="t", x_label="x", y_top=100.0,
         curves=(Curve(label="a < b", points=((1.0, 0.0), (4.0, 100.0), (16.0, 50.0))),),
     )  # fmt: skip
     root = ElementTree.fromstring(draw("title", [panel, panel]))
@@ -74,8 +76,16 @@ def test_the_picture_is_to_scale():
     assert "a < b" in [one.text for one in root.iter(f"{SVG}text")]
 
 
+def test_a_dashed_curve_is_drawn_over_what_it_lies_on():
+    one, two = (Curve(label=name, points=((1.0, 1.0), (2.0, 1.0)), dashed=name == "limit") for name in ("limit", "b"))
+    root = ElementTree.fromstring(draw("", [Panel(title="", x_label="", curves=(one, two))]))
+    kinds = [path.get("class") for path in root.iter(f"{SVG}path") if "curve" in path.get("class")]
+    assert kinds[:2] == ["curve c1", "curve c0 dashed"]
+    assert kinds[2:] == ["curve c0 dashed", "curve c1"], "the legend keeps its order"
+
+
 def test_seven_curves_have_colours_that_keep_apart():
-    drawn = draw("", [Panel(title="", x_label="", y_label="", curves=(Curve(label="", points=((1, 1),)),))])
+    drawn = draw("", [Panel(title="", x_label="", curves=(Curve(label="", points=((1, 1),)),))])
     for theme in drawn.split("@media"):
         found = dict(re.findall(r"\.(c\d) \{ stroke: #(\w+)", theme))
         parts = [tuple(int(found[f"c{at}"][i : i + 2], 16) / 255 for i in (0, 2, 4)) for at in range(7)]

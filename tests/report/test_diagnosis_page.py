@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ import pytest
 from fulltilt.diagnose import Diagnosis, Finding, Limits, LossCurves, Outcome, Trial
 from fulltilt.measure.observation import Loader, Observation, Place, Stage, Step, Surroundings, Training
 from fulltilt.report import diagnosis_page
-from fulltilt.report.diagnosis_style import PHASES_DARK, PHASES_LIGHT
+from fulltilt.report.diagnosis_style import PHASES_DARK, PHASES_LIGHT, RATES_DARK, RATES_LIGHT
 from fulltilt.report.phases import MOST_COLUMNS
 from fulltilt.report.style import DARK, LIGHT
 
@@ -206,16 +207,37 @@ def test_the_columns_add_up_to_the_step(diagnosis):
     assert sum(map(float, first[1:])) == pytest.approx(71.0)
 
 
-@pytest.mark.parametrize(("colours", "ground"), [(PHASES_LIGHT, LIGHT["card"]), (PHASES_DARK, DARK["card"])])
-def test_every_phase_stands_out_from_its_ground(colours, ground):
+@pytest.mark.parametrize(
+    ("colours", "ground"),
+    [
+        (PHASES_LIGHT, LIGHT["card"]),
+        (PHASES_DARK, DARK["card"]),
+        (RATES_LIGHT, LIGHT["hole"]),
+        (RATES_DARK, DARK["hole"]),
+    ],
+)
+def test_every_bar_stands_out_from_its_ground(colours, ground):
     def light(colour):
         parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
         red, green, blue = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
-    for phase, colour in colours.items():
+    for name, colour in colours.items():
         low, high = sorted([light(colour), light(ground)])
-        assert (high + 0.05) / (low + 0.05) >= 3, phase
+        assert (high + 0.05) / (low + 0.05) >= 3, name
+
+
+@pytest.mark.parametrize(("rates", "phases"), [(RATES_LIGHT, PHASES_LIGHT), (RATES_DARK, PHASES_DARK)])
+def test_a_rate_has_no_phase_s_colour(rates, phases, diagnosis):
+    def saturation(colour):
+        return colorsys.rgb_to_hsv(*(int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)))[1]
+
+    assert all(saturation(colour) < 0.25 for colour in rates.values())
+    assert all(saturation(colour) > 0.3 for phase, colour in phases.items() if phase != "other")
+    assert phases["other"] not in rates.values()
+    bars = re.findall(r'class="bar ([^"]*)"', diagnosis_page(diagnosis))
+    assert bars
+    assert set(bars) <= set(rates)
 
 
 def visit(folder, page, *, width=1280):

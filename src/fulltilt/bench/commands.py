@@ -9,6 +9,7 @@ Nothing of the command is known here, so rates are those that were watched, not 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 import tempfile
@@ -26,6 +27,8 @@ ATTRIBUTED_AT_LEAST = 0.95
 TIMES_AT_LEAST = 0.98
 """Of the script as it is: never slower."""
 PACKAGES = {name: name for name in ("lightning", "transformers", "timm", "torchvision")}
+_GAIN = re.compile(r"\+(\d+) %")
+"""All that is said of a trial that is kept."""
 _SAID = 300
 """Characters of what a command said last, where it failed."""
 
@@ -123,6 +126,22 @@ def figures(ran: Mapping[str, Any]) -> dict[str, Any]:
         "tried": {trial["title"]: trial["reason"] for trial in ran["trials"]},
         "remaining": None if after is None else after["remaining"],
     }
+
+
+def side_by_side(one: Mapping[str, Any]) -> float | None:
+    """Of a command in the JSON: how many times as fast as the command as it is its plan was, in trials by turns.
+
+    `times` holds the whole run against a rate that was watched minutes before: it has in it what else has changed.
+    """
+    if not one.get("settings"):
+        return None
+    times = 1.0
+    for reason in (one.get("tried") or {}).values():
+        if found := _GAIN.fullmatch(reason):
+            times *= 1 + int(found[1]) / 100  # against the best so far
+        elif reason.startswith("rolled back"):
+            times = 1.0
+    return times if times > 1 else None
 
 
 def _ran(words: Sequence[str], scratch: Path, *, level: str, max_seconds: float) -> dict[str, Any]:

@@ -15,7 +15,7 @@ _COLOURS = 8
 _STYLE = """
 text { font: 12px system-ui, -apple-system, 'Segoe UI', sans-serif; fill: #24292f }
 .title { font-weight: 600; font-size: 14px } .panel { font-weight: 600 } .quiet { fill: #57606a; font-size: 11px }
-.grid { stroke: #d0d7de } .curve { fill: none; stroke-width: 2 } .dashed { stroke-dasharray: 4 3 }
+.grid { stroke: #d0d7de } .curve { fill: none; stroke-width: 2 } .dashed { stroke-dasharray: 6 5 }
 .c0 { stroke: #2da44e } .c1 { stroke: #0969da } .c2 { stroke: #bc4c00 } .c3 { stroke: #8250df }
 .c4 { stroke: #cf222e } .c5 { stroke: #6e7781 } .c6 { stroke: #1b7c83 } .c7 { stroke: #9a6700 }
 @media (prefers-color-scheme: dark) {
@@ -33,7 +33,7 @@ class Curve:
     points: tuple[tuple[float, float], ...]
     """In order of x, which is above zero."""
     dashed: bool = False
-    """For a limit: what the others are held against."""
+    """For a limit: what the others are held against. Drawn last, so that a line that it lies on shows in its gaps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +41,8 @@ class Panel:
     """One pair of axes. x is on a scale that doubles, with a mark at every value that was measured."""
 
     title: str
+    """What y is, and its unit."""
     x_label: str
-    y_label: str
     curves: tuple[Curve, ...]
     y_top: float | None = None
     """None: what the highest point needs."""
@@ -85,10 +85,10 @@ def _panel(panel: Panel, *, left: int, width: int) -> Markup:
     def up(value: float) -> float:
         return _HEAD + _PLOT * (1 - y(value))
 
-    shapes = [tag("text", f"{panel.title}, {panel.y_label}", class_="panel", x=left, y=_HEAD - 10)]
+    shapes = [tag("text", panel.title, class_="panel", x=left, y=_HEAD - 10)]
     for mark in steps:
         shapes.append(tag("path", class_="grid", d=f"M{left} {number(up(mark))}h{width}"))
-        shapes.append(tag("text", _short(mark), class_="quiet", x=left - 6, y=number(up(mark) + 4), text_anchor="end"))
+        shapes.append(tag("text", f"{mark:,g}", class_="quiet", x=left - 6, y=number(up(mark) + 4), text_anchor="end"))
     under = _HEAD + _PLOT + 15
     shapes += [
         tag("text", f"{value:g}", class_="quiet", x=number(across(value)), y=under, text_anchor="middle")
@@ -97,16 +97,13 @@ def _panel(panel: Panel, *, left: int, width: int) -> Markup:
     shapes.append(
         tag("text", panel.x_label, class_="quiet", x=left + width // 2, y=_HEAD + _PLOT + 31, text_anchor="middle")
     )
-    for index, curve in enumerate(panel.curves):
-        kind = f"curve c{index % _COLOURS}" + (" dashed" if curve.dashed else "")
+    kinds = [f"curve c{at % _COLOURS}" + " dashed" * curve.dashed for at, curve in enumerate(panel.curves)]
+    for kind, curve in sorted(zip(kinds, panel.curves, strict=True), key=lambda one: one[1].dashed):
         points = " ".join(f"{number(across(px))} {number(up(py))}" for px, py in curve.points)
         if points:
             shapes.append(tag("path", class_=kind, d=f"M{points}"))
+    for index, (kind, curve) in enumerate(zip(kinds, panel.curves, strict=True)):
         below = _HEAD + _PLOT + _AXIS + _LINE * index + 12
         shapes.append(tag("path", class_=kind, d=f"M{left} {below - 4}h20"))
         shapes.append(tag("text", curve.label, x=left + 27, y=below))
     return join(*shapes)
-
-
-def _short(value: float) -> str:
-    return f"{value / 1000:g}k" if abs(value) >= 10_000 else f"{value:g}"

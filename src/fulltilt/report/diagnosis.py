@@ -86,14 +86,14 @@ def _rates_card(diagnosis: Diagnosis, figures: Figures, after: Outcome | None) -
         word, tone = f"{words.percent(room)} headroom", "warn" if room < 0.3 else "bad"
     before = figures.rate if after is None or after.before is None else after.before
     ranks = " per rank" if diagnosis.observation.world > 1 else ""
-    rates: list[tuple[str, float | None, str]] = [("as it is", before, "blue")]
+    rates: list[tuple[str, float | None, str]] = [("as it is", before, "as-it-is")]
     if after is not None:
-        rates.append(("with the plan", after.samples_per_second, "green"))
-    rates.append(("limit of its step", diagnosis.limits.step, "olive"))
+        rates.append(("with the plan", after.samples_per_second, "planned"))
+    rates.append(("limit of its step", diagnosis.limits.step, "ceiling"))
     if after is not None and after.limit is not None:
-        rates.append(("limit with the plan", after.limit, "olive"))
+        rates.append(("limit with the plan", after.limit, "ceiling"))
     if figures.unit == "samples" and diagnosis.limits.loader is not None:
-        rates.append(("its loader alone", diagnosis.limits.loader, "purple"))
+        rates.append(("its loader alone", diagnosis.limits.loader, "alone"))
     # A loader many times as fast as everything else must not make the rest invisible: its bar ends at twice the most.
     most = max([rate for name, rate, _ in rates if rate and "loader" not in name], default=0.0)
     top = min(max([rate for _, rate, _ in rates if rate], default=1.0), 2 * most) or 1.0
@@ -101,15 +101,13 @@ def _rates_card(diagnosis: Diagnosis, figures: Figures, after: Outcome | None) -
         tag(
             "div",
             tag("span", name, class_="what"),
-            tag(
-                "div", tag("div", class_=f"bar {colour}", style=f"width:{100 * min(rate / top, 1):.2f}%"), class_="lane"
-            )
+            tag("div", tag("div", class_=f"bar {kind}", style=f"width:{100 * min(rate / top, 1):.2f}%"), class_="lane")
             if rate
             else tag("div", class_="lane"),
             tag("b", bound(words.rate(rate, figures.unit) + ranks)),
             class_="row",
         )
-        for name, rate, colour in rates
+        for name, rate, kind in rates
     ]
     mean = after.samples_per_second / before if after and after.samples_per_second and before else None
     beside = (

@@ -1,4 +1,7 @@
-"""How the diagnosis page looks beyond what all pages share: a colour for each phase, bars, findings, diffs."""
+"""How the diagnosis page looks beyond what all pages share: a colour for each phase, bars, findings, diffs.
+
+A bar's colour is its phase. Rates have none: what was reached is filled, what bounds it is an outline.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,18 @@ PHASES_DARK: dict[Phase, str] = {
     "checkpoint": "#d0a48c",
     "other": "#87919b",
 }
+RATES_LIGHT = {"as-it-is": "#59626d", "planned": "#1a1d21", "ceiling": "#59626d", "alone": "#59626d"}
+RATES_DARK = {"as-it-is": "#6f7984", "planned": "#e9ebee", "ceiling": "#9ba5b0", "alone": "#9ba5b0"}
+"""Of the first card's bars: greys, none of them that of the phase *other*."""
 
 
 def diagnosis_css() -> str:
     light, dark = (
-        "".join(f".p-{name.replace(' ', '-')}{{--c:{colour}}}" for name, colour in colours.items())
-        for colours in (PHASES_LIGHT, PHASES_DARK)
+        "".join(
+            [f".p-{name.replace(' ', '-')}{{--c:{colour}}}" for name, colour in phases.items()]
+            + [f".{name}{{--c:{colour}}}" for name, colour in rates.items()]
+        )
+        for phases, rates in ((PHASES_LIGHT, RATES_LIGHT), (PHASES_DARK, RATES_DARK))
     )
     return f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}{_LAYOUT}"
 
@@ -47,6 +56,8 @@ _LAYOUT = """
 .rates{display:grid;gap:8px}
 .rates .row{display:grid;grid-template-columns:150px minmax(0,1fr) 150px;gap:14px;align-items:center}
 .rates .bar{height:16px;border-radius:3px;background:var(--c);min-width:2px}
+.rates .ceiling,.rates .alone{background:none;border:2px solid var(--c)}
+.rates .alone{border-style:dashed}
 .rates .lane{background:var(--hole);border-radius:3px}
 .rates b{text-align:right;font-weight:600;white-space:nowrap}
 .average{display:grid;grid-template-columns:64px minmax(0,1fr) 70px;gap:14px;align-items:center}
@@ -87,7 +98,7 @@ pre .del{color:var(--bad)}
 pre .at{color:var(--soft)}
 .stages{display:grid;grid-template-columns:max-content minmax(0,1fr) max-content;gap:6px 14px;align-items:center;
   font-size:13px}
-.stages .bar{height:12px;border-radius:3px;background:var(--blue);min-width:2px;position:relative;overflow:hidden}
+.stages .bar{height:12px;border-radius:3px;background:var(--soft);min-width:2px;position:relative;overflow:hidden}
 .stages .waited{position:absolute;right:0;top:0;bottom:0;background:var(--orange)}
 .stages b{font-weight:600;text-align:right;white-space:nowrap}
 .kept td{font-weight:500}

@@ -76,7 +76,7 @@ def panels(result: Mapping[str, Any]) -> list[Panel]:
             if any(case["series"] == series for case in cases)
         )
         if curves:
-            found.append(Panel(title=TITLES[part], x_label=X_LABELS[part], y_label="samples/s", curves=curves))
+            found.append(Panel(title=f"Samples/s by {TITLES[part].lower()}", x_label=X_LABELS[part], curves=curves))
     return found
 
 

@@ -97,9 +97,10 @@ def chart(result: Mapping[str, Any]) -> str:
         Curve(
             label=scene.title,
             points=tuple((float(one.gpus), 100 * one.efficiency) for one in scene.outcomes(works)),
+            dashed=at == 0,  # the ample fleet, which others lie on until something runs out
         )
-        for scene in scenes()
+        for at, scene in enumerate(scenes())
         if scene.drawn
     )
-    panel = Panel(title="Share of ideal scaling", x_label="GPUs", y_label="percent", curves=curves, y_top=100.0)
+    panel = Panel(title="Share of ideal scaling, percent", x_label="GPUs", curves=curves, y_top=100.0)
     return draw("Simulated from rates measured on one H200", [panel], width=560)
