@@ -37,12 +37,12 @@ class Line:
 
 COLUMNS: Mapping[Language, tuple[str, ...]] = {
     "en": ("workload", "baseline", "fulltilt", "compared", "result"),
-    "zh": ("项目", "对照", "fulltilt", "对比", "数据来源"),
+    "zh": ("项目", "基线", "fulltilt", "对比", "数据来源"),
 }
 
 
 def _of_limit(share: str) -> Words:
-    return {"en": f"{{{share}:.1f}} % of the limit", "zh": f"上限的 {{{share}:.1f}} %"}
+    return {"en": f"{{{share}:.1f}} % of the limit", "zh": f"上限的 {{{share}:.1f}}%"}
 
 
 def _command(name: str, *, en: str, zh: str) -> Line:
@@ -126,7 +126,7 @@ LINES = (
         ours={"en": "{cores_4:,.0f} img/s", "zh": "{cores_4:,.0f} 张/秒"},
         gain={
             "en": "{cores_4_share:.1f} % of its run's limit, {cores_limit:,.0f} img/s",
-            "zh": "该次运行上限（{cores_limit:,.0f} 张/秒）的 {cores_4_share:.1f} %",
+            "zh": "该次运行上限（{cores_limit:,.0f} 张/秒）的 {cores_4_share:.1f}%",
         },
     ),
     Line(
@@ -153,7 +153,7 @@ LINES = (
             "zh": "手写的最快训练步：{resnet50_hand:,.0f} 张/秒",
         },
         ours={"en": "{resnet50_loop:,.0f} img/s", "zh": "{resnet50_loop:,.0f} 张/秒"},
-        gain={"en": "{resnet50_loop_share:.1f} % of the baseline", "zh": "达到其 {resnet50_loop_share:.1f} %"},
+        gain={"en": "{resnet50_loop_share:.1f} % of the baseline", "zh": "达到其 {resnet50_loop_share:.1f}%"},
     ),
     Line(
         result="h200/train",
@@ -175,7 +175,7 @@ LINES = (
         ours={"en": "{beside:,.0f} img/s", "zh": "{beside:,.0f} 张/秒"},
         gain={
             "en": "{beside_share:.1f} % of the rate without metrics",
-            "zh": "相当于不算指标时的 {beside_share:.1f} %",
+            "zh": "相当于不算指标时的 {beside_share:.1f}%",
         },
     ),
     Line(
@@ -209,11 +209,12 @@ LINES = (
         result="h200/monitor",
         what={"en": "Overhead of `monitor`, without its live view", "zh": "`monitor` 给机器带来的开销（不开实时界面）"},
         usual="",
-        ours={"en": "{core_percent:.2f} % of one core", "zh": "单个核的 {core_percent:.2f} %"},
+        ours={"en": "{core_percent:.2f} % of one core", "zh": "单个核的 {core_percent:.2f}%"},
         gain="",
     ),
 )
 GUIDES = "h200/guides"
+_PEERS = {"lightning_tuned": "Lightning", "accelerate_tuned": "Accelerate"}
 
 
 def headline(language: Language, results: Path) -> str:
@@ -260,11 +261,26 @@ def _guide_lines(results: Path) -> list[Line]:
                 "en": f"{amount(known[f'{name}_after'])}/s",
                 "zh": f"{amount(known[f'{name}_after'])} 样本/秒",
             },
-            gain=f"**{{{name}_times:.1f}}×**",
+            gain=_against_peers(name, known),
         )
         for name, title in titles.items()
         if f"{name}_times" in known
     ]
+
+
+def _against_peers(name: str, known: Mapping[str, float]) -> Words:
+    """How many times *before*, and how many times the faster framework of those tuned by hand."""
+    ours = known[f"{name}_times"]
+    times = f"**{ours:.1f}×**"
+    peers = {said: known[f"{name}_times_{key}"] for key, said in _PEERS.items() if f"{name}_times_{key}" in known}
+    if not peers:
+        return {"en": times, "zh": times}
+    fastest = max(peers, key=lambda said: peers[said])
+    more = ours / peers[fastest]
+    return {
+        "en": f"{times}; {more:.1f}× {fastest}, tuned by hand",
+        "zh": f"{times}；手工调优的 {fastest} 的 {more:.1f}×",
+    }
 
 
 def _scripts(result: Result) -> dict[str, float]:
@@ -325,8 +341,8 @@ def _guides(result: Result) -> dict[str, float]:
     """Rates of the whole training, validations in it, as the speed-up beside them is."""
     found = {f"{case['workload']}_{case['key']}": case["overall_per_second"] for case in result["cases"]
              if "overall_per_second" in case}  # fmt: skip
-    times = {f"{case['workload']}_times": case["speed_up"] for case in result["cases"]
-             if case["key"] == "after" and "speed_up" in case and "problem" not in case}  # fmt: skip
+    times = {f"{case['workload']}_times" + ("" if case["key"] == "after" else f"_{case['key']}"): case["speed_up"]
+             for case in result["cases"] if "speed_up" in case and "problem" not in case}  # fmt: skip
     return found | times
 
 
