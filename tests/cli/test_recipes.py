@@ -196,8 +196,9 @@ def test_readings_of_ones_own_sensors(here):
     assert project.own.told == "480 hours of level, wind at 2 sensors; level is forecast; left out: sky"
     os.chdir("mine")
     content = yaml.safe_load(Path("config.yaml").read_text())
-    assert content["data"]["args"]["target"] == content["data"]["val_args"]["target"] == "level"
-    assert content["data"]["val_args"]["window"] == content["model"]["args"]["window"] == 40  # of 96 hours to validate
+    assert content["data"]["args"]["target"] == "level"
+    assert content["data"]["args"]["window"] == content["model"]["args"]["window"] == 40  # of 96 hours to validate
+    assert content["data"]["val_args"] == {"split": "val"}, "the rest is as in args"
     assert content["data"]["batch_size"] == (384 - 40 - 6 + 1) // 10  # not the fastest, which is an epoch
     history = trained("training.max_steps=3", "model.args.widths=[8, 8]")
     assert history.steps == 3
@@ -264,8 +265,9 @@ def test_segments_of_ones_own_videos(here):
     rows = list(csv.reader((here / folder / SEGMENTS).read_text().splitlines()))
     assert "*id" not in Path("config.yaml").read_text(), "names are written out, not referred to"
     data = yaml.safe_load(Path("config.yaml").read_text())["data"]
-    for taken in (data["args"], data["val_args"]):
-        assert (taken["length"], taken["size"], taken["clips"]) == (64, 32, 1), "as long and as large as the videos are"
+    taken = data["args"]
+    assert (taken["length"], taken["size"], taken["clips"]) == (64, 32, 1), "as long and as large as the videos are"
+    assert data["val_args"] == {"path": "val.csv", "jitter": False}, "the rest is as in args"
     assert data["batch_size"] == 2, "5 clips to train on are more than one batch"
     for bad, says in (
         ([rows[1][0], "left", 2, 1], "from 2 s to 1 s"),
@@ -295,9 +297,8 @@ def test_segments_of_ones_own_videos(here):
     (here / folder / "odd.csv").write_text("\n".join(["video,action,begin,finish", *map(",".join, rows[1:])]))
     with pytest.raises(InputError, match="a label, a start and an end; its columns are video, action, begin, finish"):
         make_project(here / "other", recipe_named("video"), data=here / folder / "odd.csv")
-    smaller = [f"data.{key}.length=32" for key in ("args", "val_args")]
     model = [f"model.args.{part}" for part in ("widths=[8, 8]", "blocks=1", "hidden=8", "reduction=2")]
-    history = trained("training.max_steps=2", "data.val_batch_size=1", *smaller, *model)
+    history = trained("training.max_steps=2", "data.val_batch_size=1", "data.args.length=32", *model)
     assert history.steps == 2
     assert 0 <= history.last["val_map50"] <= 1
 

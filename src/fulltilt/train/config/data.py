@@ -40,7 +40,7 @@ def make_feeds(config: Config, device: torch.device) -> tuple[Feed, Feed | None,
     if data.val_source is not None:
         classes = train.classes if isinstance(train, ImageFiles | VideoClips) else None
         clips = _clips(data, seed, training=False)
-        val = _source("data.val_source", data.val_source, data.val_args, data.val_masks, classes, clips)
+        val = _source("data.val_source", data.val_source, val_args(data), data.val_masks, classes, clips)
     elif data.val_share is not None:
         train, val = set_aside(train, data.val_share, seed)
     in_feed = isinstance(train, ImageFiles)
@@ -53,6 +53,18 @@ def make_feeds(config: Config, device: torch.device) -> tuple[Feed, Feed | None,
         return training, None, None if in_feed else augment
     scaling = make_augmentation(config, seed).eval() if isinstance(val, ImageFiles) else None
     return training, _feed(val, data, device, scaling, seed=seed, training=False), None if in_feed else augment
+
+
+def val_args(data: DataConfig) -> dict[str, Any]:
+    """What the callable of `data.val_source` is called with; said where that makes the data to train on of it."""
+    args = data.full_val_args
+    if data.val_source == data.source and args == data.args and is_reference(str(data.source)):
+        log.warning(
+            "data.val_args: nothing in it differs from data.args, so validation has the samples of training, unless "
+            "%s draws others each time; name what differs, such as a split or a seed",
+            data.source,
+        )
+    return args
 
 
 def make_augmentation(config: Config, seed: int) -> GPUAugmentation:
