@@ -116,6 +116,16 @@ def test_windows_cross_the_bus_once_and_are_written_out_where_that_fits(monkeypa
     assert resident_on(torch.device("cpu"), (windows,))[0] is windows
 
 
+def test_what_is_on_the_device_already_needs_no_room_there(monkeypatch):
+    asked = list[int]()
+    monkeypatch.setattr("fulltilt.feed.tensor_feed.has_room", lambda device, needed: asked.append(needed) or True)
+    x = torch.zeros(8, 3)
+    for device, needed in ((x.device, 0), (torch.device("cpu", 0), x.nbytes)):  # the other name is another device
+        TensorFeed((x,), Order(length=8, batch_size=2, shuffle=False), device=device, ahead=1)
+        assert set(asked) == {needed}
+        asked.clear()
+
+
 @pytest.mark.parametrize("written_out", [True, False])
 def test_windows_that_were_moved_are_the_same(monkeypatch, written_out):
     windows = torch.arange(1000.0).view(200, 5)[7:].unfold(0, 24, 2)

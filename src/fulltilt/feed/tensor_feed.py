@@ -49,7 +49,7 @@ class TensorFeed(OrderedFeed):
         super().__init__(order)
         self.augmentation = augment
         self._device, self._ahead, self._augment = device, ahead, Augmenter(augment)
-        self.resident = has_room(device, sum(map(_least_bytes, tensors))) if resident is None else resident
+        self.resident = has_room(device, _bytes_to_move(device, tensors)) if resident is None else resident
         """The whole source is on the device."""
         self._tensors = resident_on(device, tensors) if self.resident else tensors
         self._steps: Iterator[Step] = iter(())
@@ -201,8 +201,9 @@ def _span(tensor: Tensor) -> int:
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-def _least_bytes(tensor: Tensor) -> int:
-    return min(_span(tensor), tensor.numel()) * tensor.element_size()
+def _bytes_to_move(device: torch.device, tensors: Tensors) -> int:
+    """That the device needs for all of them, at least; what is there already has its place."""
+    return sum(min(_span(one), one.numel()) * one.element_size() for one in tensors if one.device != device)
 
 
 def has_room(device: torch.device, needed_bytes: int) -> bool:
