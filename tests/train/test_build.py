@@ -158,6 +158,16 @@ def test_a_class_that_validation_lacks_does_not_shift_the_others(folder, tmp_pat
     made._training.source.close()
 
 
+@pytest.mark.parametrize("kind", [tuple, list, lambda parts: parts[0], lambda parts: TensorDataset(*parts)])
+def test_windows_of_one_recording_are_not_set_aside_at_random(kind):
+    """Each would have neighbours on the other side, all but one of its hours with them."""
+    windows = torch.arange(100.0).unfold(0, 8, 1)
+    with pytest.raises(InputError, match=r"data\.val_share: samples overlap .* give data\.val_source"):
+        set_aside(kind((windows, torch.zeros(len(windows)))), 0.25, seed=1)
+    _, val = set_aside(kind((windows[::8], torch.zeros(len(windows[::8])))), 0.25, seed=1)
+    assert len(val if kind not in (tuple, list) else val[0]) == 3
+
+
 def cut(of: str, *, first: int = 0, count: int = 20):
     inputs, labels = samples(first + count)
     return inputs[first:] if of == "inputs" else (inputs[first:], labels[first:])

@@ -9,9 +9,10 @@ are written out one by one, which gathers faster, where that fits as well.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -199,6 +200,25 @@ def _span(tensor: Tensor) -> int:
     if not tensor.numel():
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def samples_overlap(tensor: Tensor | np.ndarray[Any, Any]) -> bool:
+    """Whether samples have memory in common, as windows of one recording do that begin closer than they are long.
+
+    One value that stands for all samples, or for several places of a sample, is no overlap.
+    """
+    steps = tensor.stride() if isinstance(tensor, Tensor) else tensor.strides
+    along = [(n, abs(step)) for n, step in zip(tensor.shape, steps, strict=True)]
+    if not (along and along[0][0] > 1 and along[0][1] and all(tensor.shape)):
+        return False
+    unit = math.gcd(*(step for n, step in along if n > 1))  # one column of several lies as far apart as all of them
+    own = min(math.prod(n for n, step in along[1:] if step), _reach(along[1:], unit))
+    return len(tensor) * own > _reach(along, unit)
+
+
+def _reach(along: Sequence[tuple[int, int]], unit: int) -> int:
+    """Places from the first to the last."""
+    return 1 + sum((n - 1) * step // unit for n, step in along)
 
 
 def _bytes_to_move(device: torch.device, tensors: Tensors) -> int:

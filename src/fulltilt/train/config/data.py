@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from fulltilt.augment import GPUAugmentation
 from fulltilt.augment.module import PRESETS
 from fulltilt.errors import InputError
 from fulltilt.feed import Feed, ImageFiles, VideoClips, feed
 from fulltilt.feed.order import Order
+from fulltilt.feed.tensor_feed import samples_overlap
 from fulltilt.train.config.config import AugmentationConfig, Config, DataConfig
 from fulltilt.train.config.references import called, found, is_reference
 from fulltilt.train.sources import as_feed
@@ -82,6 +83,12 @@ def set_aside(source: Any, share: float, seed: int) -> tuple[Any, Any]:
     if isinstance(source, DataLoader | Feed | IterableDataset) or not (parts or hasattr(source, "__len__")):
         kind = type(source).__name__
         raise InputError(f"data.val_share: samples of a {kind} can't be set aside; give data.val_source")
+    tensors = source.tensors if isinstance(source, TensorDataset) else parts or (source,)
+    if any(isinstance(each, Tensor | np.ndarray) and samples_overlap(each) for each in tensors):
+        raise InputError(
+            "data.val_share: samples overlap (windows of one recording), so validation would hold parts of what is "
+            "trained on; give data.val_source, with windows of a time of their own"
+        )
     paths = _paths(source)
     files = list(dict.fromkeys(paths))
     length = len(files or (parts[0] if parts else source))
