@@ -143,6 +143,25 @@ def test_pictures_and_masks_of_255_in_a_table(here):
     assert 0 <= history.last["val_iou"] <= 1
 
 
+def test_a_table_with_pictures_masks_and_a_column_for_their_parts(here):
+    rows = [["path", "mask", "split"]]
+    for index in range(10):
+        picture, mask = segmentation.draw(index, 40)
+        Image.fromarray(picture).save(f"{index}.png")
+        Image.fromarray(mask).save(f"{index}-mask.png")
+        rows.append([f"{index}.png", f"{index}-mask.png", "train" if index < 6 else "val" if index < 8 else "test"])
+    with Path("all.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    project = make_project(Path("mine"), recipe_named("segmentation"), data=Path("all.csv"))
+    assert project.own.told.endswith("2 in val.csv to validate with; 2 to test with are left out")
+    os.chdir("mine")
+    data = yaml.safe_load(Path("config.yaml").read_text())["data"]
+    assert (data["source"], data["val_source"], data.get("val_share")) == ("train.csv", "val.csv", None)
+    history = trained("training.epochs=1", "data.batch_size=2", SMALL_UNET)
+    assert history.steps == 3
+    assert 0 <= history.last["val_iou"] <= 1
+
+
 def test_pictures_and_masks_in_two_folders(here):
     for part in ("images", "masks"):
         Path(part).mkdir()

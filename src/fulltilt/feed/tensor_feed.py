@@ -213,7 +213,7 @@ def samples_overlap(tensor: Tensor | np.ndarray[Any, Any]) -> bool:
         return False
     unit = math.gcd(*(step for n, step in along if n > 1))  # one column of several lies as far apart as all of them
     own = min(math.prod(n for n, step in along[1:] if step), _reach(along[1:], unit))
-    return len(tensor) * own > _reach(along, unit)
+    return bool(len(tensor) * own > _reach(along, unit))
 
 
 def _reach(along: Sequence[tuple[int, int]], unit: int) -> int:

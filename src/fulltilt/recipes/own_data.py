@@ -77,7 +77,7 @@ def _use_labelled(content: dict[str, Any], data: Path) -> OwnData:
     content["data"]["size"] = min(_LARGEST_SIDE, max(_LEAST_SIDE, side))
     content["model"]["args"]["classes"] = len(found.classes)
     content["metrics"]["accuracy"]["args"]["num_classes"] = len(found.classes)
-    return OwnData(told=str(found), outputs=found.classes)
+    return OwnData(told=str(found), outputs=found.classes, files=found.tables)
 
 
 def _use_masked(content: dict[str, Any], data: Path, masks: Path | None) -> OwnData:
@@ -90,7 +90,7 @@ def _use_masked(content: dict[str, Any], data: Path, masks: Path | None) -> OwnD
         content["data"]["val_masks"] = str(found.val.masks)
     sides = (found.height, found.width)
     content["data"]["size"] = [min(_LARGEST, max(_SIDE, side // _SIDE * _SIDE)) for side in sides]
-    return OwnData(told=str(found))
+    return OwnData(told=str(found), files=found.tables)
 
 
 def _use_pictures(content: dict[str, Any], data: Path, masks: Path | None) -> Found:
