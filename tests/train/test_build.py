@@ -193,11 +193,13 @@ def test_arguments_of_one_callable_hold_for_validation(val_source, val_args, cou
 
 
 def test_validating_with_the_samples_of_training_is_said(caplog):
+    caplog.set_level("INFO", "fulltilt.train")
     data = {"source": f"{__name__}:given", "args": {"kind": "tensors"}, "val_source": f"{__name__}:given"}
     for val_args, said in (({}, True), ({"kind": "tensors"}, True), ({"kind": "arrays"}, False)):
         caplog.clear()
         make_feeds(make_config({"data": data | {"val_args": val_args}}), torch.device("cpu"))
         assert ("validation has the samples of training" in caplog.text) is said
+        assert ("data.val_args: kind='tensors' from data.args" in caplog.text) is (not val_args)
 
 
 def test_samples_set_aside_are_the_same_for_a_seed_and_never_trained_with(folder):

@@ -57,8 +57,10 @@ def make_feeds(config: Config, device: torch.device) -> tuple[Feed, Feed | None,
 
 
 def val_args(data: DataConfig) -> dict[str, Any]:
-    """What the callable of `data.val_source` is called with; said where that makes the data to train on of it."""
+    """What the callable of `data.val_source` is called with. What it takes over is said, and where that is all."""
     args = data.full_val_args
+    if taken := [name for name in args if name not in data.val_args]:
+        log.info("data.val_args: %s from data.args", ", ".join(f"{name}={args[name]!r}" for name in taken))
     if data.val_source == data.source and args == data.args and is_reference(str(data.source)):
         log.warning(
             "data.val_args: nothing in it differs from data.args, so validation has the samples of training, unless "
