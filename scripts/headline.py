@@ -203,7 +203,7 @@ LINES = (
         what={"en": "Overhead of `diagnose` on a 10 ms step", "zh": "`diagnose` 给 10 ms 的训练步带来的开销"},
         usual="",
         ours="{added_10:.2f} ms",
-        gain="{share_10:.1f} %",
+        gain={"en": "{share_10:.1f} %", "zh": "{share_10:.1f}%"},
     ),
     Line(
         result="h200/monitor",

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "quality.py"
-FEW = ("data.args.hours=1200", "data.val_args.hours=1200", "training.epochs=2")
+FEW = ("data.args.hours=1200", "training.epochs=2")
 
 
 def test_both_sides_train_with_the_same_samples_and_other_recipes_stay(tmp_path: Path) -> None:

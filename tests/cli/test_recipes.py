@@ -143,6 +143,25 @@ def test_pictures_and_masks_of_255_in_a_table(here):
     assert 0 <= history.last["val_iou"] <= 1
 
 
+def test_a_table_with_pictures_masks_and_a_column_for_their_parts(here):
+    rows = [["path", "mask", "split"]]
+    for index in range(10):
+        picture, mask = segmentation.draw(index, 40)
+        Image.fromarray(picture).save(f"{index}.png")
+        Image.fromarray(mask).save(f"{index}-mask.png")
+        rows.append([f"{index}.png", f"{index}-mask.png", "train" if index < 6 else "val" if index < 8 else "test"])
+    with Path("all.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    project = make_project(Path("mine"), recipe_named("segmentation"), data=Path("all.csv"))
+    assert project.own.told.endswith("2 in val.csv to validate with; 2 to test with are left out")
+    os.chdir("mine")
+    data = yaml.safe_load(Path("config.yaml").read_text())["data"]
+    assert (data["source"], data["val_source"], data.get("val_share")) == ("train.csv", "val.csv", None)
+    history = trained("training.epochs=1", "data.batch_size=2", SMALL_UNET)
+    assert history.steps == 3
+    assert 0 <= history.last["val_iou"] <= 1
+
+
 def test_pictures_and_masks_in_two_folders(here):
     for part in ("images", "masks"):
         Path(part).mkdir()
@@ -196,8 +215,9 @@ def test_readings_of_ones_own_sensors(here):
     assert project.own.told == "480 hours of level, wind at 2 sensors; level is forecast; left out: sky"
     os.chdir("mine")
     content = yaml.safe_load(Path("config.yaml").read_text())
-    assert content["data"]["args"]["target"] == content["data"]["val_args"]["target"] == "level"
-    assert content["data"]["val_args"]["window"] == content["model"]["args"]["window"] == 40  # of 96 hours to validate
+    assert content["data"]["args"]["target"] == "level"
+    assert content["data"]["args"]["window"] == content["model"]["args"]["window"] == 40  # of 96 hours to validate
+    assert content["data"]["val_args"] == {"split": "val"}, "the rest is as in args"
     assert content["data"]["batch_size"] == (384 - 40 - 6 + 1) // 10  # not the fastest, which is an epoch
     history = trained("training.max_steps=3", "model.args.widths=[8, 8]")
     assert history.steps == 3
@@ -264,8 +284,9 @@ def test_segments_of_ones_own_videos(here):
     rows = list(csv.reader((here / folder / SEGMENTS).read_text().splitlines()))
     assert "*id" not in Path("config.yaml").read_text(), "names are written out, not referred to"
     data = yaml.safe_load(Path("config.yaml").read_text())["data"]
-    for taken in (data["args"], data["val_args"]):
-        assert (taken["length"], taken["size"], taken["clips"]) == (64, 32, 1), "as long and as large as the videos are"
+    taken = data["args"]
+    assert (taken["length"], taken["size"], taken["clips"]) == (64, 32, 1), "as long and as large as the videos are"
+    assert data["val_args"] == {"path": "val.csv", "jitter": False}, "the rest is as in args"
     assert data["batch_size"] == 2, "5 clips to train on are more than one batch"
     for bad, says in (
         ([rows[1][0], "left", 2, 1], "from 2 s to 1 s"),
@@ -295,9 +316,8 @@ def test_segments_of_ones_own_videos(here):
     (here / folder / "odd.csv").write_text("\n".join(["video,action,begin,finish", *map(",".join, rows[1:])]))
     with pytest.raises(InputError, match="a label, a start and an end; its columns are video, action, begin, finish"):
         make_project(here / "other", recipe_named("video"), data=here / folder / "odd.csv")
-    smaller = [f"data.{key}.length=32" for key in ("args", "val_args")]
     model = [f"model.args.{part}" for part in ("widths=[8, 8]", "blocks=1", "hidden=8", "reduction=2")]
-    history = trained("training.max_steps=2", "data.val_batch_size=1", *smaller, *model)
+    history = trained("training.max_steps=2", "data.val_batch_size=1", "data.args.length=32", *model)
     assert history.steps == 2
     assert 0 <= history.last["val_map50"] <= 1
 

@@ -249,6 +249,21 @@ def test_print_config_is_complete_and_reads_back_as_the_same(inside, capsys):
         train()
 
 
+def test_print_config_says_what_validation_takes_over(inside, capsys):
+    """What a run leaves behind does not: there the arguments of training may still be changed for both."""
+    source = "fulltilt.train.shapes:shapes"
+    (inside / "one.yaml").write_text(
+        f"data: {{source: '{source}', args: {{count: 24, size: 16}}, val_source: '{source}', val_args: {{seed: 1}}}}\n"
+        "model: {args: {classes: 4, width: 4}}\n"
+        "gpu_augmentation: {preset: minimal}"
+    )
+    train(inside / "one.yaml", ["data.args.size=20"], print_config=True)
+    printed = capsys.readouterr().out
+    assert yaml.safe_load(printed)["data"]["val_args"] == {"count": 24, "size": 20, "seed": 1}
+    train(inside / "one.yaml", ["training.max_steps=1", "training.compile=false", "training.output=run"])
+    assert yaml.safe_load((inside / "run" / "config.yaml").read_text())["data"]["val_args"] == {"seed": 1}
+
+
 def test_folders_of_images(inside, caplog, capsys):
     from PIL import Image
 

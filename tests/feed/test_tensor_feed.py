@@ -15,7 +15,7 @@ from fulltilt.feed import feed
 from fulltilt.feed.datasets.dataset_feed import DatasetFeed
 from fulltilt.feed.order import Order
 from fulltilt.feed.structure import Augmenter
-from fulltilt.feed.tensor_feed import TensorFeed, resident_on, steps_together
+from fulltilt.feed.tensor_feed import TensorFeed, resident_on, samples_overlap, steps_together
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.booleans())
@@ -114,6 +114,43 @@ def test_windows_cross_the_bus_once_and_are_written_out_where_that_fits(monkeypa
     empty = torch.empty(0, 3)
     assert resident_on(torch.device("meta"), (empty,))[0].shape == (0, 3)
     assert resident_on(torch.device("cpu"), (windows,))[0] is windows
+
+
+def test_what_is_on_the_device_already_needs_no_room_there(monkeypatch):
+    asked = list[int]()
+    monkeypatch.setattr("fulltilt.feed.tensor_feed.has_room", lambda device, needed: asked.append(needed) or True)
+    x = torch.zeros(8, 3)
+    for device, needed in ((x.device, 0), (torch.device("cpu", 0), x.nbytes)):  # the other name is another device
+        TensorFeed((x,), Order(length=8, batch_size=2, shuffle=False), device=device, ahead=1)
+        assert set(asked) == {needed}
+        asked.clear()
+
+
+HOURS = torch.zeros(400, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "overlap"),
+    [
+        (HOURS.unfold(0, 24, 1).movedim(-1, 2), True),
+        (HOURS[:, 0, 0].unfold(0, 3, 2), True),  # few hours of one of many columns
+        (HOURS[:, :, 0].unfold(0, 24, 23), True),
+        (np.lib.stride_tricks.sliding_window_view(np.zeros((400, 3)), 24, axis=0), True),
+        (HOURS.unfold(0, 24, 24), False),
+        (HOURS.transpose(0, 1), False),
+        (HOURS[:1].expand(50, 4, 8), False),  # one for all
+        (HOURS[:, :1].expand(400, 3, 8), False),  # grey, as three colours
+        (HOURS.view(40, 320).unfold(1, 16, 1), False),  # within each sample
+        (HOURS[:1].unfold(2, 4, 1), False),
+        (HOURS[:0], False),
+        (np.zeros((4, 3))[::-1], False),
+        (HOURS[:, 0, 0], False),
+        (torch.zeros(7, 1), False),
+        (torch.zeros(()), False),
+    ],
+)  # fmt: skip
+def test_samples_that_overlap_are_told_from_those_that_only_look_like_it(tensor, overlap):
+    assert samples_overlap(tensor) is overlap
 
 
 @pytest.mark.parametrize("written_out", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 
 import numpy as np
 import pytest
@@ -149,6 +150,115 @@ def test_what_can_not_be_validated_with_is_said(change, says, tmp_path):
     change(tmp_path)
     with pytest.raises(InputError, match=says):
         look(tmp_path)
+
+
+def coloured(path, number):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((20, 30, 3), number, np.uint8)).save(path)
+
+
+def in_parts(folder, train=4, val=3):
+    for part, first, count in (("train", 0, train), ("val", 100, val)):
+        for kind in range(2):
+            for i in range(count):
+                coloured(folder / part / "ab"[kind] / f"{i}.png", first + 50 * kind + i)
+
+
+@pytest.mark.parametrize("linked", ["folder", "class", "file"])
+def test_links_to_what_is_trained_on_are_no_validation(linked, tmp_path):
+    in_parts(tmp_path)
+    look(tmp_path)
+    val, train = tmp_path / "val", tmp_path / "train"
+    if linked == "folder":
+        shutil.rmtree(val)
+        val.symlink_to(train)
+    elif linked == "class":
+        shutil.rmtree(val / "b")
+        (val / "b").symlink_to(train / "b")
+    else:
+        (val / "b" / "1.png").unlink()
+        (val / "b" / "1.png").symlink_to(train / "b" / "3.png")
+    count = {"folder": 8, "class": 4, "file": 1}[linked]
+    with pytest.raises(InputError, match=rf"val, to validate with: {count} pictures are files to train on, too, first"):
+        look(tmp_path)
+
+
+def test_copies_of_what_is_trained_on_are_told_of(tmp_path, monkeypatch):
+    in_parts(tmp_path)
+    assert str(look(tmp_path)).endswith("to validate with"), "files of one size need not be the same"
+    shutil.copy(tmp_path / "train" / "a" / "0.png", tmp_path / "val" / "b" / "copied.png")
+    assert str(look(tmp_path)).endswith("; 1 of these are copies of pictures to train on")
+    shutil.rmtree(tmp_path / "val")
+    shutil.copytree(tmp_path / "train", tmp_path / "val")
+    assert str(look(tmp_path)).endswith("8 in " + str(tmp_path / "val") + " to validate with; 8 of these are copies "
+                                        "of pictures to train on")  # fmt: skip
+    monkeypatch.setattr("fulltilt.recipes.shared._COMPARED", 5)
+    assert str(look(tmp_path)).endswith("; of 4 of these, which were compared, 4 are copies of pictures to train on")
+
+
+def with_splits(folder, values, label=lambda i: "ab"[i % 2]):
+    for i in range(len(values)):
+        coloured(folder / "all" / f"{i}.png", i)
+    table(
+        folder / "t.csv", [["path", "label", "Split"], *[[f"all/{i}.png", label(i), v] for i, v in enumerate(values)]]
+    )
+    return folder / "t.csv"
+
+
+def test_a_column_that_parts_a_table(tmp_path):
+    """A class that is only there to test with is none, and needs no label that can be read."""
+    values = [*["train"] * 6, *["Valid"] * 3, "test", " val "]
+    source = with_splits(tmp_path, values, label=lambda i: "" if i == 9 else "ab"[i % 2])
+    found = look(source)
+    assert (found.count, found.val_count, found.classes) == (6, 4, ("a", "b"))
+    assert (str(found.train.source), str(found.val.source)) == ("train.csv", "val.csv")
+    assert str(found).endswith("classes (a, b); 4 in val.csv to validate with; 1 to test with are left out")
+    rows = list(csv.reader(found.tables["val.csv"].splitlines()))
+    assert rows[:2] == [["path", "label"], [str(tmp_path / "all" / "6.png"), "a"]]
+    found = look(with_splits(tmp_path, [*["train"] * 6, *["test"] * 3]))
+    assert (found.count, found.val, list(found.tables)) == (6, None, ["train.csv"])
+    found = look(with_splits(tmp_path, ["train"] * 6))
+    assert (found.tables, found.note, found.train.source) == ({}, "", source)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (["train", "val", "0", "1", "2", "3", ""], "holds 0, 1, 2, … and is not used"),
+        (["train", "val", "val", "", "", ""], "holds nothing and is not used"),
+        (["val", "val", "val", "val", "test"], "has no row for train and is not used"),
+    ],
+)
+def test_a_column_that_is_not_used_is_told_of(values, says, tmp_path):
+    found = look(with_splits(tmp_path, values))
+    assert (found.val, found.tables, found.count) == (None, {}, len(values))
+    assert str(found).endswith(f"; its column split {says} (rows are train, val or test)")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda rows: rows[8].__setitem__(0, "all/1.png"), "t.csv, rows to validate with: 1 pictures are files to tr"),
+        (lambda rows: rows[8].__setitem__(1, "emu"), "t.csv, rows to validate with: classes has no emu; it has a, b"),
+        (lambda rows: rows[8].__setitem__(1, ""), "t.csv, line 9: an empty label or mask"),
+        (lambda rows: rows[8].__setitem__(0, "9.png"), "1 of 3 files are not there, first .*/9.png"),
+        (
+            lambda rows: [row.__setitem__(1, at - 1) for at, row in enumerate(rows) if at],
+            "t.csv, rows to validate with: labels are 6 to 8, and those to train on go up to 5 only",
+        ),
+        (
+            lambda rows: [row.__setitem__(1, at % 2 if at < 8 else 0.5) for at, row in enumerate(rows) if at],
+            "t.csv, rows to validate with: labels are numbers like 0.5; classes are whole numbers",
+        ),
+    ],
+)
+def test_rows_that_can_not_be_validated_with_are_said(change, says, tmp_path):
+    source = with_splits(tmp_path, [*["train"] * 6, *["val"] * 3])
+    rows = list(csv.reader(source.read_text().splitlines()))
+    change(rows)
+    table(source, rows)
+    with pytest.raises(InputError, match=says):
+        look(source)
 
 
 def test_a_picture_that_is_listed_twice_is_told_of(tmp_path):

@@ -72,6 +72,17 @@ def test_no_hour_is_in_both_parts():
     assert not rows[0] & rows[1]
 
 
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_what_is_said_of_training_holds_for_validation(side, tmp_path, monkeypatch):
+    """The last hour for training comes before the first for validation, and both parts forecast one quantity."""
+    monkeypatch.chdir(tmp_path)
+    config = RECIPES["forecast"].config(side, ["data.args.val_share=0.1", "data.args.target=wind"], small=True)
+    train, val = (windows(**args) for args in (config.data.args, config.data.full_val_args))
+    whole = 3000 - 2 * (24 + 3 - 1)  # windows of 24 hours with a target 3 hours on, in two parts
+    assert len(train[0]) + len(val[0]) == whole
+    assert torch.equal(val[1], windows(**{**config.data.args, "split": "val"})[1])
+
+
 def test_both_sides_have_the_same_samples():
     inputs, targets = windows("val", **SMALL)
     plain = WindowDataset("val", **SMALL)
@@ -230,7 +241,7 @@ def test_it_learns_before_and_after(tmp_path, monkeypatch):
     recipe = RECIPES["forecast"]
     after = make_trainer(recipe.config(small=True)).fit().last[recipe.metric]
     before = train_plainly(recipe.config("before", small=True)).last[recipe.metric]
-    inputs, targets = windows(**recipe.config(small=True).data.val_args)
+    inputs, targets = windows(**recipe.config(small=True).data.full_val_args)
     unchanged = float(R2Score()(inputs[:, 0, -1], targets))
     assert min(before, after) >= recipe.wanted
     assert unchanged < recipe.wanted - 0.15

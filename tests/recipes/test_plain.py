@@ -57,6 +57,13 @@ def test_losses_and_metrics_are_the_trainers():
     assert 0 <= mine.last["waited_seconds"] < mine.last["seconds"]
 
 
+def test_arguments_of_one_callable_hold_for_validation():
+    sources = ["data.val_share=null", "data.val_source=fulltilt.train.shapes:shapes", "data.val_args={seed: 1}"]
+    train, val = loaders(config(*sources))
+    assert len(train.dataset) == len(val.dataset) == 64
+    assert not torch.equal(train.dataset[0][0], val.dataset[0][0])
+
+
 def test_it_saves_as_often_as_the_file_says(tmp_path):
     train_plainly(config("training.checkpoint_interval=2", tmp_path=tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["plain-0002.pt", "plain-0003.pt"]

@@ -158,6 +158,50 @@ def test_a_class_that_validation_lacks_does_not_shift_the_others(folder, tmp_pat
     made._training.source.close()
 
 
+@pytest.mark.parametrize("kind", [tuple, list, lambda parts: parts[0], lambda parts: TensorDataset(*parts)])
+def test_windows_of_one_recording_are_not_set_aside_at_random(kind):
+    """Each would have neighbours on the other side, all but one of its hours with them."""
+    windows = torch.arange(100.0).unfold(0, 8, 1)
+    with pytest.raises(InputError, match=r"data\.val_share: samples overlap .* give data\.val_source"):
+        set_aside(kind((windows, torch.zeros(len(windows)))), 0.25, seed=1)
+    _, val = set_aside(kind((windows[::8], torch.zeros(len(windows[::8])))), 0.25, seed=1)
+    assert len(val if kind not in (tuple, list) else val[0]) == 3
+
+
+def cut(of: str, *, first: int = 0, count: int = 20):
+    inputs, labels = samples(first + count)
+    return inputs[first:] if of == "inputs" else (inputs[first:], labels[first:])
+
+
+@pytest.mark.parametrize(
+    ("val_source", "val_args", "count"),
+    [
+        ("cut", {"first": 8}, 8),
+        ("cut", {"first": 8, "count": 12}, 12),
+        ("given", {"kind": "tensors"}, 20),
+    ],
+    ids=["what is not said holds for both", "what is said wins", "another callable has its own"],
+)
+def test_arguments_of_one_callable_hold_for_validation(val_source, val_args, count):
+    """They say how samples are cut: two ways of cutting would have some in both parts."""
+    data = {"source": f"{__name__}:cut", "args": {"of": "both", "count": 8}}
+    data |= {"val_source": f"{__name__}:{val_source}", "val_args": val_args}
+    content = {"data": data, "model": {"name": "mlp", "args": {"inputs": 8, "outputs": 2}}}
+    for config in (make_config(content), parse_config(dump_config(make_config(content)), look_up=True)):
+        train, val, _ = make_feeds(config, torch.device("cpu"))
+        assert (train.order.length, val.order.length) == (8, count)
+
+
+def test_validating_with_the_samples_of_training_is_said(caplog):
+    caplog.set_level("INFO", "fulltilt.train")
+    data = {"source": f"{__name__}:given", "args": {"kind": "tensors"}, "val_source": f"{__name__}:given"}
+    for val_args, said in (({}, True), ({"kind": "tensors"}, True), ({"kind": "arrays"}, False)):
+        caplog.clear()
+        make_feeds(make_config({"data": data | {"val_args": val_args}}), torch.device("cpu"))
+        assert ("validation has the samples of training" in caplog.text) is said
+        assert ("data.val_args: kind='tensors' from data.args" in caplog.text) is (not val_args)
+
+
 def test_samples_set_aside_are_the_same_for_a_seed_and_never_trained_with(folder):
     files = ImageFiles(folder / "list.csv")
     train, val = set_aside(files, 0.25, seed=1)

@@ -62,7 +62,7 @@ def train(
 
     SIGTERM and Ctrl-C save and leave, with status 143 and 130; --resume continues from there, with the same losses.
     """
-    from fulltilt.train.config.file import dump_config, parse_config, read_config
+    from fulltilt.train.config.file import dump_config, in_full, parse_config, read_config
 
     if config is None:
         if not print_config:
@@ -79,7 +79,7 @@ def train(
     with _said_once():
         settings = _with_output(read_config(config, given, look_up=not print_config), config)
         if print_config:
-            print(dump_config(settings), end="")
+            print(dump_config(in_full(settings)), end="")
             return
         ended = _trained(settings, resume=resume)
     stopped = ended.trainer.history.stopped_by

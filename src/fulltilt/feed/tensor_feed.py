@@ -9,9 +9,10 @@ are written out one by one, which gathers faster, where that fits as well.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class TensorFeed(OrderedFeed):
         super().__init__(order)
         self.augmentation = augment
         self._device, self._ahead, self._augment = device, ahead, Augmenter(augment)
-        self.resident = has_room(device, sum(map(_least_bytes, tensors))) if resident is None else resident
+        self.resident = has_room(device, _bytes_to_move(device, tensors)) if resident is None else resident
         """The whole source is on the device."""
         self._tensors = resident_on(device, tensors) if self.resident else tensors
         self._steps: Iterator[Step] = iter(())
@@ -201,8 +202,28 @@ def _span(tensor: Tensor) -> int:
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-def _least_bytes(tensor: Tensor) -> int:
-    return min(_span(tensor), tensor.numel()) * tensor.element_size()
+def samples_overlap(tensor: Tensor | np.ndarray[Any, Any]) -> bool:
+    """Whether samples have memory in common, as windows of one recording do that begin closer than they are long.
+
+    One value that stands for all samples, or for several places of a sample, is no overlap.
+    """
+    steps = tensor.stride() if isinstance(tensor, Tensor) else tensor.strides
+    along = [(n, abs(step)) for n, step in zip(tensor.shape, steps, strict=True)]
+    if not (along and along[0][0] > 1 and along[0][1] and all(tensor.shape)):
+        return False
+    unit = math.gcd(*(step for n, step in along if n > 1))  # one column of several lies as far apart as all of them
+    own = min(math.prod(n for n, step in along[1:] if step), _reach(along[1:], unit))
+    return bool(len(tensor) * own > _reach(along, unit))
+
+
+def _reach(along: Sequence[tuple[int, int]], unit: int) -> int:
+    """Places from the first to the last."""
+    return 1 + sum((n - 1) * step // unit for n, step in along)
+
+
+def _bytes_to_move(device: torch.device, tensors: Tensors) -> int:
+    """That the device needs for all of them, at least; what is there already has its place."""
+    return sum(min(_span(one), one.numel()) * one.element_size() for one in tensors if one.device != device)
 
 
 def has_room(device: torch.device, needed_bytes: int) -> bool:

@@ -133,7 +133,6 @@ RECIPES = {
             wanted=0.8,
             small=(
                 "data.args={split: train, hours: 3000, sensors: 8, window: 24, horizon: 3}",
-                "data.val_args={split: val, hours: 3000, sensors: 8, window: 24, horizon: 3}",
                 "data.batch_size=32",
                 "data.num_workers=0",
                 "model.args={sensors: 8, window: 24, widths: [16, 32], hidden: 32}",
@@ -149,11 +148,10 @@ RECIPES = {
             metric="val_map50",
             wanted=0.8,
             requires="video",
-            by_hand=("data.args.threads=1", "data.val_args.threads=1"),
+            by_hand=("data.args.threads=1",),
             small=(
                 "data.args={count: 48, clips: 2, frames: 128, length: 48, height: 32, width: 32, size: 32, threads: 1}",
-                "data.val_args={count: 16, seed: 1, frames: 128, length: 128, jitter: false, height: 32, width: 32,"
-                " size: 32, threads: 1}",
+                "data.val_args={count: 16, seed: 1, clips: 1, length: 128, jitter: false}",
                 "data.num_workers=0",
                 "data.batch_size=4",
                 "data.val_batch_size=8",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median_high
+from tempfile import TemporaryDirectory
 from typing import Final, Literal
 
 import numpy as np
@@ -18,6 +19,8 @@ from fulltilt.feed.clips.clips import VideoClips
 from fulltilt.feed.images.files import PATH_COLUMNS, ImageFiles
 from fulltilt.feed.listing import read_table
 from fulltilt.recipes.layout import Part, parts
+from fulltilt.recipes.shared import copies, refuse_same_files
+from fulltilt.recipes.split_column import TRAIN_TABLE, VAL_TABLE, Split, split_of
 from fulltilt.train.config.data import image_files
 
 _LOOKED_AT: Final = 32
@@ -55,6 +58,13 @@ class Found:
     height: int
     width: int
     """The median of the pictures that were looked at."""
+    copied: int = 0
+    """Pictures to validate with, of `compared`, whose content is that of one to train on."""
+    compared: int = 0
+    tables: Mapping[str, str] = field(default_factory=dict)
+    """Files that `train` and `val` name, with their contents: the parts of a table with a column `split`."""
+    note: str = ""
+    """What became of such a column's other rows, or why it is not used."""
 
     def __str__(self) -> str:
         kind = f"{'grey' if self.channels == 1 else 'colour'} pictures of {self.height}×{self.width}"
@@ -64,7 +74,7 @@ class Found:
             more = ", …" if len(self.classes) > _NAMED else ""
             what = f"in {len(self.classes)} classes ({', '.join(self.classes[:_NAMED])}{more}){self._few()}"
         other = f"; {self.val_count:,} in {self.val.source} to validate with" if self.val is not None else ""
-        return f"{self.count:,} {kind} {what}{self._again()}{other}"
+        return f"{self.count:,} {kind} {what}{self._again()}{other}{self._copied()}{self.note}"
 
     def _again(self) -> str:
         if not self.repeated:
@@ -72,6 +82,14 @@ class Found:
         target = "masks" if self.classes is None else "labels"
         differing = f", {self.contradicting:,} of them with different {target}" if self.contradicting else ""
         return f"; {self.repeated:,} listed more than once{differing}"
+
+    def _copied(self) -> str:
+        if not self.copied:
+            return ""
+        found = f"{self.copied:,} of these"
+        if self.compared < self.val_count:
+            found = f"of {self.compared:,} of these, which were compared, {self.copied:,}"
+        return f"; {found} are copies of pictures to train on"
 
     def _few(self) -> str:
         more = ", …" if len(self.alone) > _NAMED else ""
@@ -89,11 +107,40 @@ class Found:
 def look(source: Path, masks: Path | None = None) -> Found:
     """See what is in a folder (one subfolder per class) or .csv (path, label, mask), and that all of it is there.
 
-    Where the folder is parted into train and val (layout.py), these are what to train on and what to validate with.
+    Where the folder is parted into train and val (layout.py), or the table by its column split (split_column.py), these
+    are what to train on and what to validate with.
     """
     if not source.exists():
         raise InputError(f"{source} does not exist; give a folder of pictures or a .csv file")
     train, val = parts(source.resolve(), None if masks is None else masks.resolve())
+    split = split_of(source) if source.suffix.lower() == ".csv" and source.is_file() else None
+    if split is None or not split.tables:
+        found = _look(source, train, val, "" if val is None else f"{val.source},")
+        return found if split is None else replace(found, note=split.told)
+    try:
+        return _look_at_parts(source, train, split)
+    except InputError:
+        _files(train, None)  # what is wrong with a line is said with its number in the user's own table
+        raise
+
+
+def _look_at_parts(source: Path, whole: Part, split: Split) -> Found:
+    """Tables are read as training will read them."""
+    with TemporaryDirectory() as folder:
+        for name, text in split.tables.items():
+            Path(folder, name).write_text(text, encoding="utf-8")
+        there = {name: replace(whole, source=Path(folder, name)) for name in split.tables}
+        found = _look(source, there[TRAIN_TABLE], there.get(VAL_TABLE), f"{source}, rows")
+    train, val = (replace(whole, source=Path(name)) for name in (TRAIN_TABLE, VAL_TABLE))
+    val_or_none = None if found.val is None else val
+    return replace(found, train=train, val=val_or_none, tables=split.tables, note=split.told)
+
+
+def _look(source: Path, train: Part, val: Part | None, where: str) -> Found:
+    """
+    Args:
+        where: those to validate with lie, for what is said of them.
+    """
     files = _files(train, None)
     _check_target(files, train, str(source))
     count = len(set(files.paths))
@@ -103,7 +150,8 @@ def look(source: Path, masks: Path | None = None) -> Found:
     seen = _looked_at(files)
     classes = () if files.masks is not None else _classes(files, source)
     labels = _labels(files, seen)
-    others = None if val is None else _others(val, files)
+    others = None if val is None else _others(val, files, f"{where} to validate with")
+    copied, compared = (0, 0) if others is None else copies(files.paths, others.paths)
     repeated, contradicting = _repeated(files)
     grey = all(header.mode in ("1", "L", "LA", "I;16") for header in seen)
     return Found(
@@ -119,6 +167,8 @@ def look(source: Path, masks: Path | None = None) -> Found:
         channels=1 if grey else 3,
         height=median_high(header.height for header in seen),
         width=median_high(header.width for header in seen),
+        copied=copied,
+        compared=compared,
     )
 
 
@@ -126,15 +176,16 @@ def _files(part: Part, classes: list[str] | None) -> ImageFiles:
     return image_files(str(part.source), None if part.masks is None else str(part.masks), classes)
 
 
-def _others(val: Part, files: ImageFiles) -> ImageFiles:
+def _others(val: Part, files: ImageFiles, where: str) -> ImageFiles:
     """Those to validate with, of the classes that there are to train on; nothing less is asked of them."""
-    where = f"{val.source}, to validate with"
     try:
         others = _files(val, files.classes)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     _check_target(others, val, where)
     _check_there(others)
+    refuse_same_files(files.paths, others.paths, where)
+    _check_numbers(others, files, where)
     _labels(others, _looked_at(others))
     if shared := set(files.masks or []) & set(others.masks or []):
         raise InputError(
@@ -142,6 +193,19 @@ def _others(val: Part, files: ImageFiles) -> ImageFiles:
             f"{min(shared)}; part the masks as the pictures are parted"
         )
     return others
+
+
+def _check_numbers(others: ImageFiles, files: ImageFiles, where: str) -> None:
+    """Names were compared when they were read."""
+    if files.labels is None or others.labels is None or files.classes is not None:
+        return
+    if others.labels.dtype.kind == "f":
+        raise InputError(f"{where}: {_no_class(others.labels.astype(np.float32))}; classes are whole numbers")
+    least, most = others.labels.min(), others.labels.max()
+    if least < 0 or most > files.labels.max():
+        raise InputError(
+            f"{where}: labels are {least} to {most}, and those to train on go up to {files.labels.max()} only"
+        )
 
 
 def _check_target(files: ImageFiles, part: Part, where: str) -> None:

@@ -15,9 +15,9 @@ from typing import Final
 
 from fulltilt.errors import InputError
 
-_TRAIN: Final = ("train", "training")
-_VAL: Final = ("val", "valid", "validation")
-_TEST: Final = ("test", "testing")
+TRAIN: Final = ("train", "training")
+VAL: Final = ("val", "valid", "validation")
+TEST: Final = ("test", "testing")
 _IMAGES: Final = ("images", "image", "imgs", "img")
 _MASKS: Final = ("masks", "mask", "msk", "annotations", "labels")
 
@@ -35,15 +35,15 @@ def parts(source: Path, masks: Path | None) -> tuple[Part, Part | None]:
     whole = Part(source=source, masks=masks)
     inside = _folders(source)
     _refuse_pair(source, masks, inside)
-    train = _one_of(_TRAIN, inside)
-    val = _one_of(_VAL, inside)
-    test = _one_of(_TEST, inside)
+    train = _one_of(TRAIN, inside)
+    val = _one_of(VAL, inside)
+    test = _one_of(TEST, inside)
     if train is None or (val is None and test is None and len(inside) > 1):  # among others it is a class
         return whole, None
     _refuse_pair(source / train, masks, _folders(source / train))
     return (
-        Part(source=source / train, masks=_masks_of(_TRAIN, masks)),
-        None if val is None else Part(source=source / val, masks=_masks_of(_VAL, masks)),
+        Part(source=source / train, masks=_masks_of(TRAIN, masks)),
+        None if val is None else Part(source=source / val, masks=_masks_of(VAL, masks)),
     )
 
 

@@ -77,7 +77,7 @@ def _use_labelled(content: dict[str, Any], data: Path) -> OwnData:
     content["data"]["size"] = min(_LARGEST_SIDE, max(_LEAST_SIDE, side))
     content["model"]["args"]["classes"] = len(found.classes)
     content["metrics"]["accuracy"]["args"]["num_classes"] = len(found.classes)
-    return OwnData(told=str(found), outputs=found.classes)
+    return OwnData(told=str(found), outputs=found.classes, files=found.tables)
 
 
 def _use_masked(content: dict[str, Any], data: Path, masks: Path | None) -> OwnData:
@@ -90,7 +90,7 @@ def _use_masked(content: dict[str, Any], data: Path, masks: Path | None) -> OwnD
         content["data"]["val_masks"] = str(found.val.masks)
     sides = (found.height, found.width)
     content["data"]["size"] = [min(_LARGEST, max(_SIDE, side // _SIDE * _SIDE)) for side in sides]
-    return OwnData(told=str(found))
+    return OwnData(told=str(found), files=found.tables)
 
 
 def _use_pictures(content: dict[str, Any], data: Path, masks: Path | None) -> Found:
@@ -116,13 +116,11 @@ def _use_readings(content: dict[str, Any], data: Path) -> OwnData:
 
     readings = read_readings(data)
     target = "pm25" if "pm25" in readings.quantities else readings.quantities[0]
-    for key in ("args", "val_args"):
-        content["data"][key] |= {"path": str(data.resolve()), "target": target}
+    content["data"]["args"] |= {"path": str(data.resolve()), "target": target}  # and so those of validation
     usual = content["model"]["args"]["window"]
     window = min(usual, _window(data, len(readings.values)))
     if window < usual:
-        for args in (content["data"]["args"], content["data"]["val_args"], content["model"]["args"]):
-            args["window"] = window
+        content["data"]["args"]["window"] = content["model"]["args"]["window"] = window
     windows = _windows(data, readings, target, window)
     if windows < _STEPS * _LARGEST_FOUND:  # the size that is fastest would leave an epoch with a step or two
         content["data"]["batch_size"] = max(_LEAST_BATCH, windows // _STEPS)
@@ -249,7 +247,7 @@ def _use_videos(content: dict[str, Any], data: Path) -> OwnData:
     taken = _clips(like)
     content["data"] |= source | {
         "args": {"path": "train.csv", "classes": classes, **taken},
-        "val_args": {"path": "val.csv", "classes": [*classes], **taken, "jitter": False},
+        "val_args": {"path": "val.csv", "jitter": False},
     }
     clips = len(training) * taken["clips"]
     content["data"]["batch_size"] = min(content["data"]["batch_size"], max(_LEAST_BATCH, clips // _STEPS))

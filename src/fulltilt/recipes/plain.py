@@ -29,7 +29,7 @@ from fulltilt.feed.images.files import ImageFiles
 from fulltilt.recipes.pictures import Pictures
 from fulltilt.train.build import make_loss, make_metric, make_model, make_optimizer, make_scheduler
 from fulltilt.train.config.config import Config, DataConfig, TrainingConfig
-from fulltilt.train.config.data import image_files, make_augmentation, set_aside
+from fulltilt.train.config.data import image_files, make_augmentation, set_aside, val_args
 from fulltilt.train.config.file import read_config
 from fulltilt.train.config.references import called, found, is_reference
 from fulltilt.train.seeding import seed_everything
@@ -231,7 +231,7 @@ def _source(data: DataConfig, prefix: str, classes: list[str] | None = None) -> 
     if name is None:
         raise InputError("data.source: missing; give a folder of images, a .csv file or package.module:callable")
     if is_reference(name):
-        return called(path, found(path, name), getattr(data, f"{prefix}args"))
+        return called(path, found(path, name), val_args(data) if prefix else data.args)
     return image_files(name, getattr(data, f"{prefix}masks"), classes)
 
 

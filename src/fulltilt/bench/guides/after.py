@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fulltilt.bench.guides.figures import slack
+from fulltilt.bench.guides.figures import falls_short
 from fulltilt.bench.guides.order import Answer, Order
 from fulltilt.bench.guides.setting import (
     add_note,
@@ -38,7 +38,8 @@ _SETTLE_SECONDS = 30.0
 """How long, after the first epoch, the feed may go on looking for its settings before it is measured all the same."""
 UNSETTLED = f"its feed was still looking for its settings after {_SETTLE_SECONDS:g} s"
 _SEEDS = 3
-"""Are trained at most, where the first falls short of *before*: a short training's metric is a noisy one."""
+"""Are trained, all of them, where the first falls short of *before*: a short training's metric is a noisy one. To stop
+at the first that lifts the mean far enough would be to look for one that does."""
 _LIMIT_ROUNDS = 3
 _LIMIT_STEPS = 3
 
@@ -71,7 +72,9 @@ def run(order: Order, answer: Answer) -> None:
             validation = trained.validation_seconds
             del trained
             gc.collect()  # the trainer, its workers and its memory
-            if answer.metric is None or order.metric is None or answer.metric >= order.metric - slack(metrics):
+            if not seed and (
+                answer.metric is None or order.metric is None or not falls_short(answer.metric, order.metric)
+            ):
                 break
     config = with_training(config, epochs=_LONGER * config.training.epochs, output=f"{order.folder}/rates")
     clock = _Clock(1, order.seconds, validation, tunes=config.data.num_workers == "auto")

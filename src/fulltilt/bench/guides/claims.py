@@ -9,9 +9,7 @@ UTIL_AT_LEAST, UTIL_STD_AT_MOST = 92.0, 5.0
 SHARE_AT_LEAST = 0.9
 """Of the limit."""
 QUALITY_SLACK = 0.02
-"""The metric after may lie this far below the one before: two seeds of one training differ as much,"""
-NOISE = 2.0
-"""or so many standard deviations of several seeds, where several were trained."""
+"""The metric after may lie this far below the one before: two seeds of one training differ as much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from typing import Any, Literal, Self
 
 from fulltilt.bench.guides.claims import (
     CLAIMS,
-    NOISE,
     QUALITY_SLACK,
     SHARE_AT_LEAST,
     UTIL_AT_LEAST,
@@ -24,6 +23,7 @@ LIMIT = "limit"
 ANOTHER_RUN = " (another run)"
 """Behind a title."""
 _TITLES = {one.key: one.title for one in CONTESTANTS}
+_TENTH = 0.1
 Figure = Literal["gpu_util", "gpu_util_std", "speed_up", "share", "metric", "times_peer"]
 
 
@@ -33,18 +33,21 @@ class Target:
 
     figure: Figure
     words: str
-    wanted: float
+    wanted: float | None
+    """None where what it is to be compared with was not measured."""
     found: float | None
     at_most: bool = False
 
     @property
     def met(self) -> bool | None:
         """None where it was not measured: that is neither met nor missed."""
-        if self.found is None:
+        if self.found is None or self.wanted is None:
             return None
         return self.found <= self.wanted if self.at_most else self.found >= self.wanted
 
     def __str__(self) -> str:
+        if self.wanted is None:
+            return self.words
         sign = "≤" if self.at_most else "≥"
         return f"{self.words} {sign} {in_words(self.figure, self.wanted)}"
 
@@ -94,6 +97,7 @@ class Case:
             "peak_memory_bytes": found.peak_memory_bytes,
             "metric": found.metric,
             "metrics": found.metrics or None,
+            "metrics_std": stdev(found.metrics) if len(found.metrics) > 1 else None,
             "steps": found.steps,
             "batch_size": found.batch_size,
             "seconds": found.seconds,
@@ -197,24 +201,30 @@ def _found(by_key: Mapping[str, Case], key: str, beside: Case) -> Answer:
 
 
 def _as_much(one: Answer, other: Answer) -> bool:
-    """Whether both have trained with the same number of samples, to the next whole batch."""
+    """Whether both have trained with the same number of samples, as nearly as whole batches allow.
+
+    Where these are few, half a batch may be much of the whole; such trainings are not compared.
+    """
     if one.samples is None or other.samples is None:
         return one.samples == other.samples
-    return abs(one.samples - other.samples) <= max(one.batch_size or 1, other.batch_size or 1)
+    most = min(max(one.batch_size or 1, other.batch_size or 1) / 2, _TENTH * max(one.samples, other.samples))
+    return abs(one.samples - other.samples) <= most
 
 
-def slack(metrics: Sequence[float]) -> float:
-    """How far a metric may lie below another of the same training."""
-    return max(QUALITY_SLACK, NOISE * stdev(metrics)) if len(metrics) > 1 else QUALITY_SLACK
+def falls_short(metric: float, before: float) -> bool:
+    """Of one seed: others are trained then. Of the mean of all: the target is missed.
+
+    The slack is the same for both. A multiple of the seeds' own deviation would be the wider, the worse they are.
+    """
+    return metric < before - QUALITY_SLACK
 
 
 def _targets(after: Case, by_key: Mapping[str, Case]) -> tuple[Target, ...]:
     claim = CLAIMS[after.workload]
     mean, std = (None, None) if after.gpu is None else (after.gpu.mean, after.gpu.std)
     before = _found(by_key, BEFORE, after)
-    floor = None
-    if before.metric is not None and _as_much(before, after.answer):
-        floor = before.metric - slack(after.answer.metrics)
+    comparable = before.metric is not None and _as_much(before, after.answer)
+    floor = before.metric - QUALITY_SLACK if before.metric is not None and comparable else None
     own = after.answer.samples_per_second
     return (
         Target(figure="gpu_util", words="GPU", wanted=UTIL_AT_LEAST, found=mean),
@@ -232,10 +242,9 @@ def _targets(after: Case, by_key: Mapping[str, Case]) -> tuple[Target, ...]:
             for key in TUNED_PEERS
             if key in by_key
         ),
-        *(
-            [Target(figure="metric", words="metric, as before within noise", wanted=floor, found=after.answer.metric)]
-            if floor is not None
-            else []
+        Target(
+            figure="metric", words="metric, as before within noise", wanted=floor,
+            found=after.answer.metric if comparable else None,
         ),
     )  # fmt: skip
 

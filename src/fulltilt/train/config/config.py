@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -65,7 +66,7 @@ class DataConfig(Section):
     val_source: str | None = None
     """What to validate on; as `source`."""
     val_args: dict[str, Any] = {}
-    """Keywords for the callable of `val_source`."""
+    """Keywords for the callable of `val_source`. Where that is `source`, those in `args` hold, too."""
     val_masks: str | None = None
     """As `masks`, for `val_source`."""
     val_share: Share | None = None
@@ -98,6 +99,18 @@ class DataConfig(Section):
     """The folder or CSV is one of videos."""
     val_video: VideoConfig | None = None
     """Of `val_source`; None: as `video`, without jitter."""
+
+    @property
+    def full_val_args(self) -> dict[str, Any]:
+        """What the callable of `val_source` is called with."""
+        return full_val_args(self.source, self.args, self.val_source, self.val_args)
+
+
+def full_val_args(
+    source: object, args: Mapping[str, Any], val_source: object, val_args: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Of one callable both parts are cut in the same way, but for what is said of validation: else they overlap."""
+    return {**args, **val_args} if val_source == source else dict(val_args)
 
 
 class ModelConfig(Section):

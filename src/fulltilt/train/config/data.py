@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from fulltilt.augment import GPUAugmentation
 from fulltilt.augment.module import PRESETS
 from fulltilt.errors import InputError
 from fulltilt.feed import Feed, ImageFiles, VideoClips, feed
 from fulltilt.feed.order import Order
+from fulltilt.feed.tensor_feed import samples_overlap
 from fulltilt.train.config.config import AugmentationConfig, Config, DataConfig
 from fulltilt.train.config.references import called, found, is_reference
 from fulltilt.train.sources import as_feed
@@ -40,7 +41,7 @@ def make_feeds(config: Config, device: torch.device) -> tuple[Feed, Feed | None,
     if data.val_source is not None:
         classes = train.classes if isinstance(train, ImageFiles | VideoClips) else None
         clips = _clips(data, seed, training=False)
-        val = _source("data.val_source", data.val_source, data.val_args, data.val_masks, classes, clips)
+        val = _source("data.val_source", data.val_source, val_args(data), data.val_masks, classes, clips)
     elif data.val_share is not None:
         train, val = set_aside(train, data.val_share, seed)
     in_feed = isinstance(train, ImageFiles)
@@ -53,6 +54,20 @@ def make_feeds(config: Config, device: torch.device) -> tuple[Feed, Feed | None,
         return training, None, None if in_feed else augment
     scaling = make_augmentation(config, seed).eval() if isinstance(val, ImageFiles) else None
     return training, _feed(val, data, device, scaling, seed=seed, training=False), None if in_feed else augment
+
+
+def val_args(data: DataConfig) -> dict[str, Any]:
+    """What the callable of `data.val_source` is called with. What it takes over is said, and where that is all."""
+    args = data.full_val_args
+    if taken := [name for name in args if name not in data.val_args]:
+        log.info("data.val_args: %s from data.args", ", ".join(f"{name}={args[name]!r}" for name in taken))
+    if data.val_source == data.source and args == data.args and is_reference(str(data.source)):
+        log.warning(
+            "data.val_args: nothing in it differs from data.args, so validation has the samples of training, unless "
+            "%s draws others each time; name what differs, such as a split or a seed",
+            data.source,
+        )
+    return args
 
 
 def make_augmentation(config: Config, seed: int) -> GPUAugmentation:
@@ -70,6 +85,12 @@ def set_aside(source: Any, share: float, seed: int) -> tuple[Any, Any]:
     if isinstance(source, DataLoader | Feed | IterableDataset) or not (parts or hasattr(source, "__len__")):
         kind = type(source).__name__
         raise InputError(f"data.val_share: samples of a {kind} can't be set aside; give data.val_source")
+    tensors = source.tensors if isinstance(source, TensorDataset) else parts or (source,)
+    if any(isinstance(each, Tensor | np.ndarray) and samples_overlap(each) for each in tensors):
+        raise InputError(
+            "data.val_share: samples overlap (windows of one recording), so validation would hold parts of what is "
+            "trained on; give data.val_source, with windows of a time of their own"
+        )
     paths = _paths(source)
     files = list(dict.fromkeys(paths))
     length = len(files or (parts[0] if parts else source))

@@ -102,6 +102,12 @@ def _as_text(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
+def in_full(config: Config) -> Config:
+    """With the arguments that validation takes over from training written out, for a reader."""
+    data = config.data.model_copy(update={"val_args": config.data.full_val_args})
+    return config.model_copy(update={"data": data})
+
+
 def dump_config(config: Config) -> str:
     """The complete effective configuration, as YAML that reads back as the same."""
     plain = config.model_dump(mode="json")

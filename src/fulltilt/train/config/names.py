@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from fulltilt.errors import FulltiltError, InputError
 from fulltilt.train import build
-from fulltilt.train.config.config import MetricConfig
+from fulltilt.train.config.config import MetricConfig, full_val_args
 from fulltilt.train.config.data import source_problems
 from fulltilt.train.config.references import failed, found, is_reference
 from fulltilt.train.report.monitored import Monitored
@@ -40,10 +40,12 @@ class _Names:
             what = "give a folder of images, a .csv file or package.module:callable"
             self.problems.append(InputError(f"data.source: missing; {what}"))
         for prefix in ("", "val_"):
-            name, args, masks = (self._at("data", f"{prefix}{key}") for key in ("source", "args", "masks"))
+            name, masks = (self._at("data", f"{prefix}{key}") for key in ("source", "masks"))
             if not isinstance(name, str):
                 continue
-            path, args = f"data.{prefix}source", _mapping(args)
+            path, args = f"data.{prefix}source", _mapping(self._at("data", "args"))
+            if prefix:
+                args = full_val_args(self._at("data", "source"), args, name, _mapping(self._at("data", "val_args")))
             found_wrong = source_problems(path, name, args, masks if isinstance(masks, str) else None)
             self.problems += map(InputError, found_wrong)
             if is_reference(name):
