@@ -204,6 +204,22 @@ def test_readings_of_ones_own_sensors(here):
     assert "val_r2" in history.last
 
 
+def test_a_project_forecasts_in_the_target_s_own_unit(here):
+    """By the code of its README, as it is."""
+    rows = [f"{1700006400 + 3600 * hour},{1000 + hour % 24 / 10},{hour % 7}" for hour in range(480)]
+    Path("north.csv").write_text("\n".join(["time,pm25,wind", *rows]))
+    make_project(Path("mine"), recipe_named("forecast"), data=Path("north.csv"))
+    command = [sys.executable, "-m", "fulltilt", "train", "config.yaml", "training.epochs=1"]
+    subprocess.run(command, capture_output=True, cwd="mine", check=True)
+    readme = Path("mine/README.md").read_text()
+    assert "(here 6) hours after" in readme
+    code = "".join(part.partition("```")[0] for part in readme.split("```python\n")[1:])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="mine", check=False)
+    target, _, values = done.stdout.partition(" ")
+    assert target == "pm25", done.stderr
+    assert 990 < json.loads(values)[0][0] < 1010
+
+
 def test_what_is_odd_in_readings_is_told(here):
     """A night without dust, a logger's -999, a sensor without a row, a last line that is cut off."""
     dust = [("" if 100 <= hour < 110 else -999 if hour in {7, 9} else hour % 11) for hour in range(480)]

@@ -55,7 +55,7 @@ def make_project(
     texts = {
         CONFIG: _yaml(recipe, content, own),
         MODEL: _source(module),
-        README: _readme(recipe, folder, own, set_aside="val_share" in content["data"]),
+        README: _readme(recipe, folder, own, content["data"]),
         **({} if own is None else own.files),
     }
     try:
@@ -151,8 +151,30 @@ model.eval()
 ```
 """
 
+_FORECAST: Final = """## A forecast
 
-def _readme(recipe: Recipe, folder: Path, own: OwnData | None, *, set_aside: bool) -> str:
+The model's inputs and outputs are scaled to mean 0 and deviation 1. `latest` gives the newest window and how it was scaled;
+this prints what the target will be `horizon` (here {horizon}) hours after the last one that all sensors cover, at each of
+them and in its own unit:
+
+```python
+import torch
+
+from model import latest
+
+options = {{name: value for name, value in config.data.args.items() if name != "split"}}
+inputs, scaling = latest(**options)
+with torch.no_grad():
+    print(scaling.target, scaling.of_target(model(inputs)).tolist())
+```
+
+The scaling follows from the hours to train on. Where readings are added after the training, keep it
+(`json.dumps(asdict(scaling))`, `asdict` from `dataclasses`), and give it back: `latest(**options,
+scaling=Scaling(**json.loads(kept)))`.
+"""
+
+
+def _readme(recipe: Recipe, folder: Path, own: OwnData | None, data: Mapping[str, Any]) -> str:
     begun = (
         f"{recipe.title}. It trains on generated data, which the first run writes to runs/data."
         if own is None
@@ -171,7 +193,7 @@ def _readme(recipe: Recipe, folder: Path, own: OwnData | None, *, set_aside: boo
         "| model.py | the model, and the functions that belong to it |\n"
         "| runs/config | checkpoints, log.jsonl, the configuration that was used |\n",
     ]
-    if set_aside:
+    if "val_share" in data:
         parts.append(
             "A share `data.val_share` of the images is set aside for validation, the same images for the same\n"
             "`training.seed`. To validate on other images, replace it by `data.val_source` (and `data.val_masks`).\n"
@@ -179,6 +201,10 @@ def _readme(recipe: Recipe, folder: Path, own: OwnData | None, *, set_aside: boo
     if own is not None and own.outputs:
         parts.append(f"The model's outputs, in their order: {', '.join(own.outputs)}.\n")
     parts.append(_TRAINED)
+    if recipe.name == "forecast":
+        from fulltilt.recipes.forecast import HORIZON
+
+        parts.append(_FORECAST.format(horizon=data["args"].get("horizon", HORIZON)))
     if own is None:
         options, what = _OWN[recipe.name]
         parts.append(
