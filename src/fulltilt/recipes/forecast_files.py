@@ -35,6 +35,10 @@ _COUNTS: Final = 0.99
 """Of a counter's steps, all up or all down: files that are joined begin anew, and rows are taken out."""
 _STAND_INS: Final = (-9999.0, -999.0, -200.0, 9999.0)
 """What loggers write where they have read nothing; the outermost first."""
+_LEAVE_EMPTY: Final = "where that means nothing, leave it empty"
+_FAR: Final = 10
+"""Times as far from all others as these are from each other: of a value that is there once, or beside few others."""
+_FEW_VALUES: Final = 10
 _HOUR: Final = 3600
 _DAY: Final = 24
 _MANY_MISSING: Final = 0.5
@@ -173,22 +177,25 @@ def _hour(row: Row) -> int:
 def _without_stand_ins(name: str, by_sensor: BySensor) -> list[str]:
     """Take out what only says that nothing was read, where it can be nothing else; and what is to be said of it."""
     rows = [row for rows in by_sensor.values() for row in rows if not math.isnan(row.read.get(name, math.nan))]
+    values = np.array([row.read[name] for row in rows])
+    gone = np.zeros(len(values), np.bool_)
     notes = []
-    for value in _STAND_INS:
-        of_all = np.array([row.read[name] for row in rows])
-        times, others = int((of_all == value).sum()), of_all[of_all != value]
-        is_last = len(of_all) and value == (of_all.min() if value < 0 else of_all.max())
-        if times < (1 if value < 0 else 2) or not is_last:  # a single 9999 may be a peak
-            continue
-        if _is_apart(value, others):
-            for row in rows:
-                row.read[name] = math.nan if row.read[name] == value else row.read[name]
-            rows = [row for row in rows if not math.isnan(row.read[name])]
-            notes.append(f"{times:,} × {value:g} in {name}: taken as missing")
-        else:
-            end = "lowest" if value < 0 else "highest"
-            notes.append(f"{times:,} × {value:g}, its {end} value, in {name}: where that means nothing, leave it empty")
-    return notes
+    while value := next((value for value in _STAND_INS if _only_stands_in(value, values[~gone])), None):
+        notes.append(f"{int((values == value).sum()):,} × {value:g} in {name}: taken as missing")
+        gone |= values == value  # what was hidden behind it is looked at again
+    for at in np.flatnonzero(gone):
+        rows[at].read[name] = math.nan
+    return notes + [note for low in (True, False) for note in _odd_ends(name, values[~gone], low=low)]
+
+
+def _only_stands_in(value: float, values: NDArray[np.float64]) -> bool:
+    return _may_stand_in(value, values) and _is_apart(value, values[values != value])
+
+
+def _may_stand_in(value: float, values: NDArray[np.float64]) -> bool:
+    """Whether it is one of the lowest or highest; a single 9999 may be a peak."""
+    times = int((values == value).sum())
+    return times >= (1 if value < 0 else 2) and value == (values.min() if value < 0 else values.max())
 
 
 def _is_apart(value: float, others: NDArray[np.float64]) -> bool:
@@ -196,6 +203,34 @@ def _is_apart(value: float, others: NDArray[np.float64]) -> bool:
     if not len(others):
         return False
     return bool(np.abs(others - value).min() > np.ptp(others) or value < 0 <= others.min())
+
+
+def _odd_ends(name: str, values: NDArray[np.float64], *, low: bool) -> list[str]:
+    """What is to be said of the lowest values, or of the highest: they stay, and may yet mean that nothing was read."""
+    notes = []
+    while len(values):
+        value = float(values.min() if low else values.max())
+        others = values[values != value]
+        times = f"{len(values) - len(others):,} × {value:g}"
+        if value in _STAND_INS and _may_stand_in(value, values):
+            notes.append(f"{times}, its {'lowest' if low else 'highest'} value, in {name}: {_LEAVE_EMPTY}")
+        elif _is_odd(value, len(values) - len(others), others):
+            where = "the only one below 0" if value < 0 <= others.min() else "far from all others"
+            notes.append(f"{times} in {name}, {where}: {_LEAVE_EMPTY}")
+        else:
+            break
+        values = others
+    return notes
+
+
+def _is_odd(value: float, times: int, others: NDArray[np.float64]) -> bool:
+    """Whether it looks like a code. Dust and rain have single peaks far above the rest, which are none."""
+    if len(others) < _FEW_VALUES or not (spread := np.ptp(others)):
+        return False
+    many = times > 1 and len(np.unique(others)) >= _FEW_VALUES
+    if many and value <= -1 and others.min() >= 0:  # a sensor's own noise is less
+        return True
+    return bool(np.abs(others - value).min() > (1 if many else _FAR) * spread)
 
 
 def _common(path: Path, by_sensor: BySensor, counters: set[str]) -> tuple[str, ...]:

@@ -17,6 +17,8 @@ _SENSORS: Final = ("sensor", "station", "site")
 _ALIASES: Final = {"pm2.5": "pm25"}
 """Any other dot stays: PM1.0 is not PM10."""
 _MISSING: Final = ("", "na", "nan", "null", "none")
+_LARGEST: Final = 3.4028234663852886e38
+"""That float32 holds: readings are kept as that."""
 _FEW_AGAIN: Final = 0.01
 """Of a sensor's rows that may have a time that another has: clocks are set back once a year."""
 
@@ -124,6 +126,11 @@ class _Reader:
             if value is None:
                 counts.words += 1
                 counts.first_word = counts.first_word or f"{where}: {self._header[self._places[column]]} is {text!r}"
+            elif abs(value) > _LARGEST:
+                raise InputError(
+                    f"{where}: {self._header[self._places[column]]} is {text!r}, and at most {_LARGEST:.2g} can be read; "
+                    "leave the cell empty where that means nothing"
+                )
             else:
                 counts.numbers += not math.isnan(value)
                 read[column] = value

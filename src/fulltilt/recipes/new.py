@@ -153,9 +153,9 @@ model.eval()
 
 _FORECAST: Final = """## A forecast
 
-The model's inputs and outputs are scaled to mean 0 and deviation 1. `latest` gives the newest window and how it was scaled;
-this prints what the target will be `horizon` (here {horizon}) hours after the last one that all sensors cover, at each of
-them and in its own unit:
+The model's inputs and outputs are scaled to mean 0 and deviation 1. `latest` gives the newest window and how it was
+scaled; this prints the target at each sensor in its own unit, `horizon` (here {horizon}) hours after the last one that all
+sensors cover:
 
 ```python
 import torch
