@@ -17,6 +17,18 @@ def test_a_folder_with_a_file_for_each_sensor(tmp_path):
     found = read_readings(tmp_path)
     assert (found.sensors, found.quantities) == (("a", "b"), ("pm25", "wind"))
     assert found.values.tolist() == [[[2, 20], [6, 60]], [[3, 30], [7, 70]]], "only the hours that both have"
+    assert found.notes == ("1 of 3 hours left out: b begins 2024-01-01 01:00",)
+
+
+def test_a_short_sensor_cuts_the_others_and_is_named(tmp_path):
+    for sensor, begin, end in (("a", 0, 90), ("b", 10, 100), ("c", 20, 60)):
+        rows = hours("x", [(at % 7,) for at in range(100)]).splitlines()
+        (tmp_path / f"{sensor}.csv").write_text("\n".join([rows[0], *rows[1 + begin : 1 + end]]))
+    found = read_readings(tmp_path)
+    assert len(found.values) == 40
+    assert found.notes == (
+        "60 of 100 hours left out: c begins 2024-01-01 20:00, c ends 2024-01-03 11:00",
+    )  # of those in which anything was read
 
 
 def test_one_file_with_date_parts_words_and_a_counter(tmp_path):
@@ -57,7 +69,10 @@ def test_several_readings_of_an_hour_are_averaged(tmp_path):
         ("when,sensor,x\n2024-01-01,a,1\n", r"all\.csv has no column time, timestamp.*; found when, sensor, x$"),
         ("time,sensor,x\nyesterday,a,1\n", r"line 2: no time can be read"),
         ("time,sensor,x\n2024-01-01,a,high\n", "no column of numbers"),
-        ("time,sensor,x\n2024-01-01,a,1\n2024-01-02,b,1\n", "no hour that all 2 sensors cover"),
+        (
+            "time,sensor,x\n2024-01-01,a,1\n2024-01-02,b,1\n",
+            "no hour that all 2 sensors cover: a ends 2024-01-01 00:00, and b begins 2024-01-02 00:00; leave one",
+        ),
         (
             "time,sensor,x\n2024-01-01 00,a,1\n2024-01-01 02,a,1\n2024-01-01 01,b,1\n2024-01-01 02,b,1\n"
             "2024-01-01 03,b,",

@@ -78,10 +78,8 @@ def read_readings(path: Path) -> Readings:
     for name in columns:
         notes += [] if name in counters else _without_stand_ins(name, by_sensor)
     quantities = _common(path, by_sensor, counters)
-    first = max(min(_hour(row) for row in rows) for rows in by_sensor.values())
-    last = min(max(_hour(row) for row in rows) for rows in by_sensor.values())
-    if last < first:
-        raise InputError(f"{path}: there is no hour that all {len(by_sensor)} sensors cover")
+    first, last, cut = _covered(path, by_sensor)
+    notes += cut
     found = np.stack([_grid(path, name, rows, quantities, first, last) for name, rows in by_sensor.items()], axis=-1)
     begun = np.argmax(~np.isnan(found), axis=0)
     if begun.any():
@@ -99,6 +97,30 @@ def read_readings(path: Path) -> Readings:
         left_out=tuple(name for name in columns if name not in quantities),
         notes=tuple(notes),
     )
+
+
+def _covered(path: Path, by_sensor: BySensor) -> tuple[int, int, list[str]]:
+    """The first and the last hour that every sensor covers, and what is to be said of those that are left out."""
+    hours = {name: {_hour(row) for row in rows} for name, rows in by_sensor.items()}
+    begins, ends = ({name: of(found) for name, found in hours.items()} for of in (min, max))
+    late, early = max(begins, key=begins.__getitem__), min(ends, key=ends.__getitem__)
+    first, last = begins[late], ends[early]
+    if last < first:
+        raise InputError(
+            f"{path}: there is no hour that all {len(by_sensor)} sensors cover: {early} ends {_day(last)}, and {late} "
+            f"begins {_day(first)}; leave one of them out"
+        )
+    every = set[int]().union(*hours.values())
+    outside = sum(not first <= hour <= last for hour in every)
+    if not outside:
+        return first, last, []
+    why = [f"{late} begins {_day(first)}"] if min(every) < first else []
+    why += [f"{early} ends {_day(last)}"] if max(every) > last else []
+    return first, last, [f"{outside:,} of {len(every):,} hours left out: {', '.join(why)}"]
+
+
+def _day(hour: int) -> str:
+    return f"{datetime.fromtimestamp(hour * _HOUR, UTC):%Y-%m-%d %H:00}"
 
 
 def _by_sensor(path: Path, columns: dict[str, Column]) -> tuple[BySensor, list[str]]:
