@@ -57,7 +57,7 @@ def test_a_table_as_spreadsheets_write_them(tmp_path, separator):
 
 def test_several_readings_of_an_hour_are_averaged(tmp_path):
     path = tmp_path / "all.csv"
-    path.write_text("time,sensor,x\n2024-01-01T00:05,a,1\n2024-01-01T00:40,a,3\n2024-01-01T01:00+00:00,a,7\n")
+    path.write_text("time,sensor,x\n2024-01-01T00:05Z,a,1\n2024-01-01T02:40+02:00,a,3\n2024-01-01T01:00+00:00,a,7\n")
     assert read_readings(path).values.ravel().tolist() == [2, 7]
 
 

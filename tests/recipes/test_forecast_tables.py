@@ -100,3 +100,19 @@ def test_line_breaks_in_names_of_columns(tmp_path, separator):
     rows = ['"\ntime"', '"PM2.5\n(µg/m³,\u00a0dry)"', "x"], ["2024-01-01 00:00", "1", "2"]
     path.write_text("\n".join(separator.join(row) for row in rows))
     assert read_readings(path).quantities == ("pm2.5 (µg/m³, dry)", "x")
+
+
+@pytest.mark.parametrize("zoned", ["2024-01-01 00:00+02:00", "2024-01-01T00:00Z", "1704067200"])
+def test_times_with_and_without_a_zone_are_not_mixed(tmp_path, zoned):
+    """Those without one would be taken as UTC, and so be hours off."""
+    (tmp_path / "a.csv").write_text(f"time,x\n{zoned},1\n")
+    (tmp_path / "b.csv").write_text("time,x\n2024-01-01 00:00,1\n")
+    with pytest.raises(
+        InputError, match=r"b\.csv, line 2: the time has no zone, and that of \S+a\.csv, line 2 has one"
+    ):
+        read_readings(tmp_path)
+    (tmp_path / "b.csv").write_text(f"time,x\n2024-01-01 00:00,1\n{zoned},1\n")
+    with pytest.raises(
+        InputError, match=r"b\.csv, line 2: the time has no zone, and that of \S+b\.csv, line 3 has one"
+    ):
+        read_readings(tmp_path / "b.csv")

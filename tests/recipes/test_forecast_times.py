@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from fulltilt.recipes.forecast_times import seconds_of, time_columns
+from fulltilt.recipes.forecast_times import moment_of, seconds_of, time_columns
 
 ONE_O_CLOCK = datetime(2024, 1, 31, 13, tzinfo=UTC).timestamp()
 
@@ -34,11 +34,11 @@ ONE_O_CLOCK = datetime(2024, 1, 31, 13, tzinfo=UTC).timestamp()
 )
 def test_an_hour_however_it_is_written(cells):
     assert time_columns([*reversed(cells), "pm25"]) == tuple(cells)
-    assert seconds_of(cells) == ONE_O_CLOCK
+    assert seconds_of(moment_of(cells)) == ONE_O_CLOCK
 
 
 def test_the_last_hour_of_a_day_may_be_24():
-    assert seconds_of({"date": "2024-01-31", "hour": "24"}) == seconds_of({"time": "2024-02-01"})
+    assert moment_of({"date": "2024-01-31", "hour": "24"}) == moment_of({"time": "2024-02-01"})
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_the_last_hour_of_a_day_may_be_24():
 )
 def test_a_time_is_never_misread(cells, says):
     with pytest.raises(ValueError, match=says):
-        seconds_of(cells)
+        moment_of(cells)
 
 
 def test_a_date_beside_an_hour_is_half_of_the_time():

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fulltilt.errors import InputError
 from fulltilt.recipes.forecast_data import Readings
-from fulltilt.recipes.forecast_tables import Column, Row, read_table
+from fulltilt.recipes.forecast_tables import Column, Known, Reading, read_sensors
 
 _COUNTERS: Final = ("no", "index")
 """Columns that may count rows; nitric oxide is called so as well, and does not rise by 1 each hour."""
@@ -44,7 +44,7 @@ _DAY: Final = 24
 _MANY_MISSING: Final = 0.5
 """Of all readings: what is then learnt is mostly to repeat the last one."""
 
-BySensor = dict[str, list[Row]]
+BySensor = dict[str, list[Reading]]
 State = tuple[Path, int, int] | None
 """A file's name, size and time of change; None for one that can't be opened either."""
 
@@ -69,8 +69,9 @@ def _state(file: Path) -> State:
 
 def read_readings(path: Path) -> Readings:
     """All sensors of a folder or CSV over the hours that every one of them covers."""
-    columns: dict[str, Column] = {}
-    by_sensor, notes = _by_sensor(path, columns)
+    known = Known()
+    by_sensor, notes = _by_sensor(path, known)
+    columns = known.columns
     if not by_sensor:
         raise InputError(f"{path} holds no readings: there are no rows below its header")
     _refuse_stray_words(columns)
@@ -123,13 +124,13 @@ def _day(hour: int) -> str:
     return f"{datetime.fromtimestamp(hour * _HOUR, UTC):%Y-%m-%d %H:00}"
 
 
-def _by_sensor(path: Path, columns: dict[str, Column]) -> tuple[BySensor, list[str]]:
+def _by_sensor(path: Path, known: Known) -> tuple[BySensor, list[str]]:
     """And what is to be said of the files."""
     files, is_folder = _files(path), os.path.isdir(path)
     found: BySensor = {}
     notes: list[str] = []
     for file in files:
-        table = read_table(file, columns, one_sensor=is_folder)
+        table = read_sensors(file, known, one_sensor=is_folder)
         for name, rows in table.sensors.items():
             found.setdefault(name, []).extend(rows)
         if table.cut_off is not None:
@@ -182,7 +183,7 @@ def _is_counter(name: str, by_sensor: BySensor) -> bool:
     return any(_counts(name, parts) for parts in (list(by_sensor.values()), [of_file]))
 
 
-def _counts(name: str, parts: list[list[Row]]) -> bool:
+def _counts(name: str, parts: list[list[Reading]]) -> bool:
     """Whether it goes on by whole numbers in one direction, which no quantity does for long."""
     read = [[row.read.get(name, math.nan) for row in rows] for rows in parts]
     steps = [later - value for values in read for value, later in pairwise(filter(math.isfinite, values))]
@@ -191,7 +192,7 @@ def _counts(name: str, parts: list[list[Row]]) -> bool:
     return most > 0 and most >= _COUNTS * len(steps)
 
 
-def _hour(row: Row) -> int:
+def _hour(row: Reading) -> int:
     """Counted from 1970."""
     return math.floor(row.time / _HOUR)
 
@@ -269,7 +270,7 @@ def _common(path: Path, by_sensor: BySensor, counters: set[str]) -> tuple[str, .
 
 
 def _grid(
-    path: Path, sensor: str, rows: list[Row], quantities: tuple[str, ...], first: int, last: int
+    path: Path, sensor: str, rows: list[Reading], quantities: tuple[str, ...], first: int, last: int
 ) -> NDArray[np.float64]:
     """Hours × quantities, nan where nothing was read; several readings of one hour are averaged."""
     shape = (last - first + 1, len(quantities))

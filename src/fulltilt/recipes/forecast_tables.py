@@ -23,7 +23,7 @@ _FEW_AGAIN: Final = 0.01
 """Of a sensor's rows that may have a time that another has: clocks are set back once a year."""
 
 
-class Row(NamedTuple):
+class Reading(NamedTuple):
     line: int
     time: float
     """Seconds since 1970."""
@@ -42,28 +42,37 @@ class Column:
 
 
 @dataclass(slots=True, kw_only=True)
-class Table:
-    sensors: dict[str, list[Row]] = field(default_factory=dict)
+class Known:
+    """What all files of a data set have in common."""
+
+    columns: dict[str, Column] = field(default_factory=dict)
+    """But for sensors and times, by their names in lower case."""
+    zones: dict[bool, str] = field(default_factory=dict)
+    """Where the first time stands that has a time zone, and the first that has none."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SensorTable:
+    sensors: dict[str, list[Reading]] = field(default_factory=dict)
     cut_off: int | None = None
     """The number of its last line, which was left out."""
 
 
-def read_table(file: Path, columns: dict[str, Column], *, one_sensor: bool) -> Table:
+def read_sensors(file: Path, known: Known, *, one_sensor: bool) -> SensorTable:
     """Sensors of a file, in the order of their first rows; without a column for them, one of the file's name.
 
     Args:
-        columns: of the files so far, by their names in lower case; what the file has besides sensors and times is
-            added.
+        known: of the files so far; what this one has is added.
         one_sensor: a file for each sensor: it is of one, whatever else it has.
     """
     with open_table(file) as (opened, dialect):
         reader = csv.reader(opened, dialect)
-        return _Reader(file, reader, columns, comma=dialect.delimiter != ",").read(one_sensor=one_sensor)
+        return _Reader(file, reader, known, comma=dialect.delimiter != ",").read(one_sensor=one_sensor)
 
 
 class _Reader:
-    def __init__(self, file: Path, reader: Any, columns: dict[str, Column], *, comma: bool) -> None:
-        self._file, self._reader, self._comma = file, reader, comma
+    def __init__(self, file: Path, reader: Any, known: Known, *, comma: bool) -> None:
+        self._file, self._reader, self._comma, self._zones = file, reader, comma, known.zones
         self._header = [" ".join(written.split()) for written in next(reader, [])]  # spreadsheets break lines in them
         while self._header and not self._header[-1]:  # a spreadsheet's empty columns
             self._header.pop()
@@ -73,10 +82,10 @@ class _Reader:
             raise _no_times(file, list(self._places))
         self._sensor = next((name for name in _SENSORS if name in self._places), None)
         used = {*self._times, self._sensor}
-        self._columns = {name: columns.setdefault(name, Column()) for name in self._places if name not in used}
+        self._columns = {name: known.columns.setdefault(name, Column()) for name in self._places if name not in used}
 
-    def read(self, *, one_sensor: bool) -> Table:
-        table = Table()
+    def read(self, *, one_sensor: bool) -> SensorTable:
+        table = SensorTable()
         least = len(self._header)
         for line, cells, last in self._rows():
             if last and len(cells) < least:  # shorter than all: a logger whose power went
@@ -100,7 +109,7 @@ class _Reader:
         if before is not None:
             yield (*before, True)
 
-    def _row(self, line: int, cells: list[str]) -> tuple[str | None, Row]:
+    def _row(self, line: int, cells: list[str]) -> tuple[str | None, Reading]:
         """The sensor, where there is a column for it, and the row."""
         where, width = f"{self._file}, line {line}", len(self._header)
         if any(cell.strip() for cell in cells[width:]):
@@ -113,10 +122,16 @@ class _Reader:
         if name == "":
             raise InputError(f"{where}: an empty {self._sensor}; each row names its sensor")
         try:
-            time = forecast_times.seconds_of({column: cells[self._places[column]] for column in self._times})
+            moment = forecast_times.moment_of({column: cells[self._places[column]] for column in self._times})
+            time = forecast_times.seconds_of(moment)
         except (ValueError, OverflowError, OSError) as error:
             expected = "2024-01-31 13:00, or seconds or milliseconds since 1970"
             raise InputError(f"{where}: no time can be read ({error}); expected such as {expected}") from error
+        if self._zones.setdefault(moment.tzinfo is not None, where) is where and len(self._zones) > 1:
+            raise InputError(
+                f"{self._zones[False]}: the time has no zone, and that of {self._zones[True]} has one (seconds since 1970 "
+                "are UTC); write all with one, or all without, which are then taken as UTC"
+            )
         read: dict[str, float] = {}
         for column, counts in self._columns.items():
             if column in forecast_times.NAMES:
@@ -134,9 +149,9 @@ class _Reader:
             else:
                 counts.numbers += not math.isnan(value)
                 read[column] = value
-        return name, Row(line, time, read)
+        return name, Reading(line, time, read)
 
-    def _refuse_again(self, sensor: str, rows: Sequence[Row], *, one_sensor: bool) -> None:
+    def _refuse_again(self, sensor: str, rows: Sequence[Reading], *, one_sensor: bool) -> None:
         """Readings of one time would be averaged, be they of several sensors or of 24 hours."""
         seen: set[float] = set()
         again = [row.line for row in rows if row.time in seen or seen.add(row.time)]  # type: ignore[func-returns-value]

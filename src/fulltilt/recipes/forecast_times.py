@@ -40,8 +40,14 @@ def time_columns(columns: Collection[str]) -> tuple[str, ...]:
     return next((layout for layout in _LAYOUTS if all(name in columns for name in layout)), ())
 
 
-def seconds_of(cells: Mapping[str, str]) -> float:
-    """Seconds since 1970, of the cells of `time_columns`. A time of no zone is taken as UTC.
+def seconds_of(moment: datetime) -> float:
+    """Seconds since 1970. A time of no zone is taken as UTC."""
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return aware.timestamp()
+
+
+def moment_of(cells: Mapping[str, str]) -> datetime:
+    """When it was, by the cells of `time_columns`; without a zone where none is written.
 
     Raises:
         ValueError: no time can be read.
@@ -49,13 +55,8 @@ def seconds_of(cells: Mapping[str, str]) -> float:
     texts = {name: text.strip() for name, text in cells.items()}
     if "year" in texts:
         year, month, day = (_number(texts.pop(part)) for part in DATE_PARTS)
-        found = _beside(f"{year:04}-{month:02}-{day:02}", **texts)
-    elif len(texts) == 1:
-        found = _whole(*texts.values())
-    else:
-        found = _beside(**texts)
-    aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-    return aware.timestamp()
+        return _beside(f"{year:04}-{month:02}-{day:02}", **texts)
+    return _whole(*texts.values()) if len(texts) == 1 else _beside(**texts)
 
 
 def _beside(date: str, time: str | None = None, hour: str | None = None, minute: str | None = None) -> datetime:
