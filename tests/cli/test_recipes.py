@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -191,7 +192,7 @@ def test_readings_of_ones_own_sensors(here):
         )
         Path("readings").mkdir(exist_ok=True)
         Path("readings", f"{name}.csv").write_text(f"time,level,wind,sky\n{hours}")
-    project = make_project(Path("mine"), recipe_named("forecast"), data=Path("readings"))
+    project = make_project(Path("mine"), recipe_named("forecast"), data=Path("readings"), target="Level")
     assert project.own is not None
     assert project.own.told == "480 hours of level, wind at 2 sensors; level is forecast; left out: sky"
     os.chdir("mine")
@@ -245,12 +246,45 @@ def test_what_is_odd_in_readings_is_told(here):
     assert trained("training.max_steps=2", "model.args.widths=[8, 8]").steps == 2
 
 
+def target_of(columns, *options):
+    """What is forecast of a table with these columns, or what the command says."""
+    rows = [",".join([str(1700006400 + 3600 * hour), *(str(hour % 7) for _ in columns)]) for hour in range(480)]
+    Path("north.csv").write_text("\n".join([",".join(["time", *columns]), *rows]))
+    shutil.rmtree("mine", ignore_errors=True)
+    command = ["recipes", "new", "mine", "--recipe", "forecast", "--data", "north.csv", *options]
+    done = CliRunner().invoke(app, command)
+    if done.exit_code:
+        return str(done.exception)
+    data = yaml.safe_load(Path("mine/config.yaml").read_text())["data"]
+    assert data["args"]["target"] == data["val_args"]["target"]
+    return data["args"]["target"]
+
+
+def test_the_target_is_not_guessed(here):
+    for name, target in (("PM2.5", "pm25"), ("pm2_5", "pm25"), ("PM25", "pm25"), ("PM2.5 (µg/m³)", "pm2.5 (µg/m³)")):
+        assert target_of(["Wind", name]) == target
+    assert target_of(["Wind", "Level"], "--target", "level") == "level"
+    assert target_of(["Wind"]) == "wind", "the only one"
+    for columns in (["Wind", "Level"], ["pm2.5_in", "pm2.5_out"]):
+        assert "which of them is to be forecast? Say so with --target" in target_of(columns)
+    assert "--target: ozone is no quantity of all sensors; north.csv: quantities are wind" in target_of(
+        ["Wind"], "--target", "ozone"
+    )
+    Path("south.csv").write_text(Path("north.csv").read_text())
+    target_of(["Wind", "PM2.5"])
+    Path("both").mkdir()
+    for name in ("north", "south"):
+        Path(f"{name}.csv").rename(f"both/{name}.csv")
+    with pytest.raises(InputError, match=r"quantities are wind \(left out: pm25 \(south has none\)\); which"):
+        make_project(Path("other"), recipe_named("forecast"), data=Path("both"))
+
+
 def test_names_of_files_and_columns_end_no_comment(here):
     rows = "".join(f"{1700006400 + 3600 * hour},{hour % 7},N\n" for hour in range(480))
     Path("readings").mkdir()
     Path("readings", "north.csv").write_text(f'time,x,"PM2.5\n(µg/m³)\u2028of\x07: [1"\n{rows}')
     Path("readings", "so\nuth: [2.csv").write_text("time,x\n")
-    make_project(Path("mine"), recipe_named("forecast"), data=Path("readings"))
+    make_project(Path("mine"), recipe_named("forecast"), data=Path("readings"), target="x")
     head, _, content = Path("mine", "config.yaml").read_text(encoding="utf-8").partition("\n\n")
     assert "left out: pm2.5 (µg/m³) of : [1; so uth: [2.csv holds no readings" in head
     assert yaml.safe_load(f"{head}\n\n{content}")["data"]["args"]["target"] == "x"
@@ -336,6 +370,8 @@ def test_what_can_not_be_made_is_said_before_anything_is_written(here):
         ("mine", some, {"masks": Path("photos")}, "give these, too, with --data"),
         ("mine", some, {"data": Path("nowhere")}, "nowhere does not exist"),
         ("mine", some, {"data": Path("photos"), "masks": Path("photos")}, "only segmentation has"),
+        ("mine", some, {"data": Path("photos"), "target": "x"}, "only forecast has"),
+        ("mine", recipe_named("forecast"), {"target": "x"}, "give these, too, with --data"),
         ("mine", some, {"data": Path("latin.csv")}, "latin.csv can't be read as a table .* in UTF-8"),
         ("mine", some, {"data": Path("photos"), "small": True}, "with --data leave it out"),
         ("mine", recipe_named("forecast"), {"data": Path("short")}, "49 hours .* too few; there must be 110 at least"),

@@ -186,7 +186,7 @@ def test_a_unit_in_which_all_is_small_is_scaled(tmp_path):
 
 
 def test_windows_without_a_target_that_was_read(tmp_path):
-    values = np.arange(400.0)
+    values = np.arange(400.0) % 11
     values[320:] = np.nan
     options = written(tmp_path / "all.csv", values, window=16, horizon=3)
     assert len(windows("train", **options)[0]) == 320 - 18

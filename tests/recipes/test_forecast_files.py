@@ -101,11 +101,11 @@ def test_a_table_of_one_sensor(tmp_path):
     """As air quality is published: a row for each hour, in columns of its parts; one of them twice."""
     path = tmp_path / "beijing.csv"
     hours = [(day, hour) for day in range(1, 9) for hour in range(24)]
-    rows = [f"{at},2010,1,{day},{hour},{at},{-at}" for at, (day, hour) in enumerate(hours)]
-    path.write_text("\n".join(["No,year,month,day,hour,pm2.5,TEMP", *rows, "192,2010,1,8,2,170,-170"]))
+    rows = [f"{at},2010,1,{day},{hour},{2 * at},{-2 * at}" for at, (day, hour) in enumerate(hours)]
+    path.write_text("\n".join(["No,year,month,day,hour,pm2.5,TEMP", *rows, "192,2010,1,8,2,340,-340"]))
     found = read_readings(path)
     assert (found.sensors, found.quantities, found.left_out) == (("beijing",), ("pm25", "temp"), ("no",))
-    assert found.values[:, 0, 0].tolist() == [*map(float, range(192))]
+    assert found.values[:, 0, 0].tolist() == [*map(float, range(0, 384, 2))]
 
 
 def test_what_is_missing_is_counted(tmp_path):
@@ -199,6 +199,25 @@ def test_a_counter_of_the_file_and_of_each_sensor(tmp_path):
         counted = [f"{number},{row}" for number, row in zip(numbers, rows, strict=True)]
         path.write_text("\n".join([f"{name},time,sensor,x", *counted]))
         assert read_readings(path).left_out == (called,)
+
+
+@pytest.mark.parametrize(
+    ("name", "step"), [("id", 1), ("Row", 2), ("epoch", 3600), ("n", 1), ("observation", -1), ("t", 1)]
+)
+def test_a_column_that_goes_on_by_ones_is_no_quantity(tmp_path, name, step):
+    path = tmp_path / "all.csv"
+    path.write_text(hours(f"{name},x,hour_of_day", [(step * at, at % 5, at % 24) for at in range(200)]))
+    found = read_readings(path)
+    assert (found.quantities, found.left_out) == (("x", "hour_of_day"), (name.lower(),))
+
+
+def test_who_lacks_what_is_left_out_is_named(tmp_path):
+    for sensor, columns in (("a", "pm25,wind,rain"), ("b", "wind,rain"), ("c", "pm25,wind,rain")):
+        width = columns.count(",") + 1
+        rows = [[*[at % 7] * (width - 1), "" if sensor == "c" else 1] for at in range(30)]
+        (tmp_path / f"{sensor}.csv").write_text(hours(columns, rows))
+    found = read_readings(tmp_path)
+    assert (found.quantities, found.left_out) == (("wind",), ("pm25 (b has none)", "rain (c has none)"))
 
 
 def test_what_only_says_that_nothing_was_read(tmp_path):

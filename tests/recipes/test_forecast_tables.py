@@ -18,12 +18,12 @@ def test_columns_that_differ_in_a_dot_are_two(tmp_path):
     assert found.values[0, :, 0].tolist() == [1, 10, 2.5]
 
 
-@pytest.mark.parametrize("names", ["Wind,wind", "x,x", "PM2.5,pm25"])
+@pytest.mark.parametrize("names", ["Wind,wind", "x,x", "PM2.5,pm25", "PM2_5,PM25"])
 def test_two_columns_of_one_name_are_refused(tmp_path, names):
     path = tmp_path / "all.csv"
     path.write_text(f"time,{names}\n2024-01-01 00:00,1,2\n")
     first, second = names.split(",")
-    folded = first.lower().replace(".", "")
+    folded = first.lower().replace(".", "").replace("_", "")
     with pytest.raises(InputError, match=rf"columns 2 and 3 \('{first}' and '{second}'\) are both {folded}; rename"):
         read_readings(path)
 

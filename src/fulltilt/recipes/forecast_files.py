@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import pairwise
@@ -27,12 +27,14 @@ from fulltilt.errors import InputError
 from fulltilt.recipes.forecast_data import Readings
 from fulltilt.recipes.forecast_tables import Column, Known, Reading, read_sensors
 
-_COUNTERS: Final = ("no", "index")
+_COUNTERS: Final = ("no", "index", "id", "row", "epoch")
 """Columns that may count rows; nitric oxide is called so as well, and does not rise by 1 each hour."""
 _NAMELESS: Final = ("column ", "unnamed: ")
 """How the name begins of a column that has none, from us and from pandas, whose index it is."""
 _COUNTS: Final = 0.99
 """Of a counter's steps, all up or all down: files that are joined begin anew, and rows are taken out."""
+_BY_ONE: Final = 100
+"""Steps of exactly 1 from which on a column counts, whatever its name is."""
 _STAND_INS: Final = (-9999.0, -999.0, -200.0, 9999.0)
 """What loggers write where they have read nothing; the outermost first."""
 _LEAVE_EMPTY: Final = "where that means nothing, leave it empty"
@@ -75,10 +77,10 @@ def read_readings(path: Path) -> Readings:
     if not by_sensor:
         raise InputError(f"{path} holds no readings: there are no rows below its header")
     _refuse_stray_words(columns)
-    counters = {name for name in columns if _is_counter(name, by_sensor)}
+    counters = _counters(columns, by_sensor)
     for name in columns:
         notes += [] if name in counters else _without_stand_ins(name, by_sensor)
-    quantities = _common(path, by_sensor, counters)
+    quantities, lacking = _common(path, by_sensor, counters)
     first, last, cut = _covered(path, by_sensor)
     notes += cut
     found = np.stack([_grid(path, name, rows, quantities, first, last) for name, rows in by_sensor.items()], axis=-1)
@@ -95,7 +97,7 @@ def read_readings(path: Path) -> Readings:
         quantities=quantities,
         sensors=tuple(by_sensor),
         read=~np.isnan(found),
-        left_out=tuple(name for name in columns if name not in quantities),
+        left_out=tuple(name + lacking.get(name, "") for name in columns if name not in quantities),
         notes=tuple(notes),
     )
 
@@ -175,20 +177,22 @@ def _refuse_stray_words(columns: Mapping[str, Column]) -> None:
             raise InputError(f"{column.first_word}, which is no number{others}; leave a cell empty where none was read")
 
 
-def _is_counter(name: str, by_sensor: BySensor) -> bool:
-    """Whether a column counts the rows, those of each sensor or those of the file."""
-    if not name.startswith(_NAMELESS) and name not in _COUNTERS:
-        return False
+def _counters(names: Iterable[str], by_sensor: BySensor) -> set[str]:
+    """Columns that count the rows, those of each sensor or those of the file."""
     of_file = sorted((row for rows in by_sensor.values() for row in rows), key=lambda row: row.line)
-    return any(_counts(name, parts) for parts in (list(by_sensor.values()), [of_file]))
+    parts = [list(by_sensor.values()), [of_file]]
+    return {name for name in names if any(_counts(name, part) for part in parts)}
 
 
 def _counts(name: str, parts: list[list[Reading]]) -> bool:
-    """Whether it goes on by whole numbers in one direction, which no quantity does for long."""
+    """Whether it goes on by whole numbers in one direction, or by ones, which no quantity does for long."""
     read = [[row.read.get(name, math.nan) for row in rows] for rows in parts]
     steps = [later - value for values in read for value, later in pairwise(filter(math.isfinite, values))]
-    whole = [step for step in steps if step and step.is_integer()]
-    most = max(sum(step > 0 for step in whole), sum(step < 0 for step in whole))
+    if name.startswith(_NAMELESS) or name in _COUNTERS:
+        likely = [step for step in steps if step and step.is_integer()]
+    else:
+        likely = [step for step in steps if abs(step) == 1] if len(steps) >= _BY_ONE else []
+    most = max(sum(step > 0 for step in likely), sum(step < 0 for step in likely))
     return most > 0 and most >= _COUNTS * len(steps)
 
 
@@ -256,17 +260,22 @@ def _is_odd(value: float, times: int, others: NDArray[np.float64]) -> bool:
     return bool(np.abs(others - value).min() > (1 if many else _FAR) * spread)
 
 
-def _common(path: Path, by_sensor: BySensor, counters: set[str]) -> tuple[str, ...]:
-    """Quantities that every sensor has, in the order of the first one; a column with a word in it is none."""
-    found: list[str] | None = None
-    for rows in by_sensor.values():
+def _common(path: Path, by_sensor: BySensor, counters: set[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Quantities that every sensor has, in the order of the first one, and of others who has none of them.
+
+    A column with a word in it is none.
+    """
+    has: dict[str, set[str]] = {}
+    for sensor, rows in by_sensor.items():
         always = set.intersection(*(set(row.read) for row in rows)) - counters
-        ever = {name for row in rows for name, value in row.read.items() if not math.isnan(value)}
-        order = found if found is not None else list(rows[0].read)
-        found = [name for name in order if name in always & ever]
+        has[sensor] = always & {name for row in rows for name, value in row.read.items() if not math.isnan(value)}
+    found = set.intersection(*has.values())
     if not found:
         raise InputError(f"{path}: there is no column of numbers that all {len(by_sensor)} sensors have")
-    return tuple(found)
+    some = set().union(*has.values()) - found
+    lacking = {name: f" ({next(sensor for sensor in has if name not in has[sensor])} has none)" for name in some}
+    order = next(iter(by_sensor.values()))[0].read
+    return tuple(name for name in order if name in found), lacking
 
 
 def _grid(

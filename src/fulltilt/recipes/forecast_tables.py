@@ -14,7 +14,7 @@ from fulltilt.feed.listing import open_table
 from fulltilt.recipes import forecast_times
 
 _SENSORS: Final = ("sensor", "station", "site")
-_ALIASES: Final = {"pm2.5": "pm25"}
+_ALIASES: Final = {"pm2.5": "pm25", "pm2_5": "pm25"}
 """Any other dot stays: PM1.0 is not PM10."""
 _MISSING: Final = ("", "na", "nan", "null", "none")
 _LARGEST: Final = 3.4028234663852886e38
@@ -129,8 +129,8 @@ class _Reader:
             raise InputError(f"{where}: no time can be read ({error}); expected such as {expected}") from error
         if self._zones.setdefault(moment.tzinfo is not None, where) is where and len(self._zones) > 1:
             raise InputError(
-                f"{self._zones[False]}: the time has no zone, and that of {self._zones[True]} has one (seconds since 1970 "
-                "are UTC); write all with one, or all without, which are then taken as UTC"
+                f"{self._zones[False]}: the time has no zone, and that of {self._zones[True]} has one (seconds since "
+                "1970 are UTC); write all with one, or all without, which are then taken as UTC"
             )
         read: dict[str, float] = {}
         for column, counts in self._columns.items():
@@ -142,9 +142,10 @@ class _Reader:
                 counts.words += 1
                 counts.first_word = counts.first_word or f"{where}: {self._header[self._places[column]]} is {text!r}"
             elif abs(value) > _LARGEST:
+                name = self._header[self._places[column]]
                 raise InputError(
-                    f"{where}: {self._header[self._places[column]]} is {text!r}, and at most {_LARGEST:.2g} can be read; "
-                    "leave the cell empty where that means nothing"
+                    f"{where}: {name} is {text!r}, and at most {_LARGEST:.2g} can be read; leave the cell empty where "
+                    "that means nothing"
                 )
             else:
                 counts.numbers += not math.isnan(value)
@@ -178,12 +179,17 @@ class _Reader:
         )
 
 
+def name_of(written: str) -> str:
+    """A column's name, which has no case."""
+    name = written.strip().lower()
+    return _ALIASES.get(name, name)
+
+
 def _places(file: Path, header: Sequence[str]) -> dict[str, int]:
     """Where each column is, by its name in lower case; one without a name goes by its number."""
     places: dict[str, int] = {}
     for place, written in enumerate(header):
-        name = written.lower()
-        name = _ALIASES.get(name, name) or f"column {place + 1}"
+        name = name_of(written) or f"column {place + 1}"
         if name in places:
             raise InputError(
                 f"{file}: columns {places[name] + 1} and {place + 1} ({header[places[name]]!r} and "

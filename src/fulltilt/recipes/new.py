@@ -27,13 +27,20 @@ class Project:
 
 
 def make_project(
-    folder: Path, recipe: Recipe, *, data: Path | None = None, masks: Path | None = None, small: bool = False
+    folder: Path,
+    recipe: Recipe,
+    *,
+    data: Path | None = None,
+    masks: Path | None = None,
+    target: str | None = None,
+    small: bool = False,
 ) -> Project:
     """Write a project into a folder that is empty or not there yet.
 
     Args:
         data: the user's own, in a folder or .csv; otherwise the project trains on generated data.
         masks: the folder of masks of the same names.
+        target: the quantity of the readings that is forecast; by default PM2.5, or the only one.
         small: generated data and a model of a size that learns in half a minute on two CPU cores.
     """
     if folder.exists() and not folder.is_dir():
@@ -42,11 +49,13 @@ def make_project(
         raise InputError(f"{folder} is not empty; name a folder that is, or a new one")
     if data is None and masks is not None:
         raise InputError("masks belong to pictures: give these, too, with --data")
+    if data is None and target is not None:
+        raise InputError("a target is a quantity of your own readings: give these, too, with --data")
     if data is not None and small:
         raise InputError("--small is a size of generated data; with --data leave it out")
     content = _content(recipe, small=small)
     module = content["model"]["name"].partition(":")[0]
-    own = None if data is None else use_own_data(recipe.name, content, data, masks)
+    own = None if data is None else use_own_data(recipe.name, content, data, masks, target)
     _rename(content, f"{module}:", f"{Path(MODEL).stem}:")
     if recipe.name == "segmentation":  # what holds for any pictures, not for the generated ones alone
         content["data"]["features"] = "fulltilt.assist:extract_features"
@@ -154,8 +163,8 @@ model.eval()
 _FORECAST: Final = """## A forecast
 
 The model's inputs and outputs are scaled to mean 0 and deviation 1. `latest` gives the newest window and how it was
-scaled; this prints the target at each sensor in its own unit, `horizon` (here {horizon}) hours after the last one that all
-sensors cover:
+scaled; this prints the target at each sensor in its own unit, `horizon` (here {horizon}) hours after the last one
+that all sensors cover:
 
 ```python
 import torch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,8 @@ _LARGEST_CLIP, _LARGEST_FRAME = 768, 160
 """Frames of a clip and their side, which `files.videos` takes unless something else is said."""
 _CLIPS: Final = 2
 """Of a video that is long enough for them."""
+_DUST: Final = re.compile(r"pm[ _]?2[._]?5(?!\d)")
+"""PM2.5, also with a unit behind it."""
 _VAL_HOURS, _HORIZON, _MULTIPLE = 0.2, 6, 8
 """What `forecast.windows` takes, unless something else is said, and what its model's three layers ask of a window."""
 
@@ -55,15 +58,21 @@ class OwnData:
     """Further files of the project, by name."""
 
 
-def use_own_data(name: str, content: dict[str, Any], data: Path, masks: Path | None) -> OwnData:
+def use_own_data(
+    name: str, content: dict[str, Any], data: Path, masks: Path | None, target: str | None = None
+) -> OwnData:
     """Change the sections of recipe `name` to fit the data."""
     if not data.exists():
         raise InputError(f"--data: {data} does not exist")
     if masks is not None and name != "segmentation":
         raise InputError(f"--masks: {name} has none; only segmentation has")
+    if target is not None and name != "forecast":
+        raise InputError(f"--target: {name} has none; only forecast has")
     if name == "segmentation":
         return _use_masked(content, data, masks)
-    return {"classification": _use_labelled, "forecast": _use_readings, "video": _use_videos}[name](content, data)
+    if name == "forecast":
+        return _use_readings(content, data, target)
+    return {"classification": _use_labelled, "video": _use_videos}[name](content, data)
 
 
 def _use_labelled(content: dict[str, Any], data: Path) -> OwnData:
@@ -111,11 +120,11 @@ def _use_pictures(content: dict[str, Any], data: Path, masks: Path | None) -> Fo
     return found
 
 
-def _use_readings(content: dict[str, Any], data: Path) -> OwnData:
+def _use_readings(content: dict[str, Any], data: Path, wanted: str | None) -> OwnData:
     from fulltilt.recipes.forecast_files import read_readings
 
     readings = read_readings(data)
-    target = "pm25" if "pm25" in readings.quantities else readings.quantities[0]
+    target = _target(data, readings, wanted)
     for key in ("args", "val_args"):
         content["data"][key] |= {"path": str(data.resolve()), "target": target}
     usual = content["model"]["args"]["window"]
@@ -136,6 +145,24 @@ def _use_readings(content: dict[str, Any], data: Path) -> OwnData:
         + "".join(f"; {note}" for note in readings.notes)
     )
     return OwnData(told=told, outputs=readings.sensors)
+
+
+def _target(data: Path, readings: Readings, wanted: str | None) -> str:
+    """What is forecast: what is asked for, dust, or the only quantity; nothing is guessed."""
+    from fulltilt.recipes.forecast_tables import name_of
+
+    among = f"{data}: quantities are {', '.join(readings.quantities)}"
+    if readings.left_out:
+        among += f" (left out: {', '.join(readings.left_out)})"
+    if wanted is not None:
+        if name_of(wanted) not in readings.quantities:
+            raise InputError(f"--target: {wanted} is no quantity of all sensors; {among}")
+        return name_of(wanted)
+    dust, left_out = (list(filter(_DUST.match, names)) for names in (readings.quantities, readings.left_out))
+    found = dust or (readings.quantities if not left_out else ())
+    if len(found) != 1:
+        raise InputError(f"{among}; which of them is to be forecast? Say so with --target")
+    return found[0]
 
 
 def _windows(data: Path, readings: Readings, target: str, window: int) -> int:
