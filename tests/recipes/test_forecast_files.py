@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fulltilt.errors import InputError
+from fulltilt.recipes import forecast_files
 from fulltilt.recipes.forecast_files import read_readings
 
 
@@ -84,7 +85,7 @@ def test_several_readings_of_an_hour_are_averaged(tmp_path):
             "time,device,x\n" + "2024-01-01,a,1\n2024-01-01,b,1\n" * 2,
             "line 3: a time .* as have 3 of 4",
         ),
-        ("time,sensor,x\n2024-01-02,a,\n2024-01-01,a,1\n2024-01-02,b,1\n", "a has no x in the hours"),
+        ("time,sensor,x\n2024-01-01 01,a,\n2024-01-01 00,a,1\n2024-01-01 01,b,1\n", "a has no x in the hours"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, text, says):
@@ -119,10 +120,8 @@ def test_what_is_missing_is_counted(tmp_path):
 @pytest.mark.parametrize(
     ("apart", "says"),
     [
-        (
-            24,
-            "of 2,377 readings of an hour 2,277 are missing: rows are 24 hours apart, so these look like daily",
-        ),
+        (24, "rows are 24 hours apart, so these look like daily readings; the recipe is hourly"),
+        (2, "rows are 2 hours apart, so these look like readings of every 2 hours; the recipe is hourly"),
         (3, "rows are 3 hours apart, so these look like readings of every 3 hours; the recipe is hourly"),
     ],
 )
@@ -139,8 +138,32 @@ def test_a_column_that_is_nearly_empty_is_refused_by_name(tmp_path):
     for sensor, every in (("a", 20), ("b", 10)):
         rows = [f"{stamp},{'' if at % every else at},{'' if at % 4 else 1}" for at, stamp in enumerate(hours)]
         (tmp_path / f"{sensor}.csv").write_text("\n".join(["time,lead,x", *rows]))
-    with pytest.raises(InputError, match=r"2024-01-01 to 2024-01-05\), most of lead at a: 95 %\. At most half may be"):
+    with pytest.raises(
+        InputError, match=r"2024-01-01 00:00 to 2024-01-05 03:00\), most of lead at a: 95 %\. At most half may be"
+    ):
         read_readings(tmp_path)
+
+
+@pytest.mark.parametrize("year", [1970, 2099, 9024])
+def test_a_time_far_from_all_others_is_named_before_memory_is_taken(tmp_path, monkeypatch, year):
+    path = tmp_path / "all.csv"
+    rows = hours("x", [(at % 7,) for at in range(200)]).splitlines()
+    path.write_text("\n".join([*rows[:100], f"{year}-01-01 00:00,1", *rows[100:]]))
+    monkeypatch.delattr(forecast_files, "_grid")
+    says = (
+        rf"all\.csv, line 101: the time is {year}-01-01 00:00, far from all others \(2024-01-01 00:00 to 2024-01-09 07"
+    )
+    with pytest.raises(InputError, match=says):
+        read_readings(path)
+
+
+def test_hours_of_which_most_have_no_row(tmp_path, monkeypatch):
+    path = tmp_path / "all.csv"
+    rows = hours("x", [(at % 7,) for at in range(2000)]).splitlines()
+    path.write_text("\n".join([*rows[:300], *rows[-300:]]))
+    monkeypatch.delattr(forecast_files, "_grid")
+    with pytest.raises(InputError, match=r"of 2,000 hours from 2024-01-01 00:00 to \S+ 07:00 only 599 have a row"):
+        read_readings(path)
 
 
 def test_hours_in_which_not_all_has_been_read_yet(tmp_path):

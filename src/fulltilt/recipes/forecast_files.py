@@ -43,6 +43,10 @@ _FAR: Final = 10
 _FEW_VALUES: Final = 10
 _HOUR: Final = 3600
 _DAY: Final = 24
+_SPACED: Final = 2
+"""Hours between rows from which on readings are not hourly."""
+_FEW_FAR: Final = 0.01
+"""Of all hours, those that may be a mistake where they are far from the others."""
 _MANY_MISSING: Final = 0.5
 """Of all readings: what is then learnt is mostly to repeat the last one."""
 
@@ -81,7 +85,9 @@ def read_readings(path: Path) -> Readings:
     for name in columns:
         notes += [] if name in counters else _without_stand_ins(name, by_sensor)
     quantities, lacking = _common(path, by_sensor, counters)
+    _refuse_spaced(path, by_sensor)
     first, last, cut = _covered(path, by_sensor)
+    _refuse_far(path, by_sensor, known.files, first, last)
     notes += cut
     found = np.stack([_grid(path, name, rows, quantities, first, last) for name, rows in by_sensor.items()], axis=-1)
     begun = np.argmax(~np.isnan(found), axis=0)
@@ -91,8 +97,7 @@ def read_readings(path: Path) -> Readings:
         notes.append(f"hours left out at the beginning: {begun.max():,} ({late})")
     values = _carried(found)[begun.max() :]  # carried first: what has a gap at the cut was read before it
     found = found[begun.max() :]
-    _refuse_sparse(path, found, by_sensor, quantities)
-    return Readings(
+    readings = Readings(
         values=values.astype(np.float32),
         quantities=quantities,
         sensors=tuple(by_sensor),
@@ -100,6 +105,8 @@ def read_readings(path: Path) -> Readings:
         left_out=tuple(name + lacking.get(name, "") for name in columns if name not in quantities),
         notes=tuple(notes),
     )
+    _refuse_sparse(path, readings, by_sensor)
+    return readings
 
 
 def _covered(path: Path, by_sensor: BySensor) -> tuple[int, int, list[str]]:
@@ -122,7 +129,7 @@ def _covered(path: Path, by_sensor: BySensor) -> tuple[int, int, list[str]]:
     return first, last, [f"{outside:,} of {len(every):,} hours left out: {', '.join(why)}"]
 
 
-def _day(hour: int) -> str:
+def _day(hour: float) -> str:
     return f"{datetime.fromtimestamp(hour * _HOUR, UTC):%Y-%m-%d %H:00}"
 
 
@@ -297,25 +304,51 @@ def _grid(
         return sums / counts
 
 
-def _refuse_sparse(path: Path, found: NDArray[np.float64], by_sensor: BySensor, quantities: tuple[str, ...]) -> None:
-    missing = np.isnan(found)
-    if missing.mean() <= _MANY_MISSING:
-        return
-    said = f"{path}: of {missing.size:,} readings of an hour {int(missing.sum()):,} are missing"
+def _refuse_spaced(path: Path, by_sensor: BySensor) -> None:
+    """Readings of each second hour, or fewer; several in an hour are averaged."""
     steps = [later - hour for rows in by_sensor.values() for hour, later in pairwise(sorted({*map(_hour, rows)}))]
-    apart = round(float(np.median(steps))) if steps else 1
-    if apart > 1:
-        kind = "daily readings" if apart == _DAY else f"readings of every {apart} hours"
+    apart = float(np.median(steps)) if steps else 1.0
+    if apart >= _SPACED:
+        kind = "daily readings" if apart == _DAY else f"readings of every {apart:g} hours"
         raise InputError(
-            f"{said}: rows are {apart} hours apart, so these look like {kind}; the recipe is hourly and would learn to "
+            f"{path}: rows are {apart:g} hours apart, so these look like {kind}; the recipe is hourly and would learn to "
             "repeat what stood there before. Give readings of each hour (several in an hour are averaged)"
         )
-    quantity, sensor = np.unravel_index(int(missing.mean(0).argmax()), missing.shape[1:])
-    times = [datetime.fromtimestamp(row.time, UTC) for rows in by_sensor.values() for row in rows]
+
+
+def _refuse_far(path: Path, by_sensor: BySensor, files: Mapping[str, Path], first: int, last: int) -> None:
+    """Hours of which most have no row, before memory is taken for all of them."""
+    inside = {name: {hour for row in rows if first <= (hour := _hour(row)) <= last} for name, rows in by_sensor.items()}
+    span = (last - first + 1) * len(by_sensor)
+    there = sum(map(len, inside.values()))
+    if there >= (1 - _MANY_MISSING) * span:
+        return
+    hours = sorted(set[int]().union(*inside.values()))
+    behind = 1 + int(np.argmax(np.diff(hours))) if len(hours) > 1 else 0
+    fewer, others = sorted((hours[:behind], hours[behind:]), key=len)
+    if fewer and len(fewer) <= _FEW_FAR * len(hours):
+        far = set(fewer)
+        rows = [(name, row) for name, rows in by_sensor.items() for row in rows if _hour(row) in far]
+        name, row = min(rows, key=lambda found: found[1].line)
+        raise InputError(
+            f"{files[name]}, line {row.line}: the time is {_day(_hour(row))}, far from all others ({_day(others[0])} to "
+            f"{_day(others[-1])}): correct it, or take the row out"
+        )
     raise InputError(
-        f"{said} (rows are from {min(times):%Y-%m-%d} to {max(times):%Y-%m-%d}), most of {quantities[quantity]} at "
-        f"{tuple(by_sensor)[sensor]}: {100 * missing[:, quantity, sensor].mean():.3g} %. At most half may be; leave "
-        "out the column or the sensor, or the time in which little was read"
+        f"{path}: of {span:,} hours from {_day(first)} to {_day(last)} only {there:,} have a row. At most half may be "
+        "missing; leave out the sensor or the time in which little was read"
+    )
+
+
+def _refuse_sparse(path: Path, readings: Readings, by_sensor: BySensor) -> None:
+    if readings.missing_share <= _MANY_MISSING:
+        return
+    assert readings.read is not None
+    missing = f"of {readings.read.size:,} readings of an hour {int((~readings.read).sum()):,} are missing"
+    times = [row.time // _HOUR for rows in by_sensor.values() for row in rows]
+    raise InputError(
+        f"{path}: {missing} (rows are from {_day(min(times))} to {_day(max(times))}), {readings.most_missing_of_all()}. "
+        "At most half may be; leave out the column or the sensor, or the time in which little was read"
     )
 
 

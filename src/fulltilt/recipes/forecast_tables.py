@@ -47,6 +47,8 @@ class Known:
 
     columns: dict[str, Column] = field(default_factory=dict)
     """But for sensors and times, by their names in lower case."""
+    files: dict[str, Path] = field(default_factory=dict)
+    """By sensor."""
     zones: dict[bool, str] = field(default_factory=dict)
     """Where the first time stands that has a time zone, and the first that has none."""
 
@@ -72,7 +74,7 @@ def read_sensors(file: Path, known: Known, *, one_sensor: bool) -> SensorTable:
 
 class _Reader:
     def __init__(self, file: Path, reader: Any, known: Known, *, comma: bool) -> None:
-        self._file, self._reader, self._comma, self._zones = file, reader, comma, known.zones
+        self._file, self._reader, self._known, self._comma = file, reader, known, comma
         self._header = [" ".join(written.split()) for written in next(reader, [])]  # spreadsheets break lines in them
         while self._header and not self._header[-1]:  # a spreadsheet's empty columns
             self._header.pop()
@@ -95,6 +97,7 @@ class _Reader:
             name, row = self._row(line, cells)
             table.sensors.setdefault(self._file.stem if one_sensor or name is None else name, []).append(row)
         for name, rows in table.sensors.items():
+            self._known.files[name] = self._file
             self._refuse_again(name, rows, one_sensor=one_sensor)
         return table
 
@@ -127,9 +130,10 @@ class _Reader:
         except (ValueError, OverflowError, OSError) as error:
             expected = "2024-01-31 13:00, or seconds or milliseconds since 1970"
             raise InputError(f"{where}: no time can be read ({error}); expected such as {expected}") from error
-        if self._zones.setdefault(moment.tzinfo is not None, where) is where and len(self._zones) > 1:
+        zones = self._known.zones
+        if zones.setdefault(moment.tzinfo is not None, where) is where and len(zones) > 1:
             raise InputError(
-                f"{self._zones[False]}: the time has no zone, and that of {self._zones[True]} has one (seconds since "
+                f"{zones[False]}: the time has no zone, and that of {zones[True]} has one (seconds since "
                 "1970 are UTC); write all with one, or all without, which are then taken as UTC"
             )
         read: dict[str, float] = {}
