@@ -236,7 +236,8 @@ def test_what_is_odd_in_readings_is_told(here):
     )
     assert told.stdout.splitlines()[0] == (
         "found 480 hours of pm25, no at 1 sensor; pm25 is forecast; 1.25 % are missing (most of pm25 at north: "
-        "2.5 %), and the last reading before stands in their place; 2.5 % of the hours lack pm25 at a sensor and are no targets; left out: index; "
+        "2.5 %), and the last reading before stands in their place; 2.5 % of the hours lack pm25 at a sensor and are "
+        "no targets; left out: index; "
         "north.csv, line 482, the last one, is cut off and left out; south.csv holds no readings and is no sensor; "
         "2 × -999 in pm25: taken as missing"
     )

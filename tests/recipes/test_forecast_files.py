@@ -83,7 +83,7 @@ def test_several_readings_of_an_hour_are_averaged(tmp_path):
         ("time,sensor,x\n2024-01-01,a,1\n2024-01-02,,1\n", r"all\.csv, line 3: an empty sensor"),
         (
             "time,device,x\n" + "2024-01-01,a,1\n2024-01-01,b,1\n" * 2,
-            "line 3: a time .* as have 3 of 4",
+            "line 3: a time .* as have 1 of 2",
         ),
         ("time,sensor,x\n2024-01-01 01,a,\n2024-01-01 00,a,1\n2024-01-01 01,b,1\n", "a has no x in the hours"),
     ],

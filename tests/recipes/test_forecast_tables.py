@@ -116,3 +116,64 @@ def test_times_with_and_without_a_zone_are_not_mixed(tmp_path, zoned):
         InputError, match=r"b\.csv, line 2: the time has no zone, and that of \S+b\.csv, line 3 has one"
     ):
         read_readings(tmp_path / "b.csv")
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        (["998,5", "1.013"], "line 3: Pressure is 1.013, which may be a .* beside \\S+, line 2: Pressure is 998,5"),
+        (["1.013", "998,5"], "line 2: Pressure is 1.013, which may be a .* beside \\S+, line 3: Pressure is 998,5"),
+        (["1.013,5", "1.013"], "line 3: Pressure is 1.013, which may be a thousand"),
+        (["998.5", "1,013"], "line 3: Pressure is 1,013, which may be a thousand or a fraction beside"),
+        (["1_000", "2"], r"line 2: Pressure is '1_000', which is no number"),
+        (["１２", "2"], r"line 2: Pressure is '１２', which is no number"),
+        (["1e400", "2"], r"line 2: Pressure is '1e400', and at most 3\.4e\+38 can be read"),
+    ],
+)  # fmt: skip
+def test_a_number_is_never_misread(tmp_path, cells, says):
+    path = tmp_path / "all.csv"
+    path.write_text("\n".join(["time;Pressure", *(f"2024-01-01 0{at}:00;{cell}" for at, cell in enumerate(cells))]))
+    with pytest.raises(InputError, match=says):
+        read_readings(path)
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["998,5", "1013"], [998.5, 1013]),
+        (["998,5", "1.013,5"], [998.5, 1013.5]),
+        (["0.125", "0,5"], [0.125, 0.5]),
+        (["1.013", "998.5"], [1.013, 998.5]),
+        (["1,013", "998,5"], [1.013, 998.5]),
+    ],
+)
+def test_decimal_commas(tmp_path, cells, values):
+    path = tmp_path / "all.csv"
+    path.write_text("\n".join(["time;x", *(f"2024-01-01 0{at}:00;{cell}" for at, cell in enumerate(cells))]))
+    assert read_readings(path).values.ravel().tolist() == pytest.approx(values)
+
+
+@pytest.mark.parametrize("missing", ["n/a", "N/A", "#N/A", "-", "--", " - "])
+def test_what_is_written_for_a_reading_that_is_missing(tmp_path, missing):
+    path = tmp_path / "all.csv"
+    path.write_text(f"time,x\n2024-01-01 00:00,1\n2024-01-01 01:00,{missing}\n2024-01-01 02:00,3\n")
+    assert read_readings(path).read.ravel().tolist() == [True, False, True]
+
+
+def test_a_file_that_was_joined_twice(tmp_path):
+    path = tmp_path / "all.csv"
+    rows = [f"2024-01-01 {hour:02}:00,{hour % 5}" for hour in range(24)]
+    path.write_text("\n".join(["time,x", *rows, *rows]))
+    found = read_readings(path)
+    assert found.values.ravel().tolist() == [hour % 5 for hour in range(24)]
+    assert found.notes == ("all.csv: 24 rows that repeat another one exactly are left out",)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-8-sig"])
+def test_a_table_as_excel_saves_it_in_unicode(tmp_path, encoding):
+    """With a mark of the order of bytes at its beginning, and here an empty line."""
+    path = tmp_path / "all.csv"
+    start = "\ufeff" if encoding == "utf-16-be" else ""
+    path.write_bytes((start + "\n\ntime\tStärke\n2024-01-01 00:00\t1,5\n2024-01-01 01:00\tx\n").encode(encoding))
+    with pytest.raises(InputError, match="line 5: Stärke is 'x', which is no number"):
+        read_readings(path)

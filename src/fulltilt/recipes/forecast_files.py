@@ -142,6 +142,8 @@ def _by_sensor(path: Path, known: Known) -> tuple[BySensor, list[str]]:
         table = read_sensors(file, known, one_sensor=is_folder)
         for name, rows in table.sensors.items():
             found.setdefault(name, []).extend(rows)
+        if table.repeated:
+            notes.append(f"{file.name}: {table.repeated:,} rows that repeat another one exactly are left out")
         if table.cut_off is not None:
             notes.append(f"{file.name}, line {table.cut_off}, the last one, is cut off and left out")
         if is_folder and not table.sensors:
@@ -311,8 +313,8 @@ def _refuse_spaced(path: Path, by_sensor: BySensor) -> None:
     if apart >= _SPACED:
         kind = "daily readings" if apart == _DAY else f"readings of every {apart:g} hours"
         raise InputError(
-            f"{path}: rows are {apart:g} hours apart, so these look like {kind}; the recipe is hourly and would learn to "
-            "repeat what stood there before. Give readings of each hour (several in an hour are averaged)"
+            f"{path}: rows are {apart:g} hours apart, so these look like {kind}; the recipe is hourly and would learn "
+            "to repeat what stood there before. Give readings of each hour (several in an hour are averaged)"
         )
 
 
@@ -330,9 +332,10 @@ def _refuse_far(path: Path, by_sensor: BySensor, files: Mapping[str, Path], firs
         far = set(fewer)
         rows = [(name, row) for name, rows in by_sensor.items() for row in rows if _hour(row) in far]
         name, row = min(rows, key=lambda found: found[1].line)
+        usual = f"{_day(others[0])} to {_day(others[-1])}"
         raise InputError(
-            f"{files[name]}, line {row.line}: the time is {_day(_hour(row))}, far from all others ({_day(others[0])} to "
-            f"{_day(others[-1])}): correct it, or take the row out"
+            f"{files[name]}, line {row.line}: the time is {_day(_hour(row))}, far from all others ({usual}): correct "
+            "it, or take the row out"
         )
     raise InputError(
         f"{path}: of {span:,} hours from {_day(first)} to {_day(last)} only {there:,} have a row. At most half may be "
@@ -347,8 +350,9 @@ def _refuse_sparse(path: Path, readings: Readings, by_sensor: BySensor) -> None:
     missing = f"of {readings.read.size:,} readings of an hour {int((~readings.read).sum()):,} are missing"
     times = [row.time // _HOUR for rows in by_sensor.values() for row in rows]
     raise InputError(
-        f"{path}: {missing} (rows are from {_day(min(times))} to {_day(max(times))}), {readings.most_missing_of_all()}. "
-        "At most half may be; leave out the column or the sensor, or the time in which little was read"
+        f"{path}: {missing} (rows are from {_day(min(times))} to {_day(max(times))}), "
+        f"{readings.most_missing_of_all()}. At most half may be; leave out the column or the sensor, or the time in "
+        "which little was read"
     )
 
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fulltilt.errors import InputError
-from fulltilt.feed.listing import open_table
+from fulltilt.feed.listing import header_of, number_of, open_table
 from fulltilt.recipes import forecast_times
 
 _SENSORS: Final = ("sensor", "station", "site")
 _ALIASES: Final = {"pm2.5": "pm25", "pm2_5": "pm25"}
 """Any other dot stays: PM1.0 is not PM10."""
-_MISSING: Final = ("", "na", "nan", "null", "none")
+_MISSING: Final = ("", "na", "nan", "null", "none", "n/a", "#n/a", "-", "--")
+_NO_NUMBERS: Final = ("nan", "inf", "infinity")
+_THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+,\d+")
+"""1.013,5 can be but one number."""
+_GROUP: Final = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
+"""1.013 can be two."""
 _LARGEST: Final = 3.4028234663852886e38
 """That float32 holds: readings are kept as that."""
 _FEW_AGAIN: Final = 0.01
@@ -56,6 +62,8 @@ class Known:
 @dataclass(slots=True, kw_only=True)
 class SensorTable:
     sensors: dict[str, list[Reading]] = field(default_factory=dict)
+    repeated: int = 0
+    """Rows that repeat another one exactly, which were left out."""
     cut_off: int | None = None
     """The number of its last line, which was left out."""
 
@@ -75,7 +83,9 @@ def read_sensors(file: Path, known: Known, *, one_sensor: bool) -> SensorTable:
 class _Reader:
     def __init__(self, file: Path, reader: Any, known: Known, *, comma: bool) -> None:
         self._file, self._reader, self._known, self._comma = file, reader, known, comma
-        self._header = [" ".join(written.split()) for written in next(reader, [])]  # spreadsheets break lines in them
+        self._marks: dict[str, dict[str, str]] = {}
+        """By column, where the first number stands with a comma, with a dot, and with one that may part thousands."""
+        self._header = [" ".join(written.split()) for written in header_of(reader)]  # spreadsheets break lines in them
         while self._header and not self._header[-1]:  # a spreadsheet's empty columns
             self._header.pop()
         self._places = _places(file, self._header)
@@ -88,12 +98,17 @@ class _Reader:
 
     def read(self, *, one_sensor: bool) -> SensorTable:
         table = SensorTable()
+        seen: set[int] = set()
         least = len(self._header)
         for line, cells, last in self._rows():
             if last and len(cells) < least:  # shorter than all: a logger whose power went
                 table.cut_off = line
                 break
             least = min(least, len(cells))
+            if (again := hash(tuple(cells))) in seen:  # cells themselves would take as much memory as the readings
+                table.repeated += 1
+                continue
+            seen.add(again)
             name, row = self._row(line, cells)
             table.sensors.setdefault(self._file.stem if one_sensor or name is None else name, []).append(row)
         for name, rows in table.sensors.items():
@@ -141,7 +156,7 @@ class _Reader:
             if column in forecast_times.NAMES:
                 continue
             text = cells[self._places[column]]
-            value = _number(text, comma=self._comma)
+            value = self._number(where, column, text.strip())
             if value is None:
                 counts.words += 1
                 counts.first_word = counts.first_word or f"{where}: {self._header[self._places[column]]} is {text!r}"
@@ -155,6 +170,32 @@ class _Reader:
                 counts.numbers += not math.isnan(value)
                 read[column] = value
         return name, Reading(line, time, read)
+
+    def _number(self, where: str, column: str, text: str) -> float | None:
+        """nan where a reading is missing; None for what is no number at all, such as a wind's name."""
+        if text.lower() in _MISSING:
+            return math.nan
+        written = text
+        if self._comma:
+            text = (text.replace(".", "") if _THOUSANDS.fullmatch(text) else text).replace(",", ".")
+        value = number_of(text)
+        if self._comma and value is not None:
+            self._refuse_ambiguous(f"{where}: {self._header[self._places[column]]} is {written}", column, written)
+        return math.nan if text.lower().strip("+-") in _NO_NUMBERS else value
+
+    def _refuse_ambiguous(self, said: str, column: str, text: str) -> None:
+        """1.013 beside 998,5 may be a thousand or a fraction, and so may 1,013 beside 998.5."""
+        first = self._marks.setdefault(column, {})
+        for mark, other in ((",", "."), (".", ",")):
+            if mark in text and not (mark == "." and "," in text):
+                first.setdefault(mark, said)
+                if _GROUP.fullmatch(text):
+                    first.setdefault(f"group{mark}", said)
+            if f"group{mark}" in first and other in first:
+                raise InputError(
+                    f"{first[f'group{mark}']}, which may be a thousand or a fraction beside {first[other]}; take out "
+                    "what parts thousands"
+                )
 
     def _refuse_again(self, sensor: str, rows: Sequence[Reading], *, one_sensor: bool) -> None:
         """Readings of one time would be averaged, be they of several sensors or of 24 hours."""
@@ -209,18 +250,3 @@ def _no_times(file: Path, columns: Sequence[str]) -> InputError:
         f"{file} has no column time, timestamp, datetime, date, nor year, month, day, hour; found "
         f"{', '.join(columns)}{between if len(columns) == 1 else ''}"
     )
-
-
-def _number(text: str, *, comma: bool) -> float | None:
-    """nan where a reading is missing; None for what is no number at all, such as a wind's name.
-
-    Args:
-        comma: one between digits is a decimal point: it does not part the columns.
-    """
-    if text.strip().lower() in _MISSING:
-        return math.nan
-    try:
-        value = float(text.replace(",", ".") if comma else text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else math.nan
