@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -68,6 +69,7 @@ def test_every_recipe_can_be_begun_with(name, here):
     content = yaml.safe_load(Path("config.yaml").read_text())
     assert content["model"]["name"].startswith("model:")
     assert "fulltilt train config.yaml" in Path("README.md").read_text()
+    assert bool(re.search(r"Paths (in a \.csv )?are", Path("README.md").read_text())) == (name != "forecast")
 
 
 def test_a_project_trains_as_it_is(tmp_path):
@@ -160,6 +162,21 @@ def test_pictures_and_masks_in_two_folders(here):
     assert trained("training.epochs=1", SMALL_UNET).steps == 2, "of four pictures: batch norm needs two at a time"
 
 
+def test_a_folder_that_holds_images_and_masks(here):
+    for part in ("images", "masks"):
+        Path("scans", part).mkdir(parents=True)
+    for index in range(5):
+        picture, mask = segmentation.draw(index, 48)
+        Image.fromarray(picture).save(f"scans/images/{index}.jpg")
+        Image.fromarray(mask).save(f"scans/masks/{index}.png")
+    make_project(Path("mine"), recipe_named("segmentation"), data=Path("scans"))
+    content = yaml.safe_load(Path("mine/config.yaml").read_text())
+    assert content["data"]["source"] == str(Path("scans/images").resolve())
+    assert content["data"]["masks"] == str(Path("scans/masks").resolve())
+    with pytest.raises(InputError, match="scans holds the folders images and masks, which are no classes"):
+        make_project(Path("other"), recipe_named("classification"), data=Path("scans"))
+
+
 @pytest.mark.parametrize("has", ["parts", "a table"])
 def test_labels_beside_masks_are_left_out(here, has):
     """Images in folders for training, validation and testing, masks of all in one; a table with both columns."""
@@ -199,7 +216,7 @@ def test_readings_of_ones_own_sensors(here):
     content = yaml.safe_load(Path("config.yaml").read_text())
     assert content["data"]["args"]["target"] == content["data"]["val_args"]["target"] == "level"
     assert content["data"]["val_args"]["window"] == content["model"]["args"]["window"] == 40  # of 96 hours to validate
-    assert content["data"]["batch_size"] == (384 - 40 - 6 + 1) // 10  # not the fastest, which is an epoch
+    assert content["data"]["batch_size"] == (384 - 40 - 6 + 1) // 10 // 8 * 8  # not the fastest, which is an epoch
     history = trained("training.max_steps=3", "model.args.widths=[8, 8]")
     assert history.steps == 3
     assert "val_r2" in history.last
@@ -243,8 +260,16 @@ def test_what_is_odd_in_readings_is_told(here):
     )
     os.chdir("mine")
     content = yaml.safe_load(Path("config.yaml").read_text())
-    assert content["data"]["batch_size"] == (384 - 40 - 6 + 1 - 10) // 10, "of windows with a target that was read"
+    assert content["data"]["batch_size"] == (384 - 40 - 6 + 1 - 10) // 10 // 8 * 8, "of windows with a target"
     assert trained("training.max_steps=2", "model.args.widths=[8, 8]").steps == 2
+
+
+@pytest.mark.parametrize(("hours", "batch"), [(110, 8), (1000, 72), (2000, 152)])
+def test_a_batch_is_a_multiple_of_8(here, hours, batch):
+    rows = [f"{1700006400 + 3600 * hour},{hour % 11}" for hour in range(hours)]
+    Path("north.csv").write_text("\n".join(["time,x", *rows]))
+    make_project(Path("mine"), recipe_named("forecast"), data=Path("north.csv"))
+    assert yaml.safe_load(Path("mine/config.yaml").read_text())["data"]["batch_size"] == batch
 
 
 def target_of(columns, *options):
@@ -343,6 +368,10 @@ def test_segments_of_ones_own_videos(here):
     (here / folder / "new.csv").write_text("\n".join(map(",".join, new)))
     project = make_project(here / "new", recipe_named("video"), data=here / folder / "new.csv")
     assert project.own.told.endswith("; only in those to validate with: zoom: move some rows from val.csv to train.csv")
+    beyond = [row if row[0] != paths[0] or at > 1 else [*row[:2], "0", "60"] for at, row in enumerate(rows)]
+    (here / folder / "beyond.csv").write_text("\n".join(map(",".join, beyond)))
+    project = make_project(here / "beyond", recipe_named("video"), data=here / folder / "beyond.csv")
+    assert f"{paths[0]}: a segment ends at 60 s, and the video after" in project.own.told
     (here / folder / "odd.csv").write_text("\n".join(["video,action,begin,finish", *map(",".join, rows[1:])]))
     with pytest.raises(InputError, match="a label, a start and an end; its columns are video, action, begin, finish"):
         make_project(here / "other", recipe_named("video"), data=here / folder / "odd.csv")

@@ -32,6 +32,9 @@ WINDOW: Final = 72
 HORIZON: Final = 6
 VAL_SHARE: Final = 0.2
 """What `windows` takes, unless something else is said."""
+_WIDTHS: Final = (32, 64, 128)
+MULTIPLE: Final = 2 ** len(_WIDTHS)
+"""What the model asks of a window: each layer halves it."""
 _ROUNDING: Final = 1e-6
 """A deviation of so small a part of the mean is none: it is float32's own."""
 _NOTHING: Final = 1e-12
@@ -91,9 +94,9 @@ def windows(
     if split not in ("train", "val"):
         raise InputError(f"split is {split!r}; it can be 'train' or 'val'")
     readings = simulate(hours, sensors, seed) if path is None else read_once(Path(path))
-    border = _border(len(readings.values), val_share)
-    values = _scaling(readings, target, border).scaled(readings.values)
-    part = values[:border] if split == "train" else values[border:]
+    begin = border(len(readings.values), val_share)
+    values = _scaling(readings, target, begin).scaled(readings.values)
+    part = values[:begin] if split == "train" else values[begin:]
     count = len(part) - window - horizon + 1
     if window < 1 or horizon < 1 or count < 1:
         raise InputError(
@@ -102,8 +105,8 @@ def windows(
         )
     inputs = part[: count + window - 1].unfold(0, window, 1).movedim(-1, 2)
     targets = part[window + horizon - 1 :, readings.quantities.index(target)]
-    whole = readings.can_be_target(target)
-    kept = torch.from_numpy((whole[:border] if split == "train" else whole[border:])[window + horizon - 1 :])
+    training, held_out = with_target(readings, target, window=window, horizon=horizon, val_share=val_share)
+    kept = torch.from_numpy(training if split == "train" else held_out)
     if split == "train":
         for note in readings.notes:
             log.warning("%s: %s", path, note)
@@ -148,24 +151,34 @@ def latest(
     for note in readings.notes:
         log.warning("%s: %s", path, note)
     if scaling is None:
-        scaling = _scaling(readings, target, _border(found, val_share))
+        scaling = _scaling(readings, target, border(found, val_share))
     elif tuple(scaling.quantities) != readings.quantities:
         had, has = (", ".join(names) for names in (scaling.quantities, readings.quantities))
         raise InputError(f"{path}: the scaling is of {had}, and the readings have {has}; they must be the same")
     return scaling.scaled(readings.values[-window:]).movedim(0, 1)[None], scaling
 
 
-def _border(hours: int, val_share: float) -> int:
+def border(hours: int, val_share: float = VAL_SHARE) -> int:
     """The hour with which validation begins."""
     if not 0 < val_share < 1:
         raise InputError(f"val_share is {val_share}; it must be between 0 and 1")
     return round(hours * (1 - val_share))
 
 
-def _scaling(readings: Readings, target: str, border: int) -> Scaling:
+def with_target(
+    readings: Readings, target: str, *, window: int, horizon: int = HORIZON, val_share: float = VAL_SHARE
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Of each window to train on, and of each to validate with, whether its target was read at every sensor."""
+    whole, lead = readings.can_be_target(target), window + horizon - 1
+    begin = border(len(whole), val_share)
+    return whole[lead:begin], whole[begin + lead :]
+
+
+def _scaling(readings: Readings, target: str, hours: int) -> Scaling:
+    """Of the hours to train on, which are the first."""
     if target not in readings.quantities:
         raise InputError(f"target is {target!r}; the readings have {', '.join(readings.quantities)}")
-    known = readings.values[:border]
+    known = readings.values[:hours]
     mean, deviation = (of((0, 2), dtype=np.float64) for of in (known.mean, known.std))
     still = deviation <= np.maximum(_ROUNDING * np.abs(mean), _NOTHING)  # in training: it may yet change in validation
     return Scaling(
@@ -201,7 +214,7 @@ class SensorCnn(nn.Module):
         sensors: int,
         window: int,
         quantities: int = 4,
-        widths: tuple[int, ...] = (32, 64, 128),
+        widths: tuple[int, ...] = _WIDTHS,
         hidden: int = 64,
     ) -> None:
         super().__init__()

@@ -123,12 +123,13 @@ def _in_a_line(text: str) -> str:
 _OWN: Final = {
     "classification": (
         "--data /path/to/images",
-        "A folder with a subfolder for each class, or a .csv with the columns `path` and `label`.",
+        "A folder with a subfolder for each class, or a .csv with the columns `path` and `label`. Paths in a .csv are\n"
+        "relative to it.",
     ),
     "segmentation": (
         "--data /path/to/images --masks /path/to/masks",
         "A folder of images and one of masks with the same names (PNG; 0 is background, anything else is the\n"
-        "object), or a .csv with the columns `path` and `mask`.",
+        "object), or a .csv with the columns `path` and `mask`. Paths in a .csv are relative to it.",
     ),
     "forecast": (
         "--data /path/to/readings",
@@ -137,7 +138,8 @@ _OWN: Final = {
     ),
     "video": (
         "--data /path/to/segments.csv",
-        "Segments of videos in a .csv with the columns `path`, `label`, `start` and `end` (in seconds).",
+        "Segments of videos in a .csv with the columns `path`, `label`, `start` and `end` (in seconds). Paths are\n"
+        "relative to it.",
     ),
 }
 """Options of the command for data of one's own, and what these have to look like."""
@@ -217,7 +219,7 @@ def _readme(recipe: Recipe, folder: Path, own: OwnData | None, data: Mapping[str
     if own is None:
         options, what = _OWN[recipe.name]
         parts.append(
-            f"## Your own data\n\n{what} Paths in a .csv are relative to it.\n"
+            f"## Your own data\n\n{what}\n"
             "This makes another project, with a configuration that fits your data:\n\n"
             f"    fulltilt recipes new DIR --recipe {recipe.name} {options}\n"
         )

@@ -30,20 +30,22 @@ _STEPS: Final = 10
 """To an epoch, at least."""
 _LEAST_BATCH: Final = 2
 """Batch norm can't train on a single sample."""
+_BATCH: Final = 8
+"""A batch of windows is a multiple of this, as GPUs like it."""
 _LARGEST_FOUND: Final = 512
 """By `batch_size: auto`."""
 _EVERY: Final = 5
 """One video of so many is for validation."""
 _OPENED: Final = 8
 """Videos that are opened to see whether they are some, and what they are like."""
+_ROUNDED: Final = 1.0
+"""Seconds by which a segment may end after its video: times are rounded."""
 _LARGEST_CLIP, _LARGEST_FRAME = 768, 160
 """Frames of a clip and their side, which `files.videos` takes unless something else is said."""
 _CLIPS: Final = 2
 """Of a video that is long enough for them."""
 _DUST: Final = re.compile(r"pm[ _]?2[._]?5(?!\d)")
 """PM2.5, also with a unit behind it."""
-_VAL_HOURS, _HORIZON, _MULTIPLE = 0.2, 6, 8
-"""What `forecast.windows` takes, unless something else is said, and what its model's three layers ask of a window."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,10 @@ def _use_labelled(content: dict[str, Any], data: Path) -> OwnData:
 
 
 def _use_masked(content: dict[str, Any], data: Path, masks: Path | None) -> OwnData:
+    from fulltilt.recipes.layout import pair
+
+    if masks is None and (both := pair(data)) is not None:
+        data, masks = both
     found = _use_pictures(content, data, masks)
     if found.classes is not None:
         raise InputError(f"{data}: these pictures have labels and no masks; give --masks, or --recipe classification")
@@ -134,7 +140,7 @@ def _use_readings(content: dict[str, Any], data: Path, wanted: str | None) -> Ow
             args["window"] = window
     windows = _windows(data, readings, target, window)
     if windows < _STEPS * _LARGEST_FOUND:  # the size that is fastest would leave an epoch with a step or two
-        content["data"]["batch_size"] = max(_LEAST_BATCH, windows // _STEPS)
+        content["data"]["batch_size"] = min(windows, max(_BATCH, windows // _STEPS // _BATCH * _BATCH))
     sizes = {"sensors": len(readings.sensors), "quantities": len(readings.quantities)}
     content["model"]["args"] |= sizes
     told = (
@@ -167,9 +173,9 @@ def _target(data: Path, readings: Readings, wanted: str | None) -> str:
 
 def _windows(data: Path, readings: Readings, target: str, window: int) -> int:
     """How many there are to train on."""
-    whole, lead = readings.can_be_target(target), window + _HORIZON - 1
-    border = round(len(whole) * (1 - _VAL_HOURS))
-    found, held_out = int(whole[lead:border].sum()), int(whole[border + lead :].sum())
+    from fulltilt.recipes.forecast import with_target
+
+    found, held_out = (int(part.sum()) for part in with_target(readings, target, window=window))
     if min(found, held_out) < _LEAST_BATCH:
         raise InputError(
             f"{data}: {found} windows to train on and {held_out} to validate with have a target hour in which all "
@@ -196,10 +202,11 @@ def _sensors(count: int) -> str:
 
 def _window(data: Path, hours: int) -> int:
     """Hours of a window, of which as many windows as it has hours fit into those for validation."""
-    val_hours = hours - round(hours * (1 - _VAL_HOURS))
-    window = (val_hours - _HORIZON) // 2 // _MULTIPLE * _MULTIPLE
-    if window < _MULTIPLE:
-        least = math.ceil((2 * _MULTIPLE + _HORIZON) / _VAL_HOURS)
+    from fulltilt.recipes.forecast import HORIZON, MULTIPLE, VAL_SHARE, border
+
+    window = (hours - border(hours) - HORIZON) // 2 // MULTIPLE * MULTIPLE
+    if window < MULTIPLE:
+        least = math.ceil((2 * MULTIPLE + HORIZON) / VAL_SHARE)
         raise InputError(f"{data}: {hours} hours that all sensors cover are too few; there must be {least} at least")
     return window
 
@@ -211,6 +218,8 @@ class _Likeness:
     frames: int
     height: int
     width: int
+    late: str
+    """The first segment that ends after its video, for a message."""
 
 
 def _check_videos(entries: Sequence[Entry]) -> _Likeness | None:
@@ -225,6 +234,7 @@ def _open_some(entries: Sequence[Entry]) -> _Likeness | None:
     from fulltilt.decode.video import open_video
 
     shapes: list[tuple[int, int, int]] = []
+    late = ""
     step = max(1, len(entries) // _OPENED)
     for entry in entries[: _OPENED * step : step]:
         try:
@@ -241,8 +251,11 @@ def _open_some(entries: Sequence[Entry]) -> _Likeness | None:
                 f"{entry.path}: a segment begins at {behind[0]:g} s, and the video is over after {seconds:.4g} s; "
                 "start and end are in seconds"
             )
+        ends = max((one.end for one in entry.segments), default=0.0)
+        if seconds is not None and ends > seconds + _ROUNDED and not late:
+            late = f"; {entry.path}: a segment ends at {ends:g} s, and the video after {seconds:.4g} s"
     frames, height, width = (median_high(values) for values in zip(*shapes, strict=True))
-    return _Likeness(frames=frames, height=height, width=width)
+    return _Likeness(frames=frames, height=height, width=width, late=late)
 
 
 def _use_videos(content: dict[str, Any], data: Path) -> OwnData:
@@ -289,6 +302,7 @@ def _use_videos(content: dict[str, Any], data: Path) -> OwnData:
     segments = sum(len(entry.segments) for entry in entries)
     size = "" if like is None else f" of {like.height}×{like.width}"
     told = f"{len(entries)} videos{size}, {segments} segments of {len(classes)} actions ({', '.join(classes)})"
+    told += "" if like is None else like.late
     if not any(entry.segments for entry in held_out):  # the metric would be 0 whatever is learnt
         told += "; nothing happens in those to validate with: move some rows from train.csv to val.csv"
     if untrained := _actions(held_out) - _actions(training):
