@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fulltilt.errors import InputError
-from fulltilt.recipes import forecast_files
 from fulltilt.recipes.forecast_files import read_readings
 
 
@@ -19,17 +18,6 @@ def test_a_folder_with_a_file_for_each_sensor(tmp_path):
     assert (found.sensors, found.quantities) == (("a", "b"), ("pm25", "wind"))
     assert found.values.tolist() == [[[2, 20], [6, 60]], [[3, 30], [7, 70]]], "only the hours that both have"
     assert found.notes == ("1 of 3 hours left out: b begins 2024-01-01 01:00",)
-
-
-def test_a_short_sensor_cuts_the_others_and_is_named(tmp_path):
-    for sensor, begin, end in (("a", 0, 90), ("b", 10, 100), ("c", 20, 60)):
-        rows = hours("x", [(at % 7,) for at in range(100)]).splitlines()
-        (tmp_path / f"{sensor}.csv").write_text("\n".join([rows[0], *rows[1 + begin : 1 + end]]))
-    found = read_readings(tmp_path)
-    assert len(found.values) == 40
-    assert found.notes == (
-        "60 of 100 hours left out: c begins 2024-01-01 20:00, c ends 2024-01-03 11:00",
-    )  # of those in which anything was read
 
 
 def test_one_file_with_date_parts_words_and_a_counter(tmp_path):
@@ -117,22 +105,6 @@ def test_what_is_missing_is_counted(tmp_path):
     assert found.missing_share == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize(
-    ("apart", "says"),
-    [
-        (24, "rows are 24 hours apart, so these look like daily readings; the recipe is hourly"),
-        (2, "rows are 2 hours apart, so these look like readings of every 2 hours; the recipe is hourly"),
-        (3, "rows are 3 hours apart, so these look like readings of every 3 hours; the recipe is hourly"),
-    ],
-)
-def test_readings_that_are_not_hourly_are_refused(tmp_path, apart, says):
-    path = tmp_path / "all.csv"
-    stamps = np.datetime64("2024-01-01T00:00") + np.timedelta64(apart, "h") * np.arange(100)
-    path.write_text("\n".join(["time,x", *(f"{stamp},{at % 7}" for at, stamp in enumerate(stamps))]))
-    with pytest.raises(InputError, match=says):
-        read_readings(path)
-
-
 def test_a_column_that_is_nearly_empty_is_refused_by_name(tmp_path):
     hours = np.datetime64("2024-01-01T00:00") + np.timedelta64(1, "h") * np.arange(100)
     for sensor, every in (("a", 20), ("b", 10)):
@@ -142,28 +114,6 @@ def test_a_column_that_is_nearly_empty_is_refused_by_name(tmp_path):
         InputError, match=r"2024-01-01 00:00 to 2024-01-05 03:00\), most of lead at a: 95 %\. At most half may be"
     ):
         read_readings(tmp_path)
-
-
-@pytest.mark.parametrize("year", [1970, 2099, 9024])
-def test_a_time_far_from_all_others_is_named_before_memory_is_taken(tmp_path, monkeypatch, year):
-    path = tmp_path / "all.csv"
-    rows = hours("x", [(at % 7,) for at in range(200)]).splitlines()
-    path.write_text("\n".join([*rows[:100], f"{year}-01-01 00:00,1", *rows[100:]]))
-    monkeypatch.delattr(forecast_files, "_grid")
-    says = (
-        rf"all\.csv, line 101: the time is {year}-01-01 00:00, far from all others \(2024-01-01 00:00 to 2024-01-09 07"
-    )
-    with pytest.raises(InputError, match=says):
-        read_readings(path)
-
-
-def test_hours_of_which_most_have_no_row(tmp_path, monkeypatch):
-    path = tmp_path / "all.csv"
-    rows = hours("x", [(at % 7,) for at in range(2000)]).splitlines()
-    path.write_text("\n".join([*rows[:300], *rows[-300:]]))
-    monkeypatch.delattr(forecast_files, "_grid")
-    with pytest.raises(InputError, match=r"of 2,000 hours from 2024-01-01 00:00 to \S+ 07:00 only 599 have a row"):
-        read_readings(path)
 
 
 def test_hours_in_which_not_all_has_been_read_yet(tmp_path):
@@ -241,94 +191,6 @@ def test_who_lacks_what_is_left_out_is_named(tmp_path):
         (tmp_path / f"{sensor}.csv").write_text(hours(columns, rows))
     found = read_readings(tmp_path)
     assert (found.quantities, found.left_out) == (("wind",), ("pm25 (b has none)", "rain (c has none)"))
-
-
-def test_what_only_says_that_nothing_was_read(tmp_path):
-    path = tmp_path / "all.csv"
-    rows = [(at, at % 5, at - 10, at % 3 - 1, 990 + at) for at in range(30)]
-    rows[3] = rows[9] = (-999, -200, -200, -1, 9999)
-    path.write_text(hours("dust,co,temperature,change,pressure", rows))
-    found = read_readings(path)
-    assert found.values[3, :, 0].tolist() == [2, 2, -8, -1, 992]
-    assert found.can_be_target("dust").sum() == 28
-    assert found.notes == (
-        "2 × -999 in dust: taken as missing",
-        "2 × -200 in co: taken as missing",
-        "2 × -200 in temperature: taken as missing",
-        "2 × 9999 in pressure: taken as missing",
-    )
-
-
-@pytest.mark.parametrize("value", [-999, -9999])
-def test_a_single_stand_in_is_enough_to_be_one(tmp_path, value):
-    """One of them ruins what is learnt; a single 9999 may be a peak."""
-    path = tmp_path / "all.csv"
-    path.write_text(hours("dust,peak", [(value, 9999) if at == 3 else (at, at) for at in range(30)]))
-    found = read_readings(path)
-    assert found.values[3, :, 0].tolist() == [2, 9999]
-    assert found.can_be_target("dust").tolist() == [at != 3 for at in range(30)]
-    assert found.notes == (
-        f"1 × {value} in dust: taken as missing",
-        "1 × 9999 in peak, far from all others: where that means nothing, leave it empty",
-    )
-
-
-def test_what_may_be_a_reading_stays_and_is_said(tmp_path):
-    path = tmp_path / "all.csv"
-    rows = [(40 * at - 200, -200 if at < 2 else 3) for at in range(30)]
-    rows[5] = (-200, -200)
-    rows[6] = (1, -201)
-    path.write_text(hours("power,level", rows))
-    found = read_readings(path)
-    assert found.missing_share == 0
-    assert found.notes == ("2 × -200, its lowest value, in power: where that means nothing, leave it empty",)
-
-
-def test_what_hides_a_stand_in_is_one_itself(tmp_path):
-    """Below and above 0 alike: -999 is no farther from the rest than 9999 is."""
-    path = tmp_path / "all.csv"
-    path.write_text(hours("temperature", [(-999 if at in {3, 4} else 9999 if at in {7, 8} else at % 40 - 20,)
-                                          for at in range(99)]))  # fmt: skip
-    assert read_readings(path).notes == (
-        "2 × 9999 in temperature: taken as missing",
-        "2 × -999 in temperature: taken as missing",
-    )
-
-
-@pytest.mark.parametrize("code", ["32767", "65535", "99999", "9.96921e+36", "1e+20", "999.9", "-99.99", "-1"])
-def test_codes_that_are_not_known_stay_and_are_said(tmp_path, code):
-    path = tmp_path / "all.csv"
-    path.write_text(hours("dust,wind", [(at % 37 / 2, code if 40 <= at < 60 else at % 31) for at in range(200)]))
-    found = read_readings(path)
-    assert found.missing_share == 0
-    where = "the only one below 0" if code[0] == "-" else "far from all others"
-    assert found.notes == (f"20 × {code} in wind, {where}: where that means nothing, leave it empty",)
-
-
-def test_codes_behind_each_other_and_one_that_is_there_once(tmp_path):
-    path = tmp_path / "all.csv"
-    odd = {20: (32767, -99.99), 21: (32767, -99.99), 22: (65535, 1), 23: (65535, 1), 30: (1, 1e20)}
-    path.write_text(hours("dust,wind", [odd.get(at, (at % 37, at % 31)) for at in range(200)]))
-    far = "far from all others: where that means nothing, leave it empty"
-    assert read_readings(path).notes == (
-        f"2 × 65535 in dust, {far}",
-        f"2 × 32767 in dust, {far}",
-        "2 × -99.99 in wind, the only one below 0: where that means nothing, leave it empty",
-        f"1 × 1e+20 in wind, {far}",
-    )
-
-
-def test_peaks_of_dust_and_rain_are_no_codes(tmp_path):
-    path = tmp_path / "all.csv"
-    for seed in range(20):
-        random = np.random.default_rng(seed)
-        dust = random.lognormal(3, [0.5, 1.0, 1.5][seed % 3], 2000).round(1)
-        rain = np.where(random.random(2000) < 0.9, 0, random.lognormal(0, 1.5, 2000)).round(1)
-        noisy = random.normal(1, 0.4, 2000).round(1)
-        flag, tips = random.random(2000) < 0.01, 0.2 * (random.random(2000) < 0.02)
-        rows = zip(dust, rain, noisy, flag.astype(int), tips, strict=True)
-        path.write_text(hours("dust,rain,noisy,flag,tips", rows := [*rows]))
-        assert read_readings(path).notes == (), seed
 
 
 @pytest.mark.parametrize("value", ["1e39", "-3.5e38"])

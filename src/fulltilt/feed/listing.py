@@ -6,7 +6,6 @@ import codecs
 import csv
 import logging
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ _LABEL_COLUMNS = ("label", "class")
 """The first of them that a table has."""
 _SEPARATORS = (",", ";", "\t")
 """A comma where the header has none of them."""
-_NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|inf|infinity)", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +142,12 @@ def header_of(rows: Iterable[list[str]]) -> list[str]:
 
 def number_of(text: str) -> float | None:
     """The number that a cell is; None for 1_000, which is one to Python alone."""
-    return float(text) if _NUMBER.fullmatch(text.strip()) else None
+    if "_" in text or not text.isascii():
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 @contextmanager

@@ -14,9 +14,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +24,9 @@ from numpy.typing import NDArray
 
 from fulltilt.errors import InputError
 from fulltilt.recipes.forecast_data import Readings
-from fulltilt.recipes.forecast_tables import Column, Known, Reading, read_sensors
+from fulltilt.recipes.forecast_hours import MANY_MISSING, covered, hour_of, written
+from fulltilt.recipes.forecast_stand_ins import without_stand_ins
+from fulltilt.recipes.forecast_tables import BySensor, Column, Known, Reading, read_sensors
 
 _COUNTERS: Final = ("no", "index", "id", "row", "epoch")
 """Columns that may count rows; nitric oxide is called so as well, and does not rise by 1 each hour."""
@@ -35,22 +36,7 @@ _COUNTS: Final = 0.99
 """Of a counter's steps, all up or all down: files that are joined begin anew, and rows are taken out."""
 _BY_ONE: Final = 100
 """Steps of exactly 1 from which on a column counts, whatever its name is."""
-_STAND_INS: Final = (-9999.0, -999.0, -200.0, 9999.0)
-"""What loggers write where they have read nothing; the outermost first."""
-_LEAVE_EMPTY: Final = "where that means nothing, leave it empty"
-_FAR: Final = 10
-"""Times as far from all others as these are from each other: of a value that is there once, or beside few others."""
-_FEW_VALUES: Final = 10
-_HOUR: Final = 3600
-_DAY: Final = 24
-_SPACED: Final = 2
-"""Hours between rows from which on readings are not hourly."""
-_FEW_FAR: Final = 0.01
-"""Of all hours, those that may be a mistake where they are far from the others."""
-_MANY_MISSING: Final = 0.5
-"""Of all readings: what is then learnt is mostly to repeat the last one."""
 
-BySensor = dict[str, list[Reading]]
 State = tuple[Path, int, int] | None
 """A file's name, size and time of change; None for one that can't be opened either."""
 
@@ -83,11 +69,9 @@ def read_readings(path: Path) -> Readings:
     _refuse_stray_words(columns)
     counters = _counters(columns, by_sensor)
     for name in columns:
-        notes += [] if name in counters else _without_stand_ins(name, by_sensor)
+        notes += [] if name in counters else without_stand_ins(name, chain.from_iterable(by_sensor.values()))
     quantities, lacking = _common(path, by_sensor, counters)
-    _refuse_spaced(path, by_sensor)
-    first, last, cut = _covered(path, by_sensor)
-    _refuse_far(path, by_sensor, known.files, first, last)
+    first, last, cut = covered(path, by_sensor, known.files)
     notes += cut
     found = np.stack([_grid(path, name, rows, quantities, first, last) for name, rows in by_sensor.items()], axis=-1)
     begun = np.argmax(~np.isnan(found), axis=0)
@@ -107,30 +91,6 @@ def read_readings(path: Path) -> Readings:
     )
     _refuse_sparse(path, readings, by_sensor)
     return readings
-
-
-def _covered(path: Path, by_sensor: BySensor) -> tuple[int, int, list[str]]:
-    """The first and the last hour that every sensor covers, and what is to be said of those that are left out."""
-    hours = {name: {_hour(row) for row in rows} for name, rows in by_sensor.items()}
-    begins, ends = ({name: of(found) for name, found in hours.items()} for of in (min, max))
-    late, early = max(begins, key=begins.__getitem__), min(ends, key=ends.__getitem__)
-    first, last = begins[late], ends[early]
-    if last < first:
-        raise InputError(
-            f"{path}: there is no hour that all {len(by_sensor)} sensors cover: {early} ends {_day(last)}, and {late} "
-            f"begins {_day(first)}; leave one of them out"
-        )
-    every = set[int]().union(*hours.values())
-    outside = sum(not first <= hour <= last for hour in every)
-    if not outside:
-        return first, last, []
-    why = [f"{late} begins {_day(first)}"] if min(every) < first else []
-    why += [f"{early} ends {_day(last)}"] if max(every) > last else []
-    return first, last, [f"{outside:,} of {len(every):,} hours left out: {', '.join(why)}"]
-
-
-def _day(hour: float) -> str:
-    return f"{datetime.fromtimestamp(hour * _HOUR, UTC):%Y-%m-%d %H:00}"
 
 
 def _by_sensor(path: Path, known: Known) -> tuple[BySensor, list[str]]:
@@ -205,70 +165,6 @@ def _counts(name: str, parts: list[list[Reading]]) -> bool:
     return most > 0 and most >= _COUNTS * len(steps)
 
 
-def _hour(row: Reading) -> int:
-    """Counted from 1970."""
-    return math.floor(row.time / _HOUR)
-
-
-def _without_stand_ins(name: str, by_sensor: BySensor) -> list[str]:
-    """Take out what only says that nothing was read, where it can be nothing else; and what is to be said of it."""
-    rows = [row for rows in by_sensor.values() for row in rows if not math.isnan(row.read.get(name, math.nan))]
-    values = np.array([row.read[name] for row in rows])
-    gone = np.zeros(len(values), np.bool_)
-    notes = []
-    while value := next((value for value in _STAND_INS if _only_stands_in(value, values[~gone])), None):
-        notes.append(f"{int((values == value).sum()):,} × {value:g} in {name}: taken as missing")
-        gone |= values == value  # what was hidden behind it is looked at again
-    for at in np.flatnonzero(gone):
-        rows[at].read[name] = math.nan
-    return notes + [note for low in (True, False) for note in _odd_ends(name, values[~gone], low=low)]
-
-
-def _only_stands_in(value: float, values: NDArray[np.float64]) -> bool:
-    return _may_stand_in(value, values) and _is_apart(value, values[values != value])
-
-
-def _may_stand_in(value: float, values: NDArray[np.float64]) -> bool:
-    """Whether it is one of the lowest or highest; a single 9999 may be a peak."""
-    times = int((values == value).sum())
-    return times >= (1 if value < 0 else 2) and value == (values.min() if value < 0 else values.max())
-
-
-def _is_apart(value: float, others: NDArray[np.float64]) -> bool:
-    """Farther from the other readings than they are from each other, or of a sign that they never have."""
-    if not len(others):
-        return False
-    return bool(np.abs(others - value).min() > np.ptp(others) or value < 0 <= others.min())
-
-
-def _odd_ends(name: str, values: NDArray[np.float64], *, low: bool) -> list[str]:
-    """What is to be said of the lowest values, or of the highest: they stay, and may yet mean that nothing was read."""
-    notes = []
-    while len(values):
-        value = float(values.min() if low else values.max())
-        others = values[values != value]
-        times = f"{len(values) - len(others):,} × {value:g}"
-        if value in _STAND_INS and _may_stand_in(value, values):
-            notes.append(f"{times}, its {'lowest' if low else 'highest'} value, in {name}: {_LEAVE_EMPTY}")
-        elif _is_odd(value, len(values) - len(others), others):
-            where = "the only one below 0" if value < 0 <= others.min() else "far from all others"
-            notes.append(f"{times} in {name}, {where}: {_LEAVE_EMPTY}")
-        else:
-            break
-        values = others
-    return notes
-
-
-def _is_odd(value: float, times: int, others: NDArray[np.float64]) -> bool:
-    """Whether it looks like a code. Dust and rain have single peaks far above the rest, which are none."""
-    if len(others) < _FEW_VALUES or not (spread := np.ptp(others)):
-        return False
-    many = times > 1 and len(np.unique(others)) >= _FEW_VALUES
-    if many and value <= -1 and others.min() >= 0:  # a sensor's own noise is less
-        return True
-    return bool(np.abs(others - value).min() > (1 if many else _FAR) * spread)
-
-
 def _common(path: Path, by_sensor: BySensor, counters: set[str]) -> tuple[tuple[str, ...], dict[str, str]]:
     """Quantities that every sensor has, in the order of the first one, and of others who has none of them.
 
@@ -280,7 +176,8 @@ def _common(path: Path, by_sensor: BySensor, counters: set[str]) -> tuple[tuple[
         has[sensor] = always & {name for row in rows for name, value in row.read.items() if not math.isnan(value)}
     found = set.intersection(*has.values())
     if not found:
-        raise InputError(f"{path}: there is no column of numbers that all {len(by_sensor)} sensors have")
+        but = f"; {', '.join(sorted(counters))} only counts rows" if counters else ""
+        raise InputError(f"{path}: there is no column of numbers that all {len(by_sensor)} sensors have{but}")
     some = set().union(*has.values()) - found
     lacking = {name: f" ({next(sensor for sensor in has if name not in has[sensor])} has none)" for name in some}
     order = next(iter(by_sensor.values()))[0].read
@@ -294,7 +191,7 @@ def _grid(
     shape = (last - first + 1, len(quantities))
     sums, counts = np.zeros(shape), np.zeros(shape)
     for row in rows:
-        if first <= (hour := _hour(row)) <= last:
+        if first <= (hour := hour_of(row)) <= last:
             values = np.array([row.read[name] for name in quantities])
             there = ~np.isnan(values)
             sums[hour - first, there] += values[there]
@@ -306,51 +203,14 @@ def _grid(
         return sums / counts
 
 
-def _refuse_spaced(path: Path, by_sensor: BySensor) -> None:
-    """Readings of each second hour, or fewer; several in an hour are averaged."""
-    steps = [later - hour for rows in by_sensor.values() for hour, later in pairwise(sorted({*map(_hour, rows)}))]
-    apart = float(np.median(steps)) if steps else 1.0
-    if apart >= _SPACED:
-        kind = "daily readings" if apart == _DAY else f"readings of every {apart:g} hours"
-        raise InputError(
-            f"{path}: rows are {apart:g} hours apart, so these look like {kind}; the recipe is hourly and would learn "
-            "to repeat what stood there before. Give readings of each hour (several in an hour are averaged)"
-        )
-
-
-def _refuse_far(path: Path, by_sensor: BySensor, files: Mapping[str, Path], first: int, last: int) -> None:
-    """Hours of which most have no row, before memory is taken for all of them."""
-    inside = {name: {hour for row in rows if first <= (hour := _hour(row)) <= last} for name, rows in by_sensor.items()}
-    span = (last - first + 1) * len(by_sensor)
-    there = sum(map(len, inside.values()))
-    if there >= (1 - _MANY_MISSING) * span:
-        return
-    hours = sorted(set[int]().union(*inside.values()))
-    behind = 1 + int(np.argmax(np.diff(hours))) if len(hours) > 1 else 0
-    fewer, others = sorted((hours[:behind], hours[behind:]), key=len)
-    if fewer and len(fewer) <= _FEW_FAR * len(hours):
-        far = set(fewer)
-        rows = [(name, row) for name, rows in by_sensor.items() for row in rows if _hour(row) in far]
-        name, row = min(rows, key=lambda found: found[1].line)
-        usual = f"{_day(others[0])} to {_day(others[-1])}"
-        raise InputError(
-            f"{files[name]}, line {row.line}: the time is {_day(_hour(row))}, far from all others ({usual}): correct "
-            "it, or take the row out"
-        )
-    raise InputError(
-        f"{path}: of {span:,} hours from {_day(first)} to {_day(last)} only {there:,} have a row. At most half may be "
-        "missing; leave out the sensor or the time in which little was read"
-    )
-
-
 def _refuse_sparse(path: Path, readings: Readings, by_sensor: BySensor) -> None:
-    if readings.missing_share <= _MANY_MISSING:
+    if readings.missing_share <= MANY_MISSING:
         return
     assert readings.read is not None
     missing = f"of {readings.read.size:,} readings of an hour {int((~readings.read).sum()):,} are missing"
-    times = [row.time // _HOUR for rows in by_sensor.values() for row in rows]
+    hours = [hour_of(row) for rows in by_sensor.values() for row in rows]
     raise InputError(
-        f"{path}: {missing} (rows are from {_day(min(times))} to {_day(max(times))}), "
+        f"{path}: {missing} (rows are from {written(min(hours))} to {written(max(hours))}), "
         f"{readings.most_missing_of_all()}. At most half may be; leave out the column or the sensor, or the time in "
         "which little was read"
     )

@@ -37,6 +37,9 @@ class Reading(NamedTuple):
     """By quantity; nan where nothing was read, and no entry where there is a word."""
 
 
+BySensor = dict[str, list[Reading]]
+
+
 @dataclass(slots=True)
 class Column:
     """What the cells of a column are."""
@@ -61,7 +64,7 @@ class Known:
 
 @dataclass(slots=True, kw_only=True)
 class SensorTable:
-    sensors: dict[str, list[Reading]] = field(default_factory=dict)
+    sensors: BySensor = field(default_factory=dict)
     repeated: int = 0
     """Rows that repeat another one exactly, which were left out."""
     cut_off: int | None = None

@@ -88,7 +88,10 @@ def _whole(text: str) -> datetime:
     if unix is None:
         if _TOO_LONG.match(text):
             raise ValueError(f"{text!r} is no date; seconds since 1970 have 10 digits, milliseconds 13")
-        return datetime.fromisoformat(_iso(text))
+        try:
+            return datetime.fromisoformat(text)
+        except ValueError:
+            return datetime.fromisoformat(_iso(text))
     if len(unix[1]) == 10 and _reads_as_date(unix[1]):
         raise ValueError(f"{text!r} could be a date and its hour, or seconds since 1970")
     seconds = float(text.replace(",", "."))

@@ -188,10 +188,9 @@ def _windows(data: Path, readings: Readings, target: str, window: int) -> int:
 def _missing(readings: Readings, target: str) -> str:
     if not readings.missing_share:
         return ""
-    most = f" ({readings.most_missing_of_all()})" if readings.values[0].size > 1 else ""
-    told = (
-        f"; {100 * readings.missing_share:.3g} % are missing{most}, and the last reading before stands in their place"
-    )
+    missing, most = f"{100 * readings.missing_share:.3g} %", readings.most_missing_of_all()
+    beside = "" if most.endswith(f" {missing}") else f" ({most})"  # all lack the same
+    told = f"; {missing} are missing{beside}, and the last reading before stands in their place"
     share = 1 - readings.can_be_target(target).mean()
     return told + (f"; {100 * share:.3g} % of the hours lack {target} at a sensor and are no targets" if share else "")
 
