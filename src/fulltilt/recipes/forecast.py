@@ -33,7 +33,7 @@ HORIZON: Final = 6
 VAL_SHARE: Final = 0.2
 """What `windows` takes, unless something else is said."""
 _WIDTHS: Final = (32, 64, 128)
-MULTIPLE: Final = 2 ** len(_WIDTHS)
+MULTIPLE: Final[int] = 2 ** len(_WIDTHS)
 """What the model asks of a window: each layer halves it."""
 _ROUNDING: Final = 1e-6
 """A deviation of so small a part of the mean is none: it is float32's own."""
