@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +69,7 @@ def test_every_recipe_can_be_begun_with(name, here):
     content = yaml.safe_load(Path("config.yaml").read_text())
     assert content["model"]["name"].startswith("model:")
     assert "fulltilt train config.yaml" in Path("README.md").read_text()
+    assert bool(re.search(r"Paths (in a \.csv )?are", Path("README.md").read_text())) == (name != "forecast")
 
 
 def test_a_project_trains_as_it_is(tmp_path):
@@ -178,6 +181,21 @@ def test_pictures_and_masks_in_two_folders(here):
     assert trained("training.epochs=1", SMALL_UNET).steps == 2, "of four pictures: batch norm needs two at a time"
 
 
+def test_a_folder_that_holds_images_and_masks(here):
+    for part in ("images", "masks"):
+        Path("scans", part).mkdir(parents=True)
+    for index in range(5):
+        picture, mask = segmentation.draw(index, 48)
+        Image.fromarray(picture).save(f"scans/images/{index}.jpg")
+        Image.fromarray(mask).save(f"scans/masks/{index}.png")
+    make_project(Path("mine"), recipe_named("segmentation"), data=Path("scans"))
+    content = yaml.safe_load(Path("mine/config.yaml").read_text())
+    assert content["data"]["source"] == str(Path("scans/images").resolve())
+    assert content["data"]["masks"] == str(Path("scans/masks").resolve())
+    with pytest.raises(InputError, match="scans holds the folders images and masks, which are no classes"):
+        make_project(Path("other"), recipe_named("classification"), data=Path("scans"))
+
+
 @pytest.mark.parametrize("has", ["parts", "a table"])
 def test_labels_beside_masks_are_left_out(here, has):
     """Images in folders for training, validation and testing, masks of all in one; a table with both columns."""
@@ -210,7 +228,7 @@ def test_readings_of_ones_own_sensors(here):
         )
         Path("readings").mkdir(exist_ok=True)
         Path("readings", f"{name}.csv").write_text(f"time,level,wind,sky\n{hours}")
-    project = make_project(Path("mine"), recipe_named("forecast"), data=Path("readings"))
+    project = make_project(Path("mine"), recipe_named("forecast"), data=Path("readings"), target="Level")
     assert project.own is not None
     assert project.own.told == "480 hours of level, wind at 2 sensors; level is forecast; left out: sky"
     os.chdir("mine")
@@ -218,10 +236,26 @@ def test_readings_of_ones_own_sensors(here):
     assert content["data"]["args"]["target"] == "level"
     assert content["data"]["args"]["window"] == content["model"]["args"]["window"] == 40  # of 96 hours to validate
     assert content["data"]["val_args"] == {"split": "val"}, "the rest is as in args"
-    assert content["data"]["batch_size"] == (384 - 40 - 6 + 1) // 10  # not the fastest, which is an epoch
+    assert content["data"]["batch_size"] == (384 - 40 - 6 + 1) // 10 // 8 * 8  # not the fastest, which is an epoch
     history = trained("training.max_steps=3", "model.args.widths=[8, 8]")
     assert history.steps == 3
     assert "val_r2" in history.last
+
+
+def test_a_project_forecasts_in_the_target_s_own_unit(here):
+    """By the code of its README, as it is."""
+    rows = [f"{1700006400 + 3600 * hour},{1000 + hour % 24 / 10},{hour % 7}" for hour in range(480)]
+    Path("north.csv").write_text("\n".join(["time,pm25,wind", *rows]))
+    make_project(Path("mine"), recipe_named("forecast"), data=Path("north.csv"))
+    command = [sys.executable, "-m", "fulltilt", "train", "config.yaml", "training.epochs=1"]
+    subprocess.run(command, capture_output=True, cwd="mine", check=True)
+    readme = Path("mine/README.md").read_text()
+    assert "(here 6) hours after" in readme
+    code = "".join(part.partition("```")[0] for part in readme.split("```python\n")[1:])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="mine", check=False)
+    target, _, values = done.stdout.partition(" ")
+    assert target == "pm25", done.stderr
+    assert 990 < json.loads(values)[0][0] < 1010
 
 
 def test_what_is_odd_in_readings_is_told(here):
@@ -238,15 +272,57 @@ def test_what_is_odd_in_readings_is_told(here):
         app, ["recipes", "new", "mine", "--recipe", "forecast", "--data", "readings"], catch_exceptions=False
     )
     assert told.stdout.splitlines()[0] == (
-        "found 480 hours of pm25, no at 1 sensor; pm25 is forecast; 1.25 % are missing, and the last reading before "
-        "stands in their place; 2.5 % of the hours lack pm25 at a sensor and are no targets; left out: index; "
+        "found 480 hours of pm25, no at 1 sensor; pm25 is forecast; 1.25 % are missing (most of pm25 at north: "
+        "2.5 %), and the last reading before stands in their place; 2.5 % of the hours lack pm25 at a sensor and are "
+        "no targets; left out: index; "
         "north.csv, line 482, the last one, is cut off and left out; south.csv holds no readings and is no sensor; "
         "2 × -999 in pm25: taken as missing"
     )
     os.chdir("mine")
     content = yaml.safe_load(Path("config.yaml").read_text())
-    assert content["data"]["batch_size"] == (384 - 40 - 6 + 1 - 10) // 10, "of windows with a target that was read"
+    assert content["data"]["batch_size"] == (384 - 40 - 6 + 1 - 10) // 10 // 8 * 8, "of windows with a target"
     assert trained("training.max_steps=2", "model.args.widths=[8, 8]").steps == 2
+
+
+@pytest.mark.parametrize(("hours", "batch"), [(110, 8), (1000, 72), (2000, 152)])
+def test_a_batch_is_a_multiple_of_8(here, hours, batch):
+    rows = [f"{1700006400 + 3600 * hour},{hour % 11}" for hour in range(hours)]
+    Path("north.csv").write_text("\n".join(["time,x", *rows]))
+    make_project(Path("mine"), recipe_named("forecast"), data=Path("north.csv"))
+    assert yaml.safe_load(Path("mine/config.yaml").read_text())["data"]["batch_size"] == batch
+
+
+def target_of(columns, *options):
+    """What is forecast of a table with these columns, or what the command says."""
+    rows = [",".join([str(1700006400 + 3600 * hour), *(str(hour % 7) for _ in columns)]) for hour in range(480)]
+    Path("north.csv").write_text("\n".join([",".join(["time", *columns]), *rows]))
+    shutil.rmtree("mine", ignore_errors=True)
+    command = ["recipes", "new", "mine", "--recipe", "forecast", "--data", "north.csv", *options]
+    done = CliRunner().invoke(app, command)
+    if done.exit_code:
+        return str(done.exception)
+    data = yaml.safe_load(Path("mine/config.yaml").read_text())["data"]
+    assert data["args"]["target"] == data["val_args"]["target"]
+    return data["args"]["target"]
+
+
+def test_the_target_is_not_guessed(here):
+    for name, target in (("PM2.5", "pm25"), ("pm2_5", "pm25"), ("PM25", "pm25"), ("PM2.5 (µg/m³)", "pm2.5 (µg/m³)")):
+        assert target_of(["Wind", name]) == target
+    assert target_of(["Wind", "Level"], "--target", "level") == "level"
+    assert target_of(["Wind"]) == "wind", "the only one"
+    for columns in (["Wind", "Level"], ["pm2.5_in", "pm2.5_out"]):
+        assert "which of them is to be forecast? Say so with --target" in target_of(columns)
+    assert "--target: ozone is no quantity of all sensors; north.csv: quantities are wind" in target_of(
+        ["Wind"], "--target", "ozone"
+    )
+    Path("south.csv").write_text(Path("north.csv").read_text())
+    target_of(["Wind", "PM2.5"])
+    Path("both").mkdir()
+    for name in ("north", "south"):
+        Path(f"{name}.csv").rename(f"both/{name}.csv")
+    with pytest.raises(InputError, match=r"quantities are wind \(left out: pm25 \(south has none\)\); which"):
+        make_project(Path("other"), recipe_named("forecast"), data=Path("both"))
 
 
 def test_names_of_files_and_columns_end_no_comment(here):
@@ -254,7 +330,7 @@ def test_names_of_files_and_columns_end_no_comment(here):
     Path("readings").mkdir()
     Path("readings", "north.csv").write_text(f'time,x,"PM2.5\n(µg/m³)\u2028of\x07: [1"\n{rows}')
     Path("readings", "so\nuth: [2.csv").write_text("time,x\n")
-    make_project(Path("mine"), recipe_named("forecast"), data=Path("readings"))
+    make_project(Path("mine"), recipe_named("forecast"), data=Path("readings"), target="x")
     head, _, content = Path("mine", "config.yaml").read_text(encoding="utf-8").partition("\n\n")
     assert "left out: pm2.5 (µg/m³) of : [1; so uth: [2.csv holds no readings" in head
     assert yaml.safe_load(f"{head}\n\n{content}")["data"]["args"]["target"] == "x"
@@ -313,6 +389,10 @@ def test_segments_of_ones_own_videos(here):
     (here / folder / "new.csv").write_text("\n".join(map(",".join, new)))
     project = make_project(here / "new", recipe_named("video"), data=here / folder / "new.csv")
     assert project.own.told.endswith("; only in those to validate with: zoom: move some rows from val.csv to train.csv")
+    beyond = [row if row[0] != paths[0] or at > 1 else [*row[:2], "0", "60"] for at, row in enumerate(rows)]
+    (here / folder / "beyond.csv").write_text("\n".join(map(",".join, beyond)))
+    project = make_project(here / "beyond", recipe_named("video"), data=here / folder / "beyond.csv")
+    assert f"{paths[0]}: a segment ends at 60 s, and the video after" in project.own.told
     (here / folder / "odd.csv").write_text("\n".join(["video,action,begin,finish", *map(",".join, rows[1:])]))
     with pytest.raises(InputError, match="a label, a start and an end; its columns are video, action, begin, finish"):
         make_project(here / "other", recipe_named("video"), data=here / folder / "odd.csv")
@@ -340,6 +420,8 @@ def test_what_can_not_be_made_is_said_before_anything_is_written(here):
         ("mine", some, {"masks": Path("photos")}, "give these, too, with --data"),
         ("mine", some, {"data": Path("nowhere")}, "nowhere does not exist"),
         ("mine", some, {"data": Path("photos"), "masks": Path("photos")}, "only segmentation has"),
+        ("mine", some, {"data": Path("photos"), "target": "x"}, "only forecast has"),
+        ("mine", recipe_named("forecast"), {"target": "x"}, "give these, too, with --data"),
         ("mine", some, {"data": Path("latin.csv")}, "latin.csv can't be read as a table .* in UTF-8"),
         ("mine", some, {"data": Path("photos"), "small": True}, "with --data leave it out"),
         ("mine", recipe_named("forecast"), {"data": Path("short")}, "49 hours .* too few; there must be 110 at least"),

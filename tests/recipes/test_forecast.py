@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
+from dataclasses import asdict
 from unittest.mock import Mock
 
 import numpy as np
@@ -15,7 +17,7 @@ from fulltilt.errors import InputError
 from fulltilt.feed import feed
 from fulltilt.recipes import forecast, forecast_files
 from fulltilt.recipes.catalog import RECIPES
-from fulltilt.recipes.forecast import SensorCnn, WindowDataset, windows
+from fulltilt.recipes.forecast import Scaling, SensorCnn, WindowDataset, latest, windows
 from fulltilt.recipes.forecast_data import Readings, simulate
 from fulltilt.recipes.forecast_files import read_readings
 from fulltilt.recipes.plain import train_plainly
@@ -195,7 +197,7 @@ def test_a_unit_in_which_all_is_small_is_scaled(tmp_path):
 
 
 def test_windows_without_a_target_that_was_read(tmp_path):
-    values = np.arange(400.0)
+    values = np.arange(400.0) % 11
     values[320:] = np.nan
     options = written(tmp_path / "all.csv", values, window=16, horizon=3)
     assert len(windows("train", **options)[0]) == 320 - 18
@@ -212,6 +214,37 @@ def test_what_is_odd_in_readings_is_said_once(tmp_path, caplog):
     for split in ("train", "val"):
         windows(split, **options)
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == ["2 × -999 in x: taken as missing"]
+
+
+def test_the_newest_window_is_scaled_as_those_to_train_on():
+    """Its target would be read after the last hour; what comes out is in the target's own unit."""
+    (inputs, scaling), (held_out, targets) = latest(**SMALL), windows("val", **SMALL)
+    values = simulate(400, 5).values
+    assert inputs.shape == (1, 4, 16, 5)
+    assert torch.equal(inputs[0, :, : 16 - 3], held_out[-1, :, 3:]), "three hours after the last one with a target"
+    torch.testing.assert_close(scaling.of_target(targets[-1]), torch.from_numpy(values[-1, 0]))
+    _, of_wind = latest(**SMALL, target="wind")
+    torch.testing.assert_close(of_wind.of_target(inputs[0, 1]), torch.from_numpy(values[-16:, 1]))
+
+
+def test_a_scaling_that_is_kept_is_that_of_new_readings(tmp_path):
+    values = np.arange(400.0) % 11
+    options = written(tmp_path / "all.csv", values, window=16, horizon=3)
+    before = latest(**options)[1]
+    after = written(tmp_path / "all.csv", np.append(values, 100 * values), window=16, horizon=3)
+    kept = Scaling(**json.loads(json.dumps(asdict(before))))
+    inputs, scaling = latest(**after, scaling=kept)
+    assert latest(**after)[1] != before
+    torch.testing.assert_close(before.of_target(inputs[0, 0, :, 0]), torch.from_numpy(100 * values[-16:]).float())
+    assert scaling is kept
+    with pytest.raises(InputError, match=r"the scaling is of pm25, wind, .*, and the readings have x; they must be"):
+        latest(**after, scaling=latest(**SMALL)[1])
+
+
+@pytest.mark.parametrize("wrong", [{"window": 401}, {"window": 0}, {"horizon": 0}])
+def test_no_newest_window(wrong):
+    with pytest.raises(InputError, match="of 400 hours; both are at least 1"):
+        latest(**SMALL | wrong)
 
 
 @pytest.mark.parametrize(

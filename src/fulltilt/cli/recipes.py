@@ -56,6 +56,14 @@ def new(
             metavar="FOLDER", help="Masks of pictures, of the same names (1.png or 1_mask.png).", show_default=False
         ),
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUANTITY",
+            help="The column of your readings that is forecast; by default PM2.5, or the only one.",
+            show_default=False,
+        ),
+    ] = None,
     small: Annotated[
         bool, typer.Option("--small", help="Generated data and a model that learn in half a minute on two CPU cores.")
     ] = False,
@@ -64,7 +72,7 @@ def new(
     from fulltilt.recipes.catalog import recipe_named
     from fulltilt.recipes.new import make_project
 
-    project = make_project(folder, recipe_named(recipe), data=data, masks=masks, small=small)
+    project = make_project(folder, recipe_named(recipe), data=data, masks=masks, target=target, small=small)
     if project.own is not None:
         print(f"found {project.own.told}")
     for path in project.files:

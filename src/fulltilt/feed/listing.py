@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import logging
 import os
@@ -111,7 +112,7 @@ def read_table(file: Path, path_columns: Sequence[str]) -> Table:
     """A .csv with a column for paths, which are relative to the table's own folder."""
     with open_table(file) as (opened, dialect):
         reader = csv.DictReader(opened, dialect=dialect)
-        written = tuple(reader.fieldnames or ())
+        written = tuple(header_of(reader.reader))
         reader.fieldnames = columns = _folded(written)
         lines = [(reader.line_num, _stripped(line)) for line in reader]
     named = next((name for name in path_columns if name in columns), None)
@@ -134,11 +135,28 @@ def read_table(file: Path, path_columns: Sequence[str]) -> Table:
     return Table(columns=columns, rows=rows)
 
 
+def header_of(rows: Iterable[list[str]]) -> list[str]:
+    """The first row that is not blank."""
+    return next((cells for cells in rows if any(cell.strip() for cell in cells)), [])
+
+
+def number_of(text: str) -> float | None:
+    """The number that a cell is; None for 1_000, which is one to Python alone."""
+    if "_" in text or not text.isascii():
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
 @contextmanager
 def open_table(file: Path) -> Iterator[tuple[TextIO, csv.Dialect]]:
     """A .csv at its beginning, and how its cells are written. What goes wrong while it is read is an InputError."""
     try:
-        with file.open(newline="", encoding="utf-8-sig") as opened:
+        with file.open("rb") as opened_first:
+            begins_wide = opened_first.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        with file.open(newline="", encoding="utf-16" if begins_wide else "utf-8-sig") as opened:
             dialect = csv.excel()
             dialect.delimiter, dialect.skipinitialspace = _separator_of(opened), True
             opened.seek(0)
@@ -154,7 +172,7 @@ def _separator_of(opened: TextIO) -> str:
 
     def columns(separator: str) -> int:
         opened.seek(0)
-        return len(next(csv.reader(opened, delimiter=separator, skipinitialspace=True), []))
+        return len(header_of(csv.reader(opened, delimiter=separator, skipinitialspace=True)))
 
     return max(_SEPARATORS, key=columns)
 

@@ -3,18 +3,21 @@
     readings: hours × quantities × sensors ──► windows: quantities × hours × sensors ──► dust at each sensor, later
 
 `windows` gives tensors, which a feed keeps on the device: a batch is one gather. `WindowDataset` gives the same samples
-one by one, for a DataLoader.
+one by one, for a DataLoader. `latest` gives what is forecast from once the model is trained.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -25,12 +28,42 @@ from fulltilt.words import disk_size
 
 log = logging.getLogger("fulltilt.recipes")
 
+WINDOW: Final = 72
+HORIZON: Final = 6
+VAL_SHARE: Final = 0.2
+"""What `windows` takes, unless something else is said."""
+_WIDTHS: Final = (32, 64, 128)
+MULTIPLE: Final[int] = 2 ** len(_WIDTHS)
+"""What the model asks of a window: each layer halves it."""
 _ROUNDING: Final = 1e-6
 """A deviation of so small a part of the mean is none: it is float32's own."""
 _NOTHING: Final = 1e-12
 """And so is one that no unit makes of what changes."""
 
 Split = Literal["train", "val"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """What was taken off each quantity, and what it was divided by then."""
+
+    quantities: Sequence[str]
+    target: str
+    """The quantity of the model's outputs."""
+    mean: Sequence[float]
+    """Of each quantity in the hours for training, in its own unit."""
+    deviation: Sequence[float]
+    """Likewise; 1 where it does not change."""
+
+    def of_target(self, outputs: Tensor) -> Tensor:
+        """What the model's outputs are in the target's own unit."""
+        at = self.quantities.index(self.target)
+        return outputs * self.deviation[at] + self.mean[at]
+
+    def scaled(self, values: NDArray[np.float32]) -> Tensor:
+        """Hours × quantities × sensors, as the model sees them."""
+        mean, deviation = (np.reshape(of, (1, -1, 1)) for of in (self.mean, self.deviation))
+        return torch.from_numpy(((values - mean) / deviation).astype(np.float32))
 
 
 def windows(
@@ -41,9 +74,9 @@ def windows(
     hours: int = 87_600,
     sensors: int = 32,
     seed: int = 0,
-    window: int = 72,
-    horizon: int = 6,
-    val_share: float = 0.2,
+    window: int = WINDOW,
+    horizon: int = HORIZON,
+    val_share: float = VAL_SHARE,
 ) -> tuple[Tensor, Tensor]:
     """Windows (N × quantities × hours × sensors) and, for each, the target `horizon` hours after it (N × sensors).
 
@@ -61,10 +94,9 @@ def windows(
     if split not in ("train", "val"):
         raise InputError(f"split is {split!r}; it can be 'train' or 'val'")
     readings = simulate(hours, sensors, seed) if path is None else read_once(Path(path))
-    if target not in readings.quantities:
-        raise InputError(f"target is {target!r}; the readings have {', '.join(readings.quantities)}")
-    values, border = _scaled(readings, val_share)
-    part = values[:border] if split == "train" else values[border:]
+    begin = border(len(readings.values), val_share)
+    values = _scaling(readings, target, begin).scaled(readings.values)
+    part = values[:begin] if split == "train" else values[begin:]
     count = len(part) - window - horizon + 1
     if window < 1 or horizon < 1 or count < 1:
         raise InputError(
@@ -73,8 +105,8 @@ def windows(
         )
     inputs = part[: count + window - 1].unfold(0, window, 1).movedim(-1, 2)
     targets = part[window + horizon - 1 :, readings.quantities.index(target)]
-    whole = readings.can_be_target(target)
-    kept = torch.from_numpy((whole[:border] if split == "train" else whole[border:])[window + horizon - 1 :])
+    training, held_out = with_target(readings, target, window=window, horizon=horizon, val_share=val_share)
+    kept = torch.from_numpy(training if split == "train" else held_out)
     if split == "train":
         for note in readings.notes:
             log.warning("%s: %s", path, note)
@@ -90,16 +122,71 @@ def windows(
     return inputs[kept], targets[kept]
 
 
-def _scaled(readings: Readings, val_share: float) -> tuple[Tensor, int]:
-    """The values, and the hour with which validation begins."""
+def latest(
+    *,
+    path: str | None = None,
+    target: str = "pm25",
+    hours: int = 87_600,
+    sensors: int = 32,
+    seed: int = 0,
+    window: int = WINDOW,
+    horizon: int = HORIZON,
+    val_share: float = VAL_SHARE,
+    scaling: Scaling | None = None,
+) -> tuple[Tensor, Scaling]:
+    """The newest window (1 × quantities × hours × sensors), whose target is not known yet, and how it was scaled.
+
+    With the options that `windows` had for training, it is scaled as then:
+
+        inputs, scaling = latest(**options)
+        scaling.of_target(model(inputs))    # 1 × sensors, `horizon` hours after the last one, in the target's unit
+
+    Args:
+        scaling: of the training, where readings have been added or replaced since; it would be another one now.
+    """
+    readings = simulate(hours, sensors, seed) if path is None else read_once(Path(path))
+    found = len(readings.values)
+    if horizon < 1 or not 1 <= window <= found:
+        raise InputError(f"window is {window} and horizon {horizon}, of {found} hours; both are at least 1")
+    for note in readings.notes:
+        log.warning("%s: %s", path, note)
+    if scaling is None:
+        scaling = _scaling(readings, target, border(found, val_share))
+    elif tuple(scaling.quantities) != readings.quantities:
+        had, has = (", ".join(names) for names in (scaling.quantities, readings.quantities))
+        raise InputError(f"{path}: the scaling is of {had}, and the readings have {has}; they must be the same")
+    return scaling.scaled(readings.values[-window:]).movedim(0, 1)[None], scaling
+
+
+def border(hours: int, val_share: float = VAL_SHARE) -> int:
+    """The hour with which validation begins."""
     if not 0 < val_share < 1:
         raise InputError(f"val_share is {val_share}; it must be between 0 and 1")
-    values = readings.values
-    border = round(len(values) * (1 - val_share))
-    known = values[:border]
-    mean, deviation = (of((0, 2), keepdims=True, dtype=np.float64) for of in (known.mean, known.std))
+    return round(hours * (1 - val_share))
+
+
+def with_target(
+    readings: Readings, target: str, *, window: int, horizon: int = HORIZON, val_share: float = VAL_SHARE
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Of each window to train on, and of each to validate with, whether its target was read at every sensor."""
+    whole, lead = readings.can_be_target(target), window + horizon - 1
+    begin = border(len(whole), val_share)
+    return whole[lead:begin], whole[begin + lead :]
+
+
+def _scaling(readings: Readings, target: str, hours: int) -> Scaling:
+    """Of the hours to train on, which are the first."""
+    if target not in readings.quantities:
+        raise InputError(f"target is {target!r}; the readings have {', '.join(readings.quantities)}")
+    known = readings.values[:hours]
+    mean, deviation = (of((0, 2), dtype=np.float64) for of in (known.mean, known.std))
     still = deviation <= np.maximum(_ROUNDING * np.abs(mean), _NOTHING)  # in training: it may yet change in validation
-    return torch.from_numpy(((values - mean) / np.where(still, 1, deviation)).astype(np.float32)), border
+    return Scaling(
+        quantities=readings.quantities,
+        target=target,
+        mean=mean.tolist(),
+        deviation=np.where(still, 1, deviation).tolist(),
+    )
 
 
 class WindowDataset(Dataset[tuple[Tensor, Tensor]]):
@@ -127,7 +214,7 @@ class SensorCnn(nn.Module):
         sensors: int,
         window: int,
         quantities: int = 4,
-        widths: tuple[int, ...] = (32, 64, 128),
+        widths: tuple[int, ...] = _WIDTHS,
         hidden: int = 64,
     ) -> None:
         super().__init__()

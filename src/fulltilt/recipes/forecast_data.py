@@ -67,6 +67,14 @@ class Readings:
         worst = int(shares.argmax())
         return f"{self.sensors[worst]} lacks most: {100 * shares[worst]:.3g} % of its hours"
 
+    def most_missing_of_all(self) -> str:
+        """The quantity and the sensor that lack most, and how much, for a message."""
+        assert self.read is not None
+        shares = 1 - self.read.mean(0)
+        quantity, sensor = np.unravel_index(int(shares.argmax()), shares.shape)
+        share = 100 * shares[quantity, sensor]
+        return f"most of {self.quantities[quantity]} at {self.sensors[sensor]}: {share:.3g} %"
+
 
 @lru_cache(maxsize=2)  # training and validation ask for the same
 def simulate(hours: int, sensors: int, seed: int = 0) -> Readings:

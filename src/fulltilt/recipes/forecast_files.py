@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -25,22 +24,19 @@ from numpy.typing import NDArray
 
 from fulltilt.errors import InputError
 from fulltilt.recipes.forecast_data import Readings
-from fulltilt.recipes.forecast_tables import Column, Row, read_table
+from fulltilt.recipes.forecast_hours import MANY_MISSING, covered, hour_of, written
+from fulltilt.recipes.forecast_stand_ins import without_stand_ins
+from fulltilt.recipes.forecast_tables import BySensor, Column, Known, Reading, read_sensors
 
-_COUNTERS: Final = ("no", "index")
+_COUNTERS: Final = ("no", "index", "id", "row", "epoch")
 """Columns that may count rows; nitric oxide is called so as well, and does not rise by 1 each hour."""
 _NAMELESS: Final = ("column ", "unnamed: ")
 """How the name begins of a column that has none, from us and from pandas, whose index it is."""
 _COUNTS: Final = 0.99
 """Of a counter's steps, all up or all down: files that are joined begin anew, and rows are taken out."""
-_STAND_INS: Final = (-9999.0, -999.0, -200.0, 9999.0)
-"""What loggers write where they have read nothing; the outermost first."""
-_HOUR: Final = 3600
-_DAY: Final = 24
-_MANY_MISSING: Final = 0.5
-"""Of all readings: what is then learnt is mostly to repeat the last one."""
+_BY_ONE: Final = 100
+"""Steps of exactly 1 from which on a column counts, whatever its name is."""
 
-BySensor = dict[str, list[Row]]
 State = tuple[Path, int, int] | None
 """A file's name, size and time of change; None for one that can't be opened either."""
 
@@ -65,19 +61,18 @@ def _state(file: Path) -> State:
 
 def read_readings(path: Path) -> Readings:
     """All sensors of a folder or CSV over the hours that every one of them covers."""
-    columns: dict[str, Column] = {}
-    by_sensor, notes = _by_sensor(path, columns)
+    known = Known()
+    by_sensor, notes = _by_sensor(path, known)
+    columns = known.columns
     if not by_sensor:
         raise InputError(f"{path} holds no readings: there are no rows below its header")
     _refuse_stray_words(columns)
-    counters = {name for name in columns if _is_counter(name, by_sensor)}
+    counters = _counters(columns, by_sensor)
     for name in columns:
-        notes += [] if name in counters else _without_stand_ins(name, by_sensor)
-    quantities = _common(path, by_sensor, counters)
-    first = max(min(_hour(row) for row in rows) for rows in by_sensor.values())
-    last = min(max(_hour(row) for row in rows) for rows in by_sensor.values())
-    if last < first:
-        raise InputError(f"{path}: there is no hour that all {len(by_sensor)} sensors cover")
+        notes += [] if name in counters else without_stand_ins(name, chain.from_iterable(by_sensor.values()))
+    quantities, lacking = _common(path, by_sensor, counters)
+    first, last, cut = covered(path, by_sensor, known.files)
+    notes += cut
     found = np.stack([_grid(path, name, rows, quantities, first, last) for name, rows in by_sensor.items()], axis=-1)
     begun = np.argmax(~np.isnan(found), axis=0)
     if begun.any():
@@ -86,26 +81,29 @@ def read_readings(path: Path) -> Readings:
         notes.append(f"hours left out at the beginning: {begun.max():,} ({late})")
     values = _carried(found)[begun.max() :]  # carried first: what has a gap at the cut was read before it
     found = found[begun.max() :]
-    _refuse_sparse(path, found, by_sensor, quantities)
-    return Readings(
+    readings = Readings(
         values=values.astype(np.float32),
         quantities=quantities,
         sensors=tuple(by_sensor),
         read=~np.isnan(found),
-        left_out=tuple(name for name in columns if name not in quantities),
+        left_out=tuple(name + lacking.get(name, "") for name in columns if name not in quantities),
         notes=tuple(notes),
     )
+    _refuse_sparse(path, readings, by_sensor)
+    return readings
 
 
-def _by_sensor(path: Path, columns: dict[str, Column]) -> tuple[BySensor, list[str]]:
+def _by_sensor(path: Path, known: Known) -> tuple[BySensor, list[str]]:
     """And what is to be said of the files."""
     files, is_folder = _files(path), os.path.isdir(path)
     found: BySensor = {}
     notes: list[str] = []
     for file in files:
-        table = read_table(file, columns, one_sensor=is_folder)
+        table = read_sensors(file, known, one_sensor=is_folder)
         for name, rows in table.sensors.items():
             found.setdefault(name, []).extend(rows)
+        if table.repeated:
+            notes.append(f"{file.name}: {table.repeated:,} rows that repeat another one exactly are left out")
         if table.cut_off is not None:
             notes.append(f"{file.name}, line {table.cut_off}, the last one, is cut off and left out")
         if is_folder and not table.sensors:
@@ -148,77 +146,52 @@ def _refuse_stray_words(columns: Mapping[str, Column]) -> None:
             raise InputError(f"{column.first_word}, which is no number{others}; leave a cell empty where none was read")
 
 
-def _is_counter(name: str, by_sensor: BySensor) -> bool:
-    """Whether a column counts the rows, those of each sensor or those of the file."""
-    if not name.startswith(_NAMELESS) and name not in _COUNTERS:
-        return False
+def _counters(names: Iterable[str], by_sensor: BySensor) -> set[str]:
+    """Columns that count the rows, those of each sensor or those of the file."""
     of_file = sorted((row for rows in by_sensor.values() for row in rows), key=lambda row: row.line)
-    return any(_counts(name, parts) for parts in (list(by_sensor.values()), [of_file]))
+    parts = [list(by_sensor.values()), [of_file]]
+    return {name for name in names if any(_counts(name, part) for part in parts)}
 
 
-def _counts(name: str, parts: list[list[Row]]) -> bool:
-    """Whether it goes on by whole numbers in one direction, which no quantity does for long."""
+def _counts(name: str, parts: list[list[Reading]]) -> bool:
+    """Whether it goes on by whole numbers in one direction, or by ones, which no quantity does for long."""
     read = [[row.read.get(name, math.nan) for row in rows] for rows in parts]
     steps = [later - value for values in read for value, later in pairwise(filter(math.isfinite, values))]
-    whole = [step for step in steps if step and step.is_integer()]
-    most = max(sum(step > 0 for step in whole), sum(step < 0 for step in whole))
+    if name.startswith(_NAMELESS) or name in _COUNTERS:
+        likely = [step for step in steps if step and step.is_integer()]
+    else:
+        likely = [step for step in steps if abs(step) == 1] if len(steps) >= _BY_ONE else []
+    most = max(sum(step > 0 for step in likely), sum(step < 0 for step in likely))
     return most > 0 and most >= _COUNTS * len(steps)
 
 
-def _hour(row: Row) -> int:
-    """Counted from 1970."""
-    return math.floor(row.time / _HOUR)
+def _common(path: Path, by_sensor: BySensor, counters: set[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Quantities that every sensor has, in the order of the first one, and of others who has none of them.
 
-
-def _without_stand_ins(name: str, by_sensor: BySensor) -> list[str]:
-    """Take out what only says that nothing was read, where it can be nothing else; and what is to be said of it."""
-    rows = [row for rows in by_sensor.values() for row in rows if not math.isnan(row.read.get(name, math.nan))]
-    notes = []
-    for value in _STAND_INS:
-        of_all = np.array([row.read[name] for row in rows])
-        times, others = int((of_all == value).sum()), of_all[of_all != value]
-        is_last = len(of_all) and value == (of_all.min() if value < 0 else of_all.max())
-        if times < (1 if value < 0 else 2) or not is_last:  # a single 9999 may be a peak
-            continue
-        if _is_apart(value, others):
-            for row in rows:
-                row.read[name] = math.nan if row.read[name] == value else row.read[name]
-            rows = [row for row in rows if not math.isnan(row.read[name])]
-            notes.append(f"{times:,} × {value:g} in {name}: taken as missing")
-        else:
-            end = "lowest" if value < 0 else "highest"
-            notes.append(f"{times:,} × {value:g}, its {end} value, in {name}: where that means nothing, leave it empty")
-    return notes
-
-
-def _is_apart(value: float, others: NDArray[np.float64]) -> bool:
-    """Farther from the other readings than they are from each other, or of a sign that they never have."""
-    if not len(others):
-        return False
-    return bool(np.abs(others - value).min() > np.ptp(others) or value < 0 <= others.min())
-
-
-def _common(path: Path, by_sensor: BySensor, counters: set[str]) -> tuple[str, ...]:
-    """Quantities that every sensor has, in the order of the first one; a column with a word in it is none."""
-    found: list[str] | None = None
-    for rows in by_sensor.values():
+    A column with a word in it is none.
+    """
+    has: dict[str, set[str]] = {}
+    for sensor, rows in by_sensor.items():
         always = set.intersection(*(set(row.read) for row in rows)) - counters
-        ever = {name for row in rows for name, value in row.read.items() if not math.isnan(value)}
-        order = found if found is not None else list(rows[0].read)
-        found = [name for name in order if name in always & ever]
+        has[sensor] = always & {name for row in rows for name, value in row.read.items() if not math.isnan(value)}
+    found = set.intersection(*has.values())
     if not found:
-        raise InputError(f"{path}: there is no column of numbers that all {len(by_sensor)} sensors have")
-    return tuple(found)
+        but = f"; {', '.join(sorted(counters))} only counts rows" if counters else ""
+        raise InputError(f"{path}: there is no column of numbers that all {len(by_sensor)} sensors have{but}")
+    some = set().union(*has.values()) - found
+    lacking = {name: f" ({next(sensor for sensor in has if name not in has[sensor])} has none)" for name in some}
+    order = next(iter(by_sensor.values()))[0].read
+    return tuple(name for name in order if name in found), lacking
 
 
 def _grid(
-    path: Path, sensor: str, rows: list[Row], quantities: tuple[str, ...], first: int, last: int
+    path: Path, sensor: str, rows: list[Reading], quantities: tuple[str, ...], first: int, last: int
 ) -> NDArray[np.float64]:
     """Hours × quantities, nan where nothing was read; several readings of one hour are averaged."""
     shape = (last - first + 1, len(quantities))
     sums, counts = np.zeros(shape), np.zeros(shape)
     for row in rows:
-        if first <= (hour := _hour(row)) <= last:
+        if first <= (hour := hour_of(row)) <= last:
             values = np.array([row.read[name] for name in quantities])
             there = ~np.isnan(values)
             sums[hour - first, there] += values[there]
@@ -230,25 +203,16 @@ def _grid(
         return sums / counts
 
 
-def _refuse_sparse(path: Path, found: NDArray[np.float64], by_sensor: BySensor, quantities: tuple[str, ...]) -> None:
-    missing = np.isnan(found)
-    if missing.mean() <= _MANY_MISSING:
+def _refuse_sparse(path: Path, readings: Readings, by_sensor: BySensor) -> None:
+    if readings.missing_share <= MANY_MISSING:
         return
-    said = f"{path}: of {missing.size:,} readings of an hour {int(missing.sum()):,} are missing"
-    steps = [later - hour for rows in by_sensor.values() for hour, later in pairwise(sorted({*map(_hour, rows)}))]
-    apart = round(float(np.median(steps))) if steps else 1
-    if apart > 1:
-        kind = "daily readings" if apart == _DAY else f"readings of every {apart} hours"
-        raise InputError(
-            f"{said}: rows are {apart} hours apart, so these look like {kind}; the recipe is hourly and would learn to "
-            "repeat what stood there before. Give readings of each hour (several in an hour are averaged)"
-        )
-    quantity, sensor = np.unravel_index(int(missing.mean(0).argmax()), missing.shape[1:])
-    times = [datetime.fromtimestamp(row.time, UTC) for rows in by_sensor.values() for row in rows]
+    assert readings.read is not None
+    missing = f"of {readings.read.size:,} readings of an hour {int((~readings.read).sum()):,} are missing"
+    hours = [hour_of(row) for rows in by_sensor.values() for row in rows]
     raise InputError(
-        f"{said} (rows are from {min(times):%Y-%m-%d} to {max(times):%Y-%m-%d}), most of {quantities[quantity]} at "
-        f"{tuple(by_sensor)[sensor]}: {100 * missing[:, quantity, sensor].mean():.3g} %. At most half may be; leave "
-        "out the column or the sensor, or the time in which little was read"
+        f"{path}: {missing} (rows are from {written(min(hours))} to {written(max(hours))}), "
+        f"{readings.most_missing_of_all()}. At most half may be; leave out the column or the sensor, or the time in "
+        "which little was read"
     )
 
 

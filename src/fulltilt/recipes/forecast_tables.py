@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fulltilt.errors import InputError
-from fulltilt.feed.listing import open_table
+from fulltilt.feed.listing import header_of, number_of, open_table
 from fulltilt.recipes import forecast_times
 
 _SENSORS: Final = ("sensor", "station", "site")
-_ALIASES: Final = {"pm2.5": "pm25"}
+_ALIASES: Final = {"pm2.5": "pm25", "pm2_5": "pm25"}
 """Any other dot stays: PM1.0 is not PM10."""
-_MISSING: Final = ("", "na", "nan", "null", "none")
+_MISSING: Final = ("", "na", "nan", "null", "none", "n/a", "#n/a", "-", "--")
+_NO_NUMBERS: Final = ("nan", "inf", "infinity")
+_THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+,\d+")
+"""1.013,5 can be but one number."""
+_GROUP: Final = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
+"""1.013 can be two."""
+_LARGEST: Final = 3.4028234663852886e38
+"""That float32 holds: readings are kept as that."""
 _FEW_AGAIN: Final = 0.01
 """Of a sensor's rows that may have a time that another has: clocks are set back once a year."""
 
 
-class Row(NamedTuple):
+class Reading(NamedTuple):
     line: int
     time: float
     """Seconds since 1970."""
     read: dict[str, float]
     """By quantity; nan where nothing was read, and no entry where there is a word."""
+
+
+BySensor = dict[str, list[Reading]]
 
 
 @dataclass(slots=True)
@@ -40,29 +51,44 @@ class Column:
 
 
 @dataclass(slots=True, kw_only=True)
-class Table:
-    sensors: dict[str, list[Row]] = field(default_factory=dict)
+class Known:
+    """What all files of a data set have in common."""
+
+    columns: dict[str, Column] = field(default_factory=dict)
+    """But for sensors and times, by their names in lower case."""
+    files: dict[str, Path] = field(default_factory=dict)
+    """By sensor."""
+    zones: dict[bool, str] = field(default_factory=dict)
+    """Where the first time stands that has a time zone, and the first that has none."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SensorTable:
+    sensors: BySensor = field(default_factory=dict)
+    repeated: int = 0
+    """Rows that repeat another one exactly, which were left out."""
     cut_off: int | None = None
     """The number of its last line, which was left out."""
 
 
-def read_table(file: Path, columns: dict[str, Column], *, one_sensor: bool) -> Table:
+def read_sensors(file: Path, known: Known, *, one_sensor: bool) -> SensorTable:
     """Sensors of a file, in the order of their first rows; without a column for them, one of the file's name.
 
     Args:
-        columns: of the files so far, by their names in lower case; what the file has besides sensors and times is
-            added.
+        known: of the files so far; what this one has is added.
         one_sensor: a file for each sensor: it is of one, whatever else it has.
     """
     with open_table(file) as (opened, dialect):
         reader = csv.reader(opened, dialect)
-        return _Reader(file, reader, columns, comma=dialect.delimiter != ",").read(one_sensor=one_sensor)
+        return _Reader(file, reader, known, comma=dialect.delimiter != ",").read(one_sensor=one_sensor)
 
 
 class _Reader:
-    def __init__(self, file: Path, reader: Any, columns: dict[str, Column], *, comma: bool) -> None:
-        self._file, self._reader, self._comma = file, reader, comma
-        self._header = [" ".join(written.split()) for written in next(reader, [])]  # spreadsheets break lines in them
+    def __init__(self, file: Path, reader: Any, known: Known, *, comma: bool) -> None:
+        self._file, self._reader, self._known, self._comma = file, reader, known, comma
+        self._marks: dict[str, dict[str, str]] = {}
+        """By column, where the first number stands with a comma, with a dot, and with one that may part thousands."""
+        self._header = [" ".join(written.split()) for written in header_of(reader)]  # spreadsheets break lines in them
         while self._header and not self._header[-1]:  # a spreadsheet's empty columns
             self._header.pop()
         self._places = _places(file, self._header)
@@ -71,19 +97,25 @@ class _Reader:
             raise _no_times(file, list(self._places))
         self._sensor = next((name for name in _SENSORS if name in self._places), None)
         used = {*self._times, self._sensor}
-        self._columns = {name: columns.setdefault(name, Column()) for name in self._places if name not in used}
+        self._columns = {name: known.columns.setdefault(name, Column()) for name in self._places if name not in used}
 
-    def read(self, *, one_sensor: bool) -> Table:
-        table = Table()
+    def read(self, *, one_sensor: bool) -> SensorTable:
+        table = SensorTable()
+        seen: set[int] = set()
         least = len(self._header)
         for line, cells, last in self._rows():
             if last and len(cells) < least:  # shorter than all: a logger whose power went
                 table.cut_off = line
                 break
             least = min(least, len(cells))
+            if (again := hash(tuple(cells))) in seen:  # cells themselves would take as much memory as the readings
+                table.repeated += 1
+                continue
+            seen.add(again)
             name, row = self._row(line, cells)
             table.sensors.setdefault(self._file.stem if one_sensor or name is None else name, []).append(row)
         for name, rows in table.sensors.items():
+            self._known.files[name] = self._file
             self._refuse_again(name, rows, one_sensor=one_sensor)
         return table
 
@@ -98,7 +130,7 @@ class _Reader:
         if before is not None:
             yield (*before, True)
 
-    def _row(self, line: int, cells: list[str]) -> tuple[str | None, Row]:
+    def _row(self, line: int, cells: list[str]) -> tuple[str | None, Reading]:
         """The sensor, where there is a column for it, and the row."""
         where, width = f"{self._file}, line {line}", len(self._header)
         if any(cell.strip() for cell in cells[width:]):
@@ -111,25 +143,64 @@ class _Reader:
         if name == "":
             raise InputError(f"{where}: an empty {self._sensor}; each row names its sensor")
         try:
-            time = forecast_times.seconds_of({column: cells[self._places[column]] for column in self._times})
+            moment = forecast_times.moment_of({column: cells[self._places[column]] for column in self._times})
+            time = forecast_times.seconds_of(moment)
         except (ValueError, OverflowError, OSError) as error:
             expected = "2024-01-31 13:00, or seconds or milliseconds since 1970"
             raise InputError(f"{where}: no time can be read ({error}); expected such as {expected}") from error
+        zones = self._known.zones
+        if zones.setdefault(moment.tzinfo is not None, where) is where and len(zones) > 1:
+            raise InputError(
+                f"{zones[False]}: the time has no zone, and that of {zones[True]} has one (seconds since "
+                "1970 are UTC); write all with one, or all without, which are then taken as UTC"
+            )
         read: dict[str, float] = {}
         for column, counts in self._columns.items():
             if column in forecast_times.NAMES:
                 continue
             text = cells[self._places[column]]
-            value = _number(text, comma=self._comma)
+            value = self._number(where, column, text.strip())
             if value is None:
                 counts.words += 1
                 counts.first_word = counts.first_word or f"{where}: {self._header[self._places[column]]} is {text!r}"
+            elif abs(value) > _LARGEST:
+                name = self._header[self._places[column]]
+                raise InputError(
+                    f"{where}: {name} is {text!r}, and at most {_LARGEST:.2g} can be read; leave the cell empty where "
+                    "that means nothing"
+                )
             else:
                 counts.numbers += not math.isnan(value)
                 read[column] = value
-        return name, Row(line, time, read)
+        return name, Reading(line, time, read)
 
-    def _refuse_again(self, sensor: str, rows: Sequence[Row], *, one_sensor: bool) -> None:
+    def _number(self, where: str, column: str, text: str) -> float | None:
+        """nan where a reading is missing; None for what is no number at all, such as a wind's name."""
+        if text.lower() in _MISSING:
+            return math.nan
+        written = text
+        if self._comma:
+            text = (text.replace(".", "") if _THOUSANDS.fullmatch(text) else text).replace(",", ".")
+        value = number_of(text)
+        if self._comma and value is not None:
+            self._refuse_ambiguous(f"{where}: {self._header[self._places[column]]} is {written}", column, written)
+        return math.nan if text.lower().strip("+-") in _NO_NUMBERS else value
+
+    def _refuse_ambiguous(self, said: str, column: str, text: str) -> None:
+        """1.013 beside 998,5 may be a thousand or a fraction, and so may 1,013 beside 998.5."""
+        first = self._marks.setdefault(column, {})
+        for mark, other in ((",", "."), (".", ",")):
+            if mark in text and not (mark == "." and "," in text):
+                first.setdefault(mark, said)
+                if _GROUP.fullmatch(text):
+                    first.setdefault(f"group{mark}", said)
+            if f"group{mark}" in first and other in first:
+                raise InputError(
+                    f"{first[f'group{mark}']}, which may be a thousand or a fraction beside {first[other]}; take out "
+                    "what parts thousands"
+                )
+
+    def _refuse_again(self, sensor: str, rows: Sequence[Reading], *, one_sensor: bool) -> None:
         """Readings of one time would be averaged, be they of several sensors or of 24 hours."""
         seen: set[float] = set()
         again = [row.line for row in rows if row.time in seen or seen.add(row.time)]  # type: ignore[func-returns-value]
@@ -156,12 +227,17 @@ class _Reader:
         )
 
 
+def name_of(written: str) -> str:
+    """A column's name, which has no case."""
+    name = written.strip().lower()
+    return _ALIASES.get(name, name)
+
+
 def _places(file: Path, header: Sequence[str]) -> dict[str, int]:
     """Where each column is, by its name in lower case; one without a name goes by its number."""
     places: dict[str, int] = {}
     for place, written in enumerate(header):
-        name = written.lower()
-        name = _ALIASES.get(name, name) or f"column {place + 1}"
+        name = name_of(written) or f"column {place + 1}"
         if name in places:
             raise InputError(
                 f"{file}: columns {places[name] + 1} and {place + 1} ({header[places[name]]!r} and "
@@ -177,18 +253,3 @@ def _no_times(file: Path, columns: Sequence[str]) -> InputError:
         f"{file} has no column time, timestamp, datetime, date, nor year, month, day, hour; found "
         f"{', '.join(columns)}{between if len(columns) == 1 else ''}"
     )
-
-
-def _number(text: str, *, comma: bool) -> float | None:
-    """nan where a reading is missing; None for what is no number at all, such as a wind's name.
-
-    Args:
-        comma: one between digits is a decimal point: it does not part the columns.
-    """
-    if text.strip().lower() in _MISSING:
-        return math.nan
-    try:
-        value = float(text.replace(",", ".") if comma else text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else math.nan

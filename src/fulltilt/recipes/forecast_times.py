@@ -1,7 +1,7 @@
 """When a row of a table was read, by the columns that say so.
 
-time | timestamp | datetime | date     2024-01-31 13:00, with T or a zone as well; 10 digits: seconds since 1970,
-                                       13: milliseconds
+time | timestamp | datetime | date     2024-01-31 13:00, with T, slashes or a zone as well; 10 digits: seconds since
+                                       1970, 13: milliseconds
 date + time, date + hour [+ minute]    2024-01-31 and 13:00, or 13; 24 is the end of the day
 year + month + day + time, or + hour [+ minute]
 """
@@ -32,6 +32,9 @@ _LAYOUTS: Final = (
 _UNIX: Final = re.compile(r"(\d{10}|\d{13})([.,]\d+)?")
 _TOO_LONG: Final = re.compile(r"\d{9}")
 """What follows eight digits is a separator to `fromisoformat`, be it a digit: 1711126800000 would be in 1711."""
+_UTC: Final = re.compile(r"(:\d\d(?:[.,]\d+)?) ?(?:UTC|GMT)$", re.IGNORECASE)
+_DATE: Final = re.compile(r"(\d{4})([-/])(\d{1,2})\2(\d{1,2})(?!\d)(?:([ T])(\d)(?=:))?")
+"""With what `fromisoformat` does not take: slashes, and single digits."""
 _DAY_SECONDS: Final = 24 * 3600
 
 
@@ -40,8 +43,14 @@ def time_columns(columns: Collection[str]) -> tuple[str, ...]:
     return next((layout for layout in _LAYOUTS if all(name in columns for name in layout)), ())
 
 
-def seconds_of(cells: Mapping[str, str]) -> float:
-    """Seconds since 1970, of the cells of `time_columns`. A time of no zone is taken as UTC.
+def seconds_of(moment: datetime) -> float:
+    """Seconds since 1970. A time of no zone is taken as UTC."""
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return aware.timestamp()
+
+
+def moment_of(cells: Mapping[str, str]) -> datetime:
+    """When it was, by the cells of `time_columns`; without a zone where none is written.
 
     Raises:
         ValueError: no time can be read.
@@ -49,13 +58,8 @@ def seconds_of(cells: Mapping[str, str]) -> float:
     texts = {name: text.strip() for name, text in cells.items()}
     if "year" in texts:
         year, month, day = (_number(texts.pop(part)) for part in DATE_PARTS)
-        found = _beside(f"{year:04}-{month:02}-{day:02}", **texts)
-    elif len(texts) == 1:
-        found = _whole(*texts.values())
-    else:
-        found = _beside(**texts)
-    aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-    return aware.timestamp()
+        return _beside(f"{year:04}-{month:02}-{day:02}", **texts)
+    return _whole(*texts.values()) if len(texts) == 1 else _beside(**texts)
 
 
 def _beside(date: str, time: str | None = None, hour: str | None = None, minute: str | None = None) -> datetime:
@@ -84,11 +88,23 @@ def _whole(text: str) -> datetime:
     if unix is None:
         if _TOO_LONG.match(text):
             raise ValueError(f"{text!r} is no date; seconds since 1970 have 10 digits, milliseconds 13")
-        return datetime.fromisoformat(text)
+        try:
+            return datetime.fromisoformat(text)
+        except ValueError:
+            return datetime.fromisoformat(_iso(text))
     if len(unix[1]) == 10 and _reads_as_date(unix[1]):
         raise ValueError(f"{text!r} could be a date and its hour, or seconds since 1970")
     seconds = float(text.replace(",", "."))
     return datetime.fromtimestamp(seconds if len(unix[1]) == 10 else seconds / 1000, UTC)
+
+
+def _iso(text: str) -> str:
+    """2024/1/31 9:00 UTC as 2024-01-31 09:00+00:00; anything else as it is."""
+    text = _UTC.sub(r"\1+00:00", text)
+    if (found := _DATE.match(text)) is None:
+        return text
+    year, _, month, day, between, hour = found.groups()
+    return f"{year}-{month:0>2}-{day:0>2}{f'{between}0{hour}' if hour else ''}{text[found.end() :]}"
 
 
 def _reads_as_date(digits: str) -> bool:

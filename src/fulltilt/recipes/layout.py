@@ -34,17 +34,24 @@ def parts(source: Path, masks: Path | None) -> tuple[Part, Part | None]:
     """What to train on, and what to validate with, where the folders say so."""
     whole = Part(source=source, masks=masks)
     inside = _folders(source)
-    _refuse_pair(source, masks, inside)
+    _refuse_pair(source, masks)
     train = _one_of(TRAIN, inside)
     val = _one_of(VAL, inside)
     test = _one_of(TEST, inside)
     if train is None or (val is None and test is None and len(inside) > 1):  # among others it is a class
         return whole, None
-    _refuse_pair(source / train, masks, _folders(source / train))
+    _refuse_pair(source / train, masks)
     return (
         Part(source=source / train, masks=_masks_of(TRAIN, masks)),
         None if val is None else Part(source=source / val, masks=_masks_of(VAL, masks)),
     )
+
+
+def pair(source: Path) -> tuple[Path, Path] | None:
+    """The folders of pictures and of their masks in a folder that holds both."""
+    inside = _folders(source)
+    images, drawn = _one_of(_IMAGES, inside), _one_of(_MASKS, inside)
+    return None if images is None or drawn is None else (source / images, source / drawn)
 
 
 def _masks_of(part: tuple[str, ...], masks: Path | None) -> Path | None:
@@ -53,13 +60,13 @@ def _masks_of(part: tuple[str, ...], masks: Path | None) -> Path | None:
     return masks if masks is None or folder is None else masks / folder
 
 
-def _refuse_pair(source: Path, masks: Path | None, inside: list[str]) -> None:
+def _refuse_pair(source: Path, masks: Path | None) -> None:
     """Folders of pictures and of masks would else be taken for two classes."""
-    images, drawn = _one_of(_IMAGES, inside), _one_of(_MASKS, inside)
-    if masks is None and images is not None and drawn is not None:
+    if masks is None and (found := pair(source)) is not None:
+        images, drawn = found
         raise InputError(
-            f"{source} holds the folders {images} and {drawn}, which are no classes; for pictures with masks give "
-            f"--recipe segmentation --data {source / images} --masks {source / drawn}"
+            f"{source} holds the folders {images.name} and {drawn.name}, which are no classes; for pictures with masks "
+            f"give --recipe segmentation --data {images} --masks {drawn}"
         )
 
 

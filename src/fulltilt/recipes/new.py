@@ -27,13 +27,20 @@ class Project:
 
 
 def make_project(
-    folder: Path, recipe: Recipe, *, data: Path | None = None, masks: Path | None = None, small: bool = False
+    folder: Path,
+    recipe: Recipe,
+    *,
+    data: Path | None = None,
+    masks: Path | None = None,
+    target: str | None = None,
+    small: bool = False,
 ) -> Project:
     """Write a project into a folder that is empty or not there yet.
 
     Args:
         data: the user's own, in a folder or .csv; otherwise the project trains on generated data.
         masks: the folder of masks of the same names.
+        target: the quantity of the readings that is forecast; by default PM2.5, or the only one.
         small: generated data and a model of a size that learns in half a minute on two CPU cores.
     """
     if folder.exists() and not folder.is_dir():
@@ -42,11 +49,13 @@ def make_project(
         raise InputError(f"{folder} is not empty; name a folder that is, or a new one")
     if data is None and masks is not None:
         raise InputError("masks belong to pictures: give these, too, with --data")
+    if data is None and target is not None:
+        raise InputError("a target is a quantity of your own readings: give these, too, with --data")
     if data is not None and small:
         raise InputError("--small is a size of generated data; with --data leave it out")
     content = _content(recipe, small=small)
     module = content["model"]["name"].partition(":")[0]
-    own = None if data is None else use_own_data(recipe.name, content, data, masks)
+    own = None if data is None else use_own_data(recipe.name, content, data, masks, target)
     _rename(content, f"{module}:", f"{Path(MODEL).stem}:")
     if recipe.name == "segmentation":  # what holds for any pictures, not for the generated ones alone
         content["data"]["features"] = "fulltilt.assist:extract_features"
@@ -55,7 +64,7 @@ def make_project(
     texts = {
         CONFIG: _yaml(recipe, content, own),
         MODEL: _source(module),
-        README: _readme(recipe, folder, own, set_aside="val_share" in content["data"]),
+        README: _readme(recipe, folder, own, content["data"]),
         **({} if own is None else own.files),
     }
     try:
@@ -114,12 +123,13 @@ def _in_a_line(text: str) -> str:
 _OWN: Final = {
     "classification": (
         "--data /path/to/images",
-        "A folder with a subfolder for each class, or a .csv with the columns `path` and `label`.",
+        "A folder with a subfolder for each class, or a .csv with the columns `path` and `label`. Paths in a .csv are\n"
+        "relative to it.",
     ),
     "segmentation": (
         "--data /path/to/images --masks /path/to/masks",
         "A folder of images and one of masks with the same names (PNG; 0 is background, anything else is the\n"
-        "object), or a .csv with the columns `path` and `mask`.",
+        "object), or a .csv with the columns `path` and `mask`. Paths in a .csv are relative to it.",
     ),
     "forecast": (
         "--data /path/to/readings",
@@ -128,7 +138,8 @@ _OWN: Final = {
     ),
     "video": (
         "--data /path/to/segments.csv",
-        "Segments of videos in a .csv with the columns `path`, `label`, `start` and `end` (in seconds).",
+        "Segments of videos in a .csv with the columns `path`, `label`, `start` and `end` (in seconds). Paths are\n"
+        "relative to it.",
     ),
 }
 """Options of the command for data of one's own, and what these have to look like."""
@@ -151,8 +162,30 @@ model.eval()
 ```
 """
 
+_FORECAST: Final = """## A forecast
 
-def _readme(recipe: Recipe, folder: Path, own: OwnData | None, *, set_aside: bool) -> str:
+The model's inputs and outputs are scaled to mean 0 and deviation 1. `latest` gives the newest window and how it was
+scaled; this prints the target at each sensor in its own unit, `horizon` (here {horizon}) hours after the last one
+that all sensors cover:
+
+```python
+import torch
+
+from model import latest
+
+options = {{name: value for name, value in config.data.args.items() if name != "split"}}
+inputs, scaling = latest(**options)
+with torch.no_grad():
+    print(scaling.target, scaling.of_target(model(inputs)).tolist())
+```
+
+The scaling follows from the hours to train on. Where readings are added after the training, keep it
+(`json.dumps(asdict(scaling))`, `asdict` from `dataclasses`), and give it back: `latest(**options,
+scaling=Scaling(**json.loads(kept)))`.
+"""
+
+
+def _readme(recipe: Recipe, folder: Path, own: OwnData | None, data: Mapping[str, Any]) -> str:
     begun = (
         f"{recipe.title}. It trains on generated data, which the first run writes to runs/data."
         if own is None
@@ -171,7 +204,7 @@ def _readme(recipe: Recipe, folder: Path, own: OwnData | None, *, set_aside: boo
         "| model.py | the model, and the functions that belong to it |\n"
         "| runs/config | checkpoints, log.jsonl, the configuration that was used |\n",
     ]
-    if set_aside:
+    if "val_share" in data:
         parts.append(
             "A share `data.val_share` of the images is set aside for validation, the same images for the same\n"
             "`training.seed`. To validate on other images, replace it by `data.val_source` (and `data.val_masks`).\n"
@@ -179,10 +212,14 @@ def _readme(recipe: Recipe, folder: Path, own: OwnData | None, *, set_aside: boo
     if own is not None and own.outputs:
         parts.append(f"The model's outputs, in their order: {', '.join(own.outputs)}.\n")
     parts.append(_TRAINED)
+    if recipe.name == "forecast":
+        from fulltilt.recipes.forecast import HORIZON
+
+        parts.append(_FORECAST.format(horizon=data["args"].get("horizon", HORIZON)))
     if own is None:
         options, what = _OWN[recipe.name]
         parts.append(
-            f"## Your own data\n\n{what} Paths in a .csv are relative to it.\n"
+            f"## Your own data\n\n{what}\n"
             "This makes another project, with a configuration that fits your data:\n\n"
             f"    fulltilt recipes new DIR --recipe {recipe.name} {options}\n"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,18 +30,22 @@ _STEPS: Final = 10
 """To an epoch, at least."""
 _LEAST_BATCH: Final = 2
 """Batch norm can't train on a single sample."""
+_BATCH: Final = 8
+"""A batch of windows is a multiple of this, as GPUs like it."""
 _LARGEST_FOUND: Final = 512
 """By `batch_size: auto`."""
 _EVERY: Final = 5
 """One video of so many is for validation."""
 _OPENED: Final = 8
 """Videos that are opened to see whether they are some, and what they are like."""
+_ROUNDED: Final = 1.0
+"""Seconds by which a segment may end after its video: times are rounded."""
 _LARGEST_CLIP, _LARGEST_FRAME = 768, 160
 """Frames of a clip and their side, which `files.videos` takes unless something else is said."""
 _CLIPS: Final = 2
 """Of a video that is long enough for them."""
-_VAL_HOURS, _HORIZON, _MULTIPLE = 0.2, 6, 8
-"""What `forecast.windows` takes, unless something else is said, and what its model's three layers ask of a window."""
+_DUST: Final = re.compile(r"pm[ _]?2[._]?5(?!\d)")
+"""PM2.5, also with a unit behind it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +60,21 @@ class OwnData:
     """Further files of the project, by name."""
 
 
-def use_own_data(name: str, content: dict[str, Any], data: Path, masks: Path | None) -> OwnData:
+def use_own_data(
+    name: str, content: dict[str, Any], data: Path, masks: Path | None, target: str | None = None
+) -> OwnData:
     """Change the sections of recipe `name` to fit the data."""
     if not data.exists():
         raise InputError(f"--data: {data} does not exist")
     if masks is not None and name != "segmentation":
         raise InputError(f"--masks: {name} has none; only segmentation has")
+    if target is not None and name != "forecast":
+        raise InputError(f"--target: {name} has none; only forecast has")
     if name == "segmentation":
         return _use_masked(content, data, masks)
-    return {"classification": _use_labelled, "forecast": _use_readings, "video": _use_videos}[name](content, data)
+    if name == "forecast":
+        return _use_readings(content, data, target)
+    return {"classification": _use_labelled, "video": _use_videos}[name](content, data)
 
 
 def _use_labelled(content: dict[str, Any], data: Path) -> OwnData:
@@ -81,6 +92,10 @@ def _use_labelled(content: dict[str, Any], data: Path) -> OwnData:
 
 
 def _use_masked(content: dict[str, Any], data: Path, masks: Path | None) -> OwnData:
+    from fulltilt.recipes.layout import pair
+
+    if masks is None and (both := pair(data)) is not None:
+        data, masks = both
     found = _use_pictures(content, data, masks)
     if found.classes is not None:
         raise InputError(f"{data}: these pictures have labels and no masks; give --masks, or --recipe classification")
@@ -111,11 +126,11 @@ def _use_pictures(content: dict[str, Any], data: Path, masks: Path | None) -> Fo
     return found
 
 
-def _use_readings(content: dict[str, Any], data: Path) -> OwnData:
+def _use_readings(content: dict[str, Any], data: Path, wanted: str | None) -> OwnData:
     from fulltilt.recipes.forecast_files import read_readings
 
     readings = read_readings(data)
-    target = "pm25" if "pm25" in readings.quantities else readings.quantities[0]
+    target = _target(data, readings, wanted)
     content["data"]["args"] |= {"path": str(data.resolve()), "target": target}  # and so those of validation
     usual = content["model"]["args"]["window"]
     window = min(usual, _window(data, len(readings.values)))
@@ -123,7 +138,7 @@ def _use_readings(content: dict[str, Any], data: Path) -> OwnData:
         content["data"]["args"]["window"] = content["model"]["args"]["window"] = window
     windows = _windows(data, readings, target, window)
     if windows < _STEPS * _LARGEST_FOUND:  # the size that is fastest would leave an epoch with a step or two
-        content["data"]["batch_size"] = max(_LEAST_BATCH, windows // _STEPS)
+        content["data"]["batch_size"] = min(windows, max(_BATCH, windows // _STEPS // _BATCH * _BATCH))
     sizes = {"sensors": len(readings.sensors), "quantities": len(readings.quantities)}
     content["model"]["args"] |= sizes
     told = (
@@ -136,11 +151,29 @@ def _use_readings(content: dict[str, Any], data: Path) -> OwnData:
     return OwnData(told=told, outputs=readings.sensors)
 
 
+def _target(data: Path, readings: Readings, wanted: str | None) -> str:
+    """What is forecast: what is asked for, dust, or the only quantity; nothing is guessed."""
+    from fulltilt.recipes.forecast_tables import name_of
+
+    among = f"{data}: quantities are {', '.join(readings.quantities)}"
+    if readings.left_out:
+        among += f" (left out: {', '.join(readings.left_out)})"
+    if wanted is not None:
+        if name_of(wanted) not in readings.quantities:
+            raise InputError(f"--target: {wanted} is no quantity of all sensors; {among}")
+        return name_of(wanted)
+    dust, left_out = (list(filter(_DUST.match, names)) for names in (readings.quantities, readings.left_out))
+    found = dust or (readings.quantities if not left_out else ())
+    if len(found) != 1:
+        raise InputError(f"{among}; which of them is to be forecast? Say so with --target")
+    return found[0]
+
+
 def _windows(data: Path, readings: Readings, target: str, window: int) -> int:
     """How many there are to train on."""
-    whole, lead = readings.can_be_target(target), window + _HORIZON - 1
-    border = round(len(whole) * (1 - _VAL_HOURS))
-    found, held_out = int(whole[lead:border].sum()), int(whole[border + lead :].sum())
+    from fulltilt.recipes.forecast import with_target
+
+    found, held_out = (int(part.sum()) for part in with_target(readings, target, window=window))
     if min(found, held_out) < _LEAST_BATCH:
         raise InputError(
             f"{data}: {found} windows to train on and {held_out} to validate with have a target hour in which all "
@@ -153,7 +186,9 @@ def _windows(data: Path, readings: Readings, target: str, window: int) -> int:
 def _missing(readings: Readings, target: str) -> str:
     if not readings.missing_share:
         return ""
-    told = f"; {100 * readings.missing_share:.3g} % are missing, and the last reading before stands in their place"
+    missing, most = f"{100 * readings.missing_share:.3g} %", readings.most_missing_of_all()
+    beside = "" if most.endswith(f" {missing}") else f" ({most})"  # all lack the same
+    told = f"; {missing} are missing{beside}, and the last reading before stands in their place"
     share = 1 - readings.can_be_target(target).mean()
     return told + (f"; {100 * share:.3g} % of the hours lack {target} at a sensor and are no targets" if share else "")
 
@@ -164,10 +199,11 @@ def _sensors(count: int) -> str:
 
 def _window(data: Path, hours: int) -> int:
     """Hours of a window, of which as many windows as it has hours fit into those for validation."""
-    val_hours = hours - round(hours * (1 - _VAL_HOURS))
-    window = (val_hours - _HORIZON) // 2 // _MULTIPLE * _MULTIPLE
-    if window < _MULTIPLE:
-        least = math.ceil((2 * _MULTIPLE + _HORIZON) / _VAL_HOURS)
+    from fulltilt.recipes.forecast import HORIZON, MULTIPLE, VAL_SHARE, border
+
+    window = (hours - border(hours) - HORIZON) // 2 // MULTIPLE * MULTIPLE
+    if window < MULTIPLE:
+        least = math.ceil((2 * MULTIPLE + HORIZON) / VAL_SHARE)
         raise InputError(f"{data}: {hours} hours that all sensors cover are too few; there must be {least} at least")
     return window
 
@@ -179,6 +215,8 @@ class _Likeness:
     frames: int
     height: int
     width: int
+    late: str
+    """The first segment that ends after its video, for a message."""
 
 
 def _check_videos(entries: Sequence[Entry]) -> _Likeness | None:
@@ -193,6 +231,7 @@ def _open_some(entries: Sequence[Entry]) -> _Likeness | None:
     from fulltilt.decode.video import open_video
 
     shapes: list[tuple[int, int, int]] = []
+    late = ""
     step = max(1, len(entries) // _OPENED)
     for entry in entries[: _OPENED * step : step]:
         try:
@@ -209,8 +248,11 @@ def _open_some(entries: Sequence[Entry]) -> _Likeness | None:
                 f"{entry.path}: a segment begins at {behind[0]:g} s, and the video is over after {seconds:.4g} s; "
                 "start and end are in seconds"
             )
+        ends = max((one.end for one in entry.segments), default=0.0)
+        if seconds is not None and ends > seconds + _ROUNDED and not late:
+            late = f"; {entry.path}: a segment ends at {ends:g} s, and the video after {seconds:.4g} s"
     frames, height, width = (median_high(values) for values in zip(*shapes, strict=True))
-    return _Likeness(frames=frames, height=height, width=width)
+    return _Likeness(frames=frames, height=height, width=width, late=late)
 
 
 def _use_videos(content: dict[str, Any], data: Path) -> OwnData:
@@ -257,6 +299,7 @@ def _use_videos(content: dict[str, Any], data: Path) -> OwnData:
     segments = sum(len(entry.segments) for entry in entries)
     size = "" if like is None else f" of {like.height}×{like.width}"
     told = f"{len(entries)} videos{size}, {segments} segments of {len(classes)} actions ({', '.join(classes)})"
+    told += "" if like is None else like.late
     if not any(entry.segments for entry in held_out):  # the metric would be 0 whatever is learnt
         told += "; nothing happens in those to validate with: move some rows from train.csv to val.csv"
     if untrained := _actions(held_out) - _actions(training):

@@ -57,6 +57,27 @@ def test_labels_may_be_names_numbers_or_floats(tmp_path):
     assert ImageFiles(table).classes == ["3", "unknown"]
 
 
+@pytest.mark.parametrize(
+    ("labels", "classes"), [("007 7", ["007", "7"]), ("1_0 10", ["10", "1_0"]), ("00 01", ["00", "01"]), ("0 10", None)]
+)
+def test_names_that_python_would_read_as_numbers(tmp_path, labels, classes):
+    table = tmp_path / "all.csv"
+    table.write_text("path,label\n" + "".join(f"{label}.jpg,{label}\n" for label in labels.split()))
+    files = ImageFiles(table)
+    assert files.classes == classes
+    assert files.labels.tolist() == ([0, 10] if classes is None else [classes.index(name) for name in labels.split()])
+
+
+def test_a_table_in_utf_16_with_an_empty_first_line(tmp_path):
+    table = tmp_path / "all.csv"
+    table.write_bytes("\n\npath;label\n1.jpg;Kätzchen\n2.jpg;dog\n".encode("utf-16"))
+    files = ImageFiles(table)
+    assert (names(files.paths), files.classes) == (["1.jpg", "2.jpg"], ["Kätzchen", "dog"])
+    table.write_text("\npath,label\n1.jpg,1\n,2\n")
+    with pytest.raises(InputError, match="line 4: an empty path"):
+        ImageFiles(table)
+
+
 def test_masks_are_found_by_name(tmp_path):
     touch(tmp_path / "images/1.jpg", tmp_path / "images/2.jpg", tmp_path / "masks/2.png", tmp_path / "masks/1.png")
     files = ImageFiles(tmp_path / "images", masks=tmp_path / "masks")
