@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fulltilt.cli.diagnose import INTERRUPTED, SCRIPT_HELP, command_of
 from fulltilt.cli.saying import say
 from fulltilt.errors import FulltiltError, InputError
 
@@ -29,10 +30,8 @@ class LevelName(StrEnum):
 
 
 def run(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="SCRIPT [ARGS]...", help="The script with its own arguments, or -m MODULE [ARGS]."),
-    ] = None,
+    context: typer.Context,
+    words: Annotated[list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", help=SCRIPT_HELP)] = None,
     *,
     nproc_per_node: Annotated[int | None, typer.Option(help="Run it under torchrun with this many processes.")] = None,
     level: Annotated[
@@ -55,17 +54,18 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and the edits to make by hand; don't run the script.")
     ] = False,
-    max_seconds: Annotated[float, typer.Option(help="Most seconds that the search for a plan may take.")] = 180.0,
+    max_seconds: Annotated[
+        float, typer.Option(help="Most seconds that the search for a plan may take: 10 to 86400.")
+    ] = 180.0,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
     as_json: Annotated[Path | None, typer.Option("--json", help="Write all of it as JSON.")] = None,
 ) -> None:
-    """Find what makes a training script faster, prove that it trains as before, and run it with that.
+    """Find what makes a training script faster, check that its first losses stay the same, and run it with that.
 
     Settings are tried from outside, in short runs whose files are kept away from the script's own.
 
     What pays is kept as a plan and used again next time. The script's output and exit status are its own.
     """
-    from fulltilt.cli.diagnose import INTERRUPTED, command_of
     from fulltilt.machine.files import check_writable
 
     for option, path in (("--html", html), ("--json", as_json)):
@@ -75,7 +75,7 @@ def run(
         raise InputError(f"--max-seconds: expected 10 to 86400, found {max_seconds:g}")
     if plan_file is not None and tune is not False and (tune or not plan_file.is_file()):
         check_writable(plan_file, option="--plan")
-    command = command_of(words or [], processes=nproc_per_node)
+    command = command_of(context, words or [], processes=nproc_per_node)
     if command is None:
         return
     try:
