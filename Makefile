@@ -1,4 +1,5 @@
-# make demo   set up, make photographs, take a slow training script, say why it is slow, make it faster, check that its first losses stay the same
+# make demo   set up, make photographs, take a slow training script, say why it is slow, make it faster,
+#             check that its first losses stay the same
 # make test   set up, then run every test
 # make check  set up, then lint, format, types, import layers, the documentation's site
 # make site   set up, then build the site: site/index.html
