@@ -25,6 +25,7 @@ from fulltilt.launch.settings import SETTINGS
 from fulltilt.machine.files import write_whole
 
 FORMAT = 1
+_UNIT = "per second"
 _WORTH = ("python", "torch", "fulltilt")
 _CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 
@@ -67,8 +68,8 @@ class Plan:
     after: float | None = None
     limit: float | None = None
     """The step's, with the plan where it was measured with it."""
-    unit: str = "per second"
-    """What the figures count: samples/s, or steps/s without a loader. Plans of before don't say."""
+    unit: str = _UNIT
+    """What the figures count: samples/s, or steps/s without a loader. Older plans don't say."""
     verified: str = ""
     notes: tuple[str, ...] = field(default=())
     modules: Mapping[str, str] = field(default_factory=dict)
@@ -198,7 +199,7 @@ def _parsed(data: dict[str, Any]) -> Plan:
         before=_figure(figures.get("before")),
         after=_figure(figures.get("after")),
         limit=_figure(figures.get("limit")),
-        unit=str(figures.get("unit", Plan.unit)),
+        unit=str(figures.get("unit", _UNIT)),
         verified=str(data.get("verified", "")),
         notes=tuple(str(note) for note in data.get("notes", ())),
         modules={str(path): str(known) for path, known in made.get("modules", {}).items()},
