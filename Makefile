@@ -1,4 +1,5 @@
-# make demo   set up, make photographs, take a slow training script, say why it is slow, make it faster, prove it
+# make demo   set up, make photographs, take a slow training script, say why it is slow, make it faster,
+#             check that its first losses stay the same
 # make test   set up, then run every test
 # make check  set up, then lint, format, types, import layers, the documentation's site
 # make site   set up, then build the site: site/index.html
@@ -27,7 +28,7 @@ demo: $(STAMP)
 	@printf '\n— Why is it as fast as it is? fulltilt diagnose $(SLOW)\n\n'
 	@$(BIN)/fulltilt diagnose --max-seconds 15 $(SLOW) > $(DEMO)/diagnosis.txt
 	@sed '/^epoch/d' $(DEMO)/diagnosis.txt
-	@printf '\n— Make it faster, prove that it trains as before, run it: fulltilt run $(SLOW)\n\n'
+	@printf '\n— Make it faster, check that its first losses stay the same, run it: fulltilt run $(SLOW)\n\n'
 	@$(BIN)/fulltilt run --max-seconds 140 --plan $(DEMO)/plan.toml --html $(DEMO)/report.html \
 		--json $(DEMO)/run.json $(SLOW) > $(DEMO)/output.txt
 	@printf '\n— Before, after, limit\n\n'

@@ -96,7 +96,8 @@ def test_a_starved_script_is_found_a_plan_that_is_used_again(home: Path) -> None
     again = run("train.py", "90")
     assert (again.returncode, again.stdout) == (7, "trained 90\n")
     assert "the plan found before" in again.stderr
-    assert "samples/s, after" in again.stderr
+    assert "an earlier search measured" in again.stderr
+    assert "; this run " in again.stderr
     assert not any(word in again.stderr for word in ("looking for", "tried", "comparing")), (
         "nothing is looked for again"
     )
@@ -407,8 +408,9 @@ def test_nothing_found_is_kept_only_where_all_was_tried(
     complete: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from importlib import import_module
-    from types import SimpleNamespace
 
+    from fulltilt.cli.run_view import show_plan
+    from fulltilt.diagnose import diagnose
     from fulltilt.launch.command import parse
     from fulltilt.launch.search import tune
     from fulltilt.launch.search.plan import Key, Plan
@@ -417,15 +419,15 @@ def test_nothing_found_is_kept_only_where_all_was_tried(
     cli = import_module("fulltilt.cli.run")
     key = Key(command=("train.py",), content="", hardware="", versions={})
     plan = Plan(key=key, level="exact", settings={}, before=1.0, after=1.0, limit=None, verified="")
-    seen = SimpleNamespace(observation=Observation(command=("train.py",), ended="steps", seconds=1.0), findings=())
-    found = tune.Tuned(plan=plan, diagnosis=seen, seconds=3.0, complete=complete)  # type: ignore[arg-type]
+    seen = diagnose(Observation(command=("train.py",), ended="steps", seconds=1.0))
+    found = tune.Tuned(plan=plan, diagnosis=seen, seconds=3.0, complete=complete)
     monkeypatch.setattr(tune.Tuner, "tune", lambda _: found)
     (tmp_path / "train.py").write_text("")
     command, path = parse([str(tmp_path / "train.py")]), tmp_path / "plan.toml"
     assert cli._tuned(command, cli.LevelName.EXACT, path, max_seconds=10.0) == (plan, found)
     assert path.exists() == complete
     assert ("a larger --max-seconds looks further" in capsys.readouterr().err) != complete
-    cli._show_plan(command, plan, found)
+    show_plan(command, plan, found)
     assert ("best left as it is" in capsys.readouterr().out) == complete
 
 

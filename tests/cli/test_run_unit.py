@@ -13,12 +13,14 @@ from typer.testing import CliRunner
 
 from fulltilt.bench.commands import CommandFigures, figures
 from fulltilt.cli import app
-from fulltilt.cli.run import _unit, _write
+from fulltilt.cli.run import _write
+from fulltilt.cli.run_view import summarise
 from fulltilt.diagnose import LossCurves, Outcome, Trial, diagnose
 from fulltilt.diagnose.serial import read
 from fulltilt.errors import InputError
-from fulltilt.launch.search.plan import Key, Plan
-from fulltilt.launch.search.tune import NotTuned, Tuned, Tuner
+from fulltilt.launch.command import parse
+from fulltilt.launch.search.plan import Key, Plan, default_path, key_of, write
+from fulltilt.launch.search.tune import Tuned, Tuner
 from fulltilt.measure.observation import Observation, Step
 
 
@@ -27,16 +29,79 @@ def seen(samples: int | None) -> Observation:
     return Observation(command=("train.py",), ended="script", seconds=1.0, steps=(step,) * 5)
 
 
-@pytest.mark.parametrize(("samples", "unit"), [(8, "samples/s"), (None, "steps/s")])
-def test_samples_where_a_loader_counts_them_and_steps_elsewhere(samples: int | None, unit: str) -> None:
-    assert _unit(None, seen(samples)) == unit
-    found = NotTuned(reason="", diagnosis=diagnose(seen(samples)))
-    assert _unit(found, None) == unit
-    assert _unit(found, seen(3)) == unit, "the rate before was counted when the plan was made"
+KEY = Key(command=("train.py",), content="", hardware="", versions={})
+PAYS = Plan(
+    key=KEY, level="exact", settings={"loader.num_workers": 2}, before=48.6, after=725.0, limit=1449.0,
+    unit="samples/s",
+)  # fmt: skip
+NOTHING = replace(PAYS, settings={}, after=48.6)
 
 
-def test_nothing_is_said_of_what_was_not_seen() -> None:
-    assert _unit(None, None) == "per second"
+@pytest.mark.parametrize(
+    ("plan", "searched", "measured", "said"),
+    [
+        (PAYS, True, True, "before 48.6 samples/s, after 80 (1.6×), its step's limit 1,449: 2 workers"),
+        (PAYS, True, False, "before 48.6 samples/s, after 725 in its trials (15×), its step's limit 1,449: 2 workers"),
+        (
+            PAYS, False, True,
+            "an earlier search measured 48.6 samples/s before, its step's limit 1,449; this run 80 (1.6×): 2 workers",
+        ),
+        (
+            PAYS, False, False,
+            "an earlier search measured 48.6 samples/s before, its step's limit 1,449; with its plan 725 (15×): "
+            "2 workers",
+        ),
+        (NOTHING, True, False, "run as it is: the search measured 48.6 samples/s, its step's limit 1,449"),
+        (NOTHING, False, False, None),
+    ],
+)  # fmt: skip
+def test_figures_of_a_search_are_not_told_as_those_of_the_run(
+    plan: Plan, searched: bool, measured: bool, said: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watched = seen(8)
+    found = Tuned(plan=plan, diagnosis=diagnose(watched)) if searched else None
+    summarise(plan, found, watched if measured else None, None)
+    assert capsys.readouterr().err == ("" if said is None else f"fulltilt: {said}\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "unit", "measured"),
+    [
+        (601.0, "samples/s", "measured 601 samples/s and "),
+        (601.0, None, "measured 601 per second and "),
+        (None, None, ""),
+    ],
+)
+def test_a_plan_that_changes_nothing_is_told_with_what_it_comes_from(
+    before: float | None, unit: str | None, measured: str, script: Path
+) -> None:
+    script.write_text("print('ran')")
+    command = parse(["train.py"])
+    path = default_path(command)
+    plan = Plan(key=key_of(command), level="numeric", settings={}, before=before, limit=3313.0)
+    write(plan if unit is None else replace(plan, unit=unit), path)
+    done = CliRunner().invoke(app, ["run", "train.py"])
+    assert done.stderr.splitlines() == [
+        f"fulltilt: the plan found before ({path}): an earlier search {measured}found nothing that pays; --tune "
+        "searches again"
+    ]
+
+
+@pytest.mark.parametrize("settings", [{}, {"loader.num_workers": 2}])
+def test_nothing_found_on_a_busy_machine_is_no_plan(
+    settings: dict[str, Any], script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = replace(diagnose(seen(8)), unsettled=True)
+    found = Tuned(plan=replace(PAYS, settings=settings), diagnosis=busy)
+    monkeypatch.setattr(Tuner, "tune", lambda _: found)
+    done = CliRunner().invoke(app, ["run", "--dry-run", "train.py"])
+    kept = list(script.parent.rglob("*.toml"))
+    assert bool(kept) == bool(settings)
+    assert (
+        "fulltilt: nothing was found that pays, but the machine was busier while the script was watched than while its "
+        "limit was measured; no plan is kept: try again when it is quiet" in done.stderr.splitlines()
+    ) == (not settings)
+    assert ("no plan: the script would be run as it is" in done.stdout) == (not settings)
 
 
 BROKEN = AttributeError("'float' object has no\nattribute 'numerator'")

@@ -74,7 +74,8 @@ def test_a_planted_fault_is_the_first_finding(name):
 @pytest.mark.timeout(120)
 def test_a_script_with_no_fault_has_no_headroom_and_no_finding():
     found = diagnose(watch("no_fault"), replay=watch("no_fault", "replay"))
-    assert found.verdict.startswith("No headroom"), (found.verdict, found.limits, told(found))
+    said = "Whether feeding it faster" if found.unsettled else "No headroom"  # others may use the machine just then
+    assert found.verdict.startswith(said), (found.verdict, found.limits, told(found))
     assert found.findings == (), told(found)
 
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from rich.console import Console
+
+from fulltilt.cli.diagnose_view import view
+from fulltilt.diagnose.serial import from_json, to_json
+from fulltilt.report import diagnosis_page
+
 STARVED = {"data wait": 40}
 ON_CPU = {
     "training": {"device": "cpu", "threads": 1},
@@ -9,18 +15,47 @@ ON_CPU = {
 }
 
 
-def test_no_headroom_is_told_beside_a_limit_that_lies_far_off(planted):
-    """Nothing waits, yet the limit's bar is 1.7 times as long: 104 and 177 samples/s."""
-    found = planted(phases={"data wait": 0, "copy": 0}, limit=18.6, **ON_CPU).diagnose()
+def test_no_headroom_is_told_beside_a_limit_that_lies_further_off(planted):
+    """Nothing waits, and the limit's bar is a little longer."""
+    found = planted(phases={"data wait": 0, "copy": 0}, limit=28, **ON_CPU).diagnose()
     assert found.headroom < 0.05
+    assert not found.unsettled
     assert found.verdict == (
-        "No headroom: feeding it better wins nothing. Its limit lies 41 % further off: the machine was less busy when "
+        "No headroom: feeding it faster gains nothing. Its limit lies 11 % further off: the machine was less busy when "
         "it was measured."
     )
     near = planted(phases={"data wait": 0, "copy": 0}, limit=31, **ON_CPU).diagnose()
     assert near.verdict == (
-        "No headroom: the script trains at 98 % of its step's limit, and feeding it better wins nothing."
+        "No headroom: the script trains at 98 % of its step's limit, and feeding it faster gains nothing."
     )
+
+
+def test_where_the_machine_was_far_busier_than_at_the_limit_nothing_is_told(planted):
+    """Nothing waits, yet the limit's bar is 1.7 times as long: 104 and 177 samples/s."""
+    plant = planted(phases={"data wait": 0, "copy": 0}, limit=18.6, **ON_CPU)
+    found = plant.diagnose()
+    assert (found.headroom, found.unsettled) == (None, True)
+    assert found.verdict == (
+        "Whether feeding it faster gains anything can't be told: the machine was busier while the script was watched "
+        "than while its limit was measured, which lies 41 % of the time further off. Measure again when it is quiet."
+    )
+    console = Console(width=100, force_terminal=True)
+    with console.capture() as shown:
+        console.print(view(found, width=100))
+    assert "\x1b[1;32m" not in shown.get(), "no green verdict"
+    page = diagnosis_page(found)
+    assert "headroom not known" in page
+    assert "no headroom" not in page
+    assert from_json(to_json(found)) == found
+    older = {key: value for key, value in to_json(found).items() if key != "unsettled"}
+    assert not from_json(older).unsettled, "as was written before this was told"
+
+
+def test_headroom_that_was_seen_is_told_whatever_lies_beyond(planted):
+    found = planted(phases=STARVED, limit=10, loader={"num_workers": 0}, **ON_CPU).diagnose()
+    assert found.unsettled
+    assert found.headroom > 0.5
+    assert "headroom. The training process loads its own data" in found.verdict
 
 
 def test_headroom_is_not_a_finding_about_the_step(planted):

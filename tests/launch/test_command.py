@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import zipfile
 from pathlib import Path
 
@@ -54,15 +55,35 @@ def test_ranks(script: str) -> None:
     [
         ([], "no script"),
         (["-m"], "no module"),
-        (["--lr", "x.py"], "options come before"),
+        (["--lr", "x.py"], "there is no option --lr; the script's own come after it: train.py --lr"),
+        (["--lr=3", "x.py"], "there is no option --lr; "),
+        (["--maxsteps", "5", "x.py"], "there is no option --maxsteps; did you mean --max-steps?"),
+        (["--max_steps=5", "x.py"], "there is no option --max_steps; did you mean --max-steps?"),
         (["nowhere.py"], "no script nowhere.py"),
+        (["nowhere.ipynb"], "no script nowhere.ipynb"),
+        (["a b.ipynb"], "a b.ipynb is a notebook; convert it first: jupyter nbconvert --to script 'a b.ipynb'"),
+        (["python", "x.py", "--lr"], "python is not the script: leave out `python`: fulltilt diagnose x.py"),
+        (["python3.12", "-m", "x", "--lr"], "leave out `python3.12`: fulltilt diagnose -m x"),
+        (["bin/python3", "-u", "x.py"], "python3 is not the script: leave out `python3`: fulltilt diagnose train.py"),
+        (["torchrun", "x.py"], "fulltilt diagnose --nproc-per-node 2 train.py, or torchrun … -m fulltilt diagnose"),
         (["."], "__main__"),
     ],
 )
 def test_wrong_words(words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=said):
-        parse(words)
+    (tmp_path / "a b.ipynb").write_text("{}")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").write_bytes(b"\x7fELF")
+    with pytest.raises(InputError, match=re.escape(said)):
+        parse(words, name="diagnose", options=("--full", "--max-steps", "--max-seconds"))
+
+
+def test_a_script_or_a_folder_may_be_called_like_what_starts_it(tmp_path: Path) -> None:
+    (tmp_path / "python").mkdir()
+    for file in (tmp_path / "python" / "__main__.py", tmp_path / "python.py", tmp_path / "torchrun_all.py"):
+        file.write_text("")
+    for target in ("python", "python.py", "torchrun_all.py"):
+        assert parse([str(tmp_path / target)]).target == str(tmp_path / target)
 
 
 def test_a_number_of_processes_that_cannot_be(script: str) -> None:

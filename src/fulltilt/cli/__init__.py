@@ -21,12 +21,14 @@ from fulltilt.cli.env import env
 from fulltilt.cli.monitor import monitor
 from fulltilt.cli.recipes import recipes
 from fulltilt.cli.run import run
-from fulltilt.cli.train import EITHER_DASH, train
+from fulltilt.cli.train import train
+from fulltilt.cli.usage import Commands, EitherDash
 from fulltilt.cli.video import video
 from fulltilt.errors import FulltiltError
 
 app = typer.Typer(
     name="fulltilt",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -55,7 +57,7 @@ app.command()(monitor)
 app.command(context_settings=PASS_ON)(diagnose)
 app.command(context_settings=PASS_ON)(run)
 app.command()(compare)
-app.command(context_settings=EITHER_DASH)(train)
+app.command(cls=EitherDash)(train)
 app.add_typer(augment, name="augment")
 app.add_typer(bench, name="bench")
 app.add_typer(cache, name="cache")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from fulltilt.cli.saying import say
+from fulltilt.cli.script_words import options_of, say_late
 from fulltilt.errors import FulltiltError, InputError
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 PASS_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False}
 """All that follows the script, and `-m` with its module, is the script's own."""
+
+SCRIPT_HELP = "The script with its own arguments, or -m MODULE [ARGS]; fulltilt's options go before the script."
 
 _REPLAY_STEPS = 100
 _LIMIT_SECONDS = 20.0
@@ -40,10 +43,8 @@ _TORCHRUN = (
 
 
 def diagnose(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="SCRIPT [ARGS]...", help="The script with its own arguments, or -m MODULE [ARGS]."),
-    ] = None,
+    context: typer.Context,
+    words: Annotated[list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", help=SCRIPT_HELP)] = None,
     *,
     nproc_per_node: Annotated[int | None, typer.Option(help="Run it under torchrun with this many processes.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
@@ -69,7 +70,7 @@ def diagnose(
         raise InputError(f"--max-steps: expected at least 5, found {max_steps}; fewer say nothing about a rate")
     if not 1 <= max_seconds < float("inf"):
         raise InputError(f"--max-seconds: expected at least 1, found {max_seconds:g}")
-    command = command_of(words or [], processes=nproc_per_node)
+    command = command_of(context, words or [], processes=nproc_per_node)
     if command is None:
         return
     recording = None
@@ -90,7 +91,7 @@ def diagnose(
         leave_with(seen)
 
 
-def command_of(words: Sequence[str], *, processes: int | None) -> Command | None:
+def command_of(context: typer.Context, words: Sequence[str], *, processes: int | None) -> Command | None:
     """The command; None in a process of torchrun that has nothing to do, because its first one does it for all.
 
     Under torchrun the script is started anew, several times, by a torchrun of our own: one rendezvous serves one run.
@@ -110,7 +111,10 @@ def command_of(words: Sequence[str], *, processes: int | None) -> Command | None
         if not first:
             return None
         processes = int(here)
-    return parse(words, processes=processes)
+    name, options = context.info_name or "run", options_of(context)
+    command = parse(words, processes=processes, name=name, options=tuple(options))
+    say_late(command, name, options)
+    return command
 
 
 def examine(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fulltilt.cli.diagnose import INTERRUPTED, SCRIPT_HELP, command_of
+from fulltilt.cli.run_view import earlier, remaining_of, show_plan, summarise
 from fulltilt.cli.saying import say
 from fulltilt.errors import FulltiltError, InputError
 
@@ -29,10 +30,8 @@ class LevelName(StrEnum):
 
 
 def run(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="SCRIPT [ARGS]...", help="The script with its own arguments, or -m MODULE [ARGS]."),
-    ] = None,
+    context: typer.Context,
+    words: Annotated[list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", help=SCRIPT_HELP)] = None,
     *,
     nproc_per_node: Annotated[int | None, typer.Option(help="Run it under torchrun with this many processes.")] = None,
     level: Annotated[
@@ -55,17 +54,18 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and the edits to make by hand; don't run the script.")
     ] = False,
-    max_seconds: Annotated[float, typer.Option(help="Most seconds that the search for a plan may take.")] = 180.0,
+    max_seconds: Annotated[
+        float, typer.Option(help="Most seconds that the search for a plan may take: 10 to 86400.")
+    ] = 180.0,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
     as_json: Annotated[Path | None, typer.Option("--json", help="Write all of it as JSON.")] = None,
 ) -> None:
-    """Find what makes a training script faster, prove that it trains as before, and run it with that.
+    """Find what makes a training script faster, check that its first losses stay the same, and run it with that.
 
     Settings are tried from outside, in short runs whose files are kept away from the script's own.
 
     What pays is kept as a plan and used again next time. The script's output and exit status are its own.
     """
-    from fulltilt.cli.diagnose import INTERRUPTED, command_of
     from fulltilt.machine.files import check_writable
 
     for option, path in (("--html", html), ("--json", as_json)):
@@ -75,7 +75,7 @@ def run(
         raise InputError(f"--max-seconds: expected 10 to 86400, found {max_seconds:g}")
     if plan_file is not None and tune is not False and (tune or not plan_file.is_file()):
         check_writable(plan_file, option="--plan")
-    command = command_of(words or [], processes=nproc_per_node)
+    command = command_of(context, words or [], processes=nproc_per_node)
     if command is None:
         return
     try:
@@ -85,19 +85,19 @@ def run(
         say("interrupted while looking: no plan is kept, and the script was not run")
         raise typer.Exit(INTERRUPTED) from None
     if dry_run:
-        _show_plan(command, plan, found)
+        show_plan(command, plan, found)
         _write(plan, found, None, None, html=html, as_json=as_json)
         return
     from fulltilt.launch.run import execute
     from fulltilt.launch.search.plan import default_path
 
     status, seen = execute(command, {} if plan is None else plan.settings)
-    left = _remaining(plan, seen)
+    left = remaining_of(plan, seen)
     try:
         _write(plan, found, seen, left, html=html, as_json=as_json)
     except FulltiltError as error:  # the exit status is the script's
         say(str(error))
-    _summarise(plan, found, seen, left)
+    summarise(plan, found, seen, left)
     _tell_draws(plan, seen, plan_file or default_path(command))
     raise typer.Exit(status)
 
@@ -192,7 +192,8 @@ def _known(command: Command, level: LevelName, path: Path, *, named: bool) -> Pl
     if stale is not None:
         say(f"the plan {path} does not fit: {stale}")
         return None
-    say(f"the plan of {path}" if named else f"the plan found before ({path})")
+    which = f"the plan of {path}" if named else f"the plan found before ({path})"
+    say(which if plan.settings else f"{which}: {earlier(plan)}")
     return plan
 
 
@@ -217,8 +218,12 @@ def _tuned(
     if isinstance(found, NotTuned):
         say(f"{found.reason}: the script is run as it is")
         return None, found
-    if not (found.complete or found.plan.settings):
-        say(f"not all could be tried in {max_seconds:g} s, so no plan is kept: a larger --max-seconds looks further")
+    if not found.settled:
+        from fulltilt.diagnose.diagnosis import BUSIER
+
+        late = f"not all could be tried in {max_seconds:g} s, so no plan is kept: a larger --max-seconds looks further"
+        busy = f"nothing was found that pays, but {BUSIER}; no plan is kept: try again when it is quiet"
+        say(busy if found.complete else late)
         return found.plan, found
     try:
         plans.write(found.plan, path)
@@ -226,78 +231,6 @@ def _tuned(
     except FulltiltError as error:  # it is used all the same, this once
         say(f"the plan is not kept: {error} ({found.seconds:.0f} s)")
     return found.plan, found
-
-
-def _show_plan(command: Command, plan: Plan | None, found: Tuned | NotTuned | None) -> None:
-    from fulltilt.launch.search.edits import by_hand, only_by_hand
-    from fulltilt.launch.search.plan import to_toml
-    from fulltilt.launch.search.tune import Tuned
-
-    if plan is None or (isinstance(found, Tuned) and not (found.complete or plan.settings)):
-        print("no plan: the script would be run as it is")
-        return
-    print(to_toml(plan))
-    diagnosis = None if found is None else found.diagnosis
-    loader = None if diagnosis is None else diagnosis.observation.train_loader
-    training = None if diagnosis is None else diagnosis.observation.training
-    lines = by_hand(
-        plan.settings,
-        () if diagnosis is None else diagnosis.findings,
-        command=shlex.join(command.argv("python")),
-        optimizer=None if training is None else training.optimizer,
-        augmentation=None if loader is None else loader.augmentation,
-    )
-    more = () if diagnosis is None else only_by_hand(diagnosis.findings)
-    said = ["The same by hand:", *lines] if lines else []
-    said += ["By hand only, with the predicted gain:", *(f"  {line}" for line in more)] if more else []
-    nothing = "Nothing to set: the script is best left as it is. fulltilt diagnose says what an edit would give."
-    print("\n".join(said) if said else nothing)
-
-
-def _remaining(plan: Plan | None, seen: Observation | None) -> str | None:
-    """What keeps the script with its plan below its limit, in the run that has just ended."""
-    from fulltilt.diagnose.remaining import remaining
-    from fulltilt.machine.cores import read_cores
-
-    if plan is None or not plan.settings or seen is None:
-        return None
-    return remaining(seen, plan.limit, cores=read_cores().usable)
-
-
-def _summarise(plan: Plan | None, found: Tuned | NotTuned | None, seen: Observation | None, left: str | None) -> None:
-    """Before, after, limit, in one line on stderr, and what is left; why nothing was tried, where that was looked at;
-    nothing where nothing was measured."""
-    from fulltilt.launch.search.candidates import describe
-    from fulltilt.launch.search.rate import rate_of
-    from fulltilt.launch.search.tune import NotTuned
-    from fulltilt.words import amount
-
-    if isinstance(found, NotTuned) and found.diagnosis is not None:  # said before the script's own output, too
-        say(f"run as it is: {found.reason}")
-    if plan is None or plan.before is None:
-        return
-    limit = "" if plan.limit is None else f", its step's limit {amount(plan.limit)}"
-    if not plan.settings:
-        say(f"run as it is: {amount(plan.before)} {_unit(found, seen)}{limit}")
-        return
-    rate = None if seen is None else rate_of(seen)
-    after = plan.after if rate is None else rate.value
-    if after is None:
-        return
-    times = f"{after / plan.before:.2g}×" if after / plan.before < 10 else f"{after / plan.before:.0f}×"
-    counted = _unit(found, seen)
-    say(f"before {amount(plan.before)} {counted}, after {amount(after)} ({times}){limit}: {describe(plan.settings)}")
-    if left is not None:
-        say(left)
-
-
-def _unit(found: Tuned | NotTuned | None, seen: Observation | None) -> str:
-    """What rates count, as was seen now; a plan of before does not say."""
-    from fulltilt.launch.search.lines import unit_of
-
-    diagnosis = None if found is None else found.diagnosis
-    watched = seen if diagnosis is None else diagnosis.observation
-    return "per second" if watched is None else unit_of(watched)
 
 
 def _tell_draws(plan: Plan | None, seen: Observation | None, path: Path) -> None:

@@ -28,10 +28,6 @@ _FIRST_SECONDS = 10.0
 """How long a rank waits for the first one to say what is wrong; torchrun ends it as soon as that one has left."""
 
 
-EITHER_DASH: dict[str, Any] = {"token_normalize_func": lambda name: name.replace("_", "-")}
-"""--eval_interval, as the guides write it, is --eval-interval, too; two names would not fit into the help's column."""
-
-
 def _shorthand(name: str, key: str) -> Any:
     """An option that means an override. Its value is text, which is checked where all of the file is."""
     return typer.Option(f"--{name}", metavar="N", help=f"Short for {key}=N.", show_default=False)

@@ -14,6 +14,7 @@ from .findings import FAMILIES, slow_rank
 from .remaining import in_the_way
 from .thresholds import CAUSES, THRESHOLDS
 
+BUSIER = "the machine was busier while the script was watched than while its limit was measured"
 _LESS_BUSY = "the machine was less busy when it was measured"
 
 
@@ -43,14 +44,17 @@ def diagnose(
             found += family(figures)
         found += slow_rank(ranks)
     findings = rank(found)
+    unsettled = (_further_off(figures) or 0.0) >= THRESHOLDS.unsettled
+    fed = figures.headroom is not None and figures.headroom < THRESHOLDS.no_headroom
     return Diagnosis(
         observation=observation,
         ranks=tuple(ranks),
         limits=limits,
-        headroom=figures.headroom,
+        headroom=None if fed and unsettled else figures.headroom,
         findings=findings,
         verdict=_verdict(figures, findings),
         notes=tuple(_notes(figures, replay)),
+        unsettled=unsettled,
     )
 
 
@@ -90,7 +94,7 @@ def _notes(figures: Figures, replay: Observation | None) -> Iterator[str]:
     if around is not None and (around.others_cores or 0.0) >= THRESHOLDS.others_cores * figures.cores:
         yield (
             f"others kept {around.others_cores:.1f} of {figures.cores} cores busy meanwhile; gains are predicted for a "
-            "machine of one's own, where more workers find cores"
+            "machine that you have to yourself, where more workers find cores"
         )
     if figures.limit is None:
         if figures.train_loader is None:
@@ -156,10 +160,14 @@ def _verdict(figures: Figures, findings: Sequence[Finding]) -> str:
     others = [] if first is None or (first.gain or 0.0) < THRESHOLDS.least_gain else [f"{first.title}."]
     further = _further_off(figures)
     busier = [] if further is None else [f"Its limit lies {words.percent(further)} further off: {_LESS_BUSY}."]
+    if figures.headroom < THRESHOLDS.no_headroom and (further or 0.0) >= THRESHOLDS.unsettled:
+        told = f"{BUSIER} ({words.percent(further or 0.0)} of the time has no other explanation)"
+        again = "Measure again when it is quiet."
+        return " ".join([f"Whether feeding it faster gains anything can't be told: {told}.", again, *others])
     if figures.headroom < THRESHOLDS.no_headroom:
         at = words.percent(figures.limit / figures.fed_step)
         said = f"the script trains at {at} of its step's limit, and " if further is None else ""
-        return " ".join([f"No headroom: {said}feeding it better wins nothing.", *busier, *others])
+        return " ".join([f"No headroom: {said}feeding it faster gains nothing.", *busier, *others])
     said = f"{words.percent(figures.headroom)} headroom."
     cause = next((finding for finding in findings if _explains(finding)), None)
     if cause is not None:

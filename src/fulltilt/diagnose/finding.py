@@ -62,13 +62,16 @@ class Diagnosis:
     """All ranks, where there are several."""
     limits: Limits
     headroom: float | None
-    """1 − actual / limit of the step: all that feeding better can ever win."""
+    """1 − actual / limit of the step: all that feeding better can ever win. None where that can't be told."""
     findings: tuple[Finding, ...]
     """Ranked: the greatest gain first; those whose gain can't be predicted at the end."""
     verdict: str
     """One sentence: `no headroom …`, or what binds."""
     notes: tuple[str, ...] = ()
     """What should be known about these figures; what could not be seen is in the observation's."""
+    unsettled: bool = False
+    """The machine was so much busier while the script was watched than while its limit was measured that both say
+    little about each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

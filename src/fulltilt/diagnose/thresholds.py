@@ -14,6 +14,9 @@ class Thresholds:
     # What is worth a word.
     no_headroom: float = 0.05
     """Below it there is nothing to win by feeding better: two runs of one script differ by as much."""
+    unsettled: float = 0.15
+    """Share of the time by which a limit lies beyond what was seen to be in the step's way: from there on the machine
+    was so much busier while the script was watched that what was seen then does not count."""
     near_limit: float = 0.9
     """Share of the limit from which nothing has to be said about the rest."""
     least_gain: float = 0.03

@@ -79,7 +79,7 @@ def _heading(diagnosis: Diagnosis, command: str, written_by: str) -> Markup:
 def _rates_card(diagnosis: Diagnosis, figures: Figures, after: Outcome | None) -> Markup:
     room = diagnosis.headroom
     if room is None:
-        word, tone = "limit not measured", "quiet"
+        word, tone = "headroom not known" if diagnosis.unsettled else "limit not measured", "quiet"
     elif room < THRESHOLDS.no_headroom:
         word, tone = "no headroom", "good"
     else:

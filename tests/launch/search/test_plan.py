@@ -37,6 +37,15 @@ def test_a_plan_comes_back_as_it_was(tmp_path: Path) -> None:
     assert plans.read(path) == other
 
 
+def test_a_plan_that_does_not_say_what_its_figures_count_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    text = plans.to_toml(made(unit="samples/s"))
+    path.write_text(text)
+    assert plans.read(path).unit == "samples/s"
+    path.write_text(text.replace('unit = "samples/s"\n', ""))
+    assert plans.read(path) == made(unit="per second")
+
+
 def test_a_folder_that_can_not_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(FulltiltError, match=r"can't make the folder .*cache/plans .*--plan"):

@@ -388,15 +388,43 @@ def test_no_headroom_no_change() -> None:
     assert not found.trials, "nothing was even tried"
 
 
-@pytest.mark.parametrize("ended", ["failed", "killed"])
-def test_a_script_that_fails_is_not_tuned(ended: Any) -> None:
+@pytest.mark.parametrize(("busy", "settled"), [(7.0, False), (1.1, True)])
+def test_nothing_found_while_the_machine_was_busy_is_not_settled(busy: float, settled: bool) -> None:
+    """Its step takes so many times its limit, and nothing was seen in its way."""
+
+    class Busy(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            self.step = 0.004 * (busy if options.get("mode", "as is") == "as is" else 1.0)
+            return super().observe(command, **options)
+
+    said: list[str] = []
+    found = tuned(Busy(wait=0.0), "exact", said=said)
+    assert isinstance(found, Tuned)
+    assert not found.plan.settings
+    assert found.complete
+    assert found.settled == settled
+    assert any(line.startswith("No headroom") for line in said) == settled
+    assert any("can't be told: the machine was busier" in line for line in said) != settled
+
+
+@pytest.mark.parametrize(
+    ("ended", "status", "last", "told"),
+    [
+        ("failed", 3, None, "exit status 3"),
+        ("killed", -9, None, "signal 9"),
+        ("failed", 1, "EOFError: EOF when reading a line", "exit status 1: EOFError: EOF when reading a line"),
+    ],
+)
+def test_a_script_that_fails_is_not_tuned(ended: Any, status: int, last: str | None, told: str) -> None:
     class Failing(Script):
         def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
-            return (Observation(command=("train.py",), ended=ended, seconds=1.0, exit_status=3),)
+            notes = () if last is None else ("its output ended with: input()", f"its output ended with: {last}")
+            seen = Observation(command=("train.py",), ended=ended, seconds=1.0, exit_status=status, notes=notes)
+            return (seen,)
 
     found = tuned(Failing())
     assert isinstance(found, NotTuned)
-    assert "error" in found.reason
+    assert found.reason == f"tried without standard input, train.py ended with an error ({told})"
 
 
 def test_a_script_whose_files_are_too_large_to_be_copied_is_not_tuned_for_that_reason() -> None:

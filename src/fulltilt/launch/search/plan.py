@@ -25,6 +25,7 @@ from fulltilt.launch.settings import SETTINGS
 from fulltilt.machine.files import write_whole
 
 FORMAT = 1
+_UNIT = "per second"
 _WORTH = ("python", "torch", "fulltilt")
 _CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 
@@ -63,10 +64,12 @@ class Plan:
     settings: Mapping[str, Any]
     """Empty: the script is best left as it is."""
     before: float | None = None
-    """Samples per second."""
+    """As it is."""
     after: float | None = None
     limit: float | None = None
     """The step's, with the plan where it was measured with it."""
+    unit: str = _UNIT
+    """What the figures count: samples/s, or steps/s without a loader. Older plans don't say."""
     verified: str = ""
     notes: tuple[str, ...] = field(default=())
     modules: Mapping[str, str] = field(default_factory=dict)
@@ -144,7 +147,8 @@ def to_toml(plan: Plan) -> str:
         "[settings]",
         *(f"{_value(name)} = {_value(value)}" for name, value in plan.settings.items()),
         "",
-        "[figures]  # samples per second; steps, where no loader counts samples",
+        "[figures]",
+        f"unit = {_value(plan.unit)}",
         *(f"{name} = {_value(figure)}" for name, figure in _figures(plan).items() if figure is not None),
         "",
         "[made_for]",
@@ -195,6 +199,7 @@ def _parsed(data: dict[str, Any]) -> Plan:
         before=_figure(figures.get("before")),
         after=_figure(figures.get("after")),
         limit=_figure(figures.get("limit")),
+        unit=str(figures.get("unit", _UNIT)),
         verified=str(data.get("verified", "")),
         notes=tuple(str(note) for note in data.get("notes", ())),
         modules={str(path): str(known) for path, known in made.get("modules", {}).items()},

@@ -12,6 +12,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from fulltilt.diagnose import diagnose
@@ -62,6 +63,11 @@ class Tuned:
     seconds: float = 0.0
     complete: bool = True
     """The time sufficed for all that was to be tried."""
+
+    @property
+    def settled(self) -> bool:
+        """The plan is worth keeping: its settings pay, or nothing does, as far as all was tried and figures agree."""
+        return bool(self.plan.settings) or (self.complete and not self.diagnosis.unsettled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +175,10 @@ class Tuner:
                     return NotTuned(reason=f"it can't be tried ({note[note.index(NO_ROOM) :]})")
             status = seen.exit_status or 0
             how = f"signal {-status}" if status < 0 else f"exit status {status}"
-            return NotTuned(reason=f"it ends with an error ({how})")
+            last = lines.words(seen)
+            told = how if last is None else f"{how}: {last}"
+            name = Path(self.command.target).name
+            return NotTuned(reason=f"tried without standard input, {name} ended with an error ({told})")
         self.runs.learn(seen, took=self.clock() - began)
         more = f"--max-seconds {2 * self.seconds:g} gives it more"
         if seen.ended == "time" and not seen.steps:
@@ -330,6 +339,7 @@ class Tuner:
             before=_told(baseline.value),
             after=_told(after if settings else baseline.value),
             limit=_told(limit if settings else diagnosis.limits.step),
+            unit=self.unit,
             verified=verified,
             notes=tuple(self.notes),
             modules={path: hash_of(path) for path in diagnosis.observation.modules},

@@ -59,7 +59,9 @@ def observation(watch: Watch) -> Observation:
         notes.append(f"{watch.left_out} later steps were counted, but not kept one by one")
     if watch.dozing.passed_by:
         passed = watch.dozing.passed_by
-        notes.append(f"steps are short: {watch.steps} were watched, in bursts, and {passed} passed by")
+        left = watch.steps - watch.left_out - len(kept)
+        first = f"; the first {left} of those watched are warm-up, and in no figure" if left else ""
+        notes.append(f"steps are short: {watch.steps} were watched, in bursts, and {passed} passed by{first}")
     return Observation(
         command=tuple(job.command),
         mode=job.mode,  # type: ignore[arg-type]

@@ -1,0 +1,47 @@
+"""What is said of options that are wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fulltilt.cli import app
+
+
+def said(*words: str) -> str:
+    done = CliRunner().invoke(app, [*words], env={"COLUMNS": "200", "TERM": "dumb"})
+    assert done.exit_code == 2
+    return " ".join(done.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("run", "--level", "exakt", "x.py"), "Invalid value for '--level': 'exakt' is not one of 'exact', 'numeric'"),
+        (("augment", "preview", "--preset", "no", "x.jpg"), "Invalid value for '--preset': 'no' is not one of"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_said_in_our_words(words: tuple[str, ...], told: str) -> None:
+    assert told in said(*words)
+
+
+@pytest.mark.parametrize("typed", ["--bach_size", "--bach-size"])
+@pytest.mark.parametrize("value", [("3",), ()])
+def test_an_unknown_option_of_train_is_shown_as_typed_and_the_known_one_as_documented(
+    typed: str, value: tuple[str, ...]
+) -> None:
+    assert f"No such option: {typed} (Possible options: --batch_size)" in said("train", typed, *value, "x.yaml")
+
+
+@pytest.mark.parametrize("typed", ["--batch_size", "--batch-size"])
+def test_either_dash_is_read(typed: str, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("")
+    for words in ((typed, "fast"), (f"{typed}=fast",)):
+        done = CliRunner().invoke(app, ["train", str(config), *words])
+        assert "data.batch_size: found 'fast'" in str(done.exception)
+    assert "Option '--batch_size' requires an argument" in said("train", typed)
+    ended = CliRunner().invoke(app, ["train", str(config), "--", f"{typed}=3"])
+    assert typed in str(ended.exception), "no option, but an override of a key that there is not"
