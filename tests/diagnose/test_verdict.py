@@ -37,7 +37,7 @@ def test_where_the_machine_was_far_busier_than_at_the_limit_nothing_is_told(plan
     assert (found.headroom, found.unsettled) == (None, True)
     assert found.verdict == (
         "Whether feeding it faster gains anything can't be told: the machine was busier while the script was watched "
-        "than while its limit was measured, which lies 41 % of the time further off. Measure again when it is quiet."
+        "than while its limit was measured (41 % of the time has no other explanation). Measure again when it is quiet."
     )
     console = Console(width=100, force_terminal=True)
     with console.capture() as shown:
