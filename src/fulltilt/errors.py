@@ -15,6 +15,7 @@
     └── UnavailableError          this machine lacks a GPU, driver or library; the CLI exits with 3
         └── GpuLostError          a GPU stopped answering; the others can still be read
 
+Others end the CLI with 1; so does a command that did its work, but left out some files or found them damaged.
 A message names what happened, the value found, what is allowed, and what to do next.
 """
 
