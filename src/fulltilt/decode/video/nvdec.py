@@ -25,6 +25,7 @@ from fulltilt.decode.video.limits import limits_of
 from fulltilt.decode.video.reader import Known
 from fulltilt.decode.video.sessions import Key, Sessions
 from fulltilt.errors import DecodeError, UnavailableError
+from fulltilt.machine.paths import GET_NVDEC
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +49,7 @@ def library() -> Any:
     """PyNvVideoCodec; UnavailableError says why it is not there."""
     found, reason = _imported()
     if found is None:
-        raise UnavailableError(f"NVDEC needs PyNvVideoCodec ({reason}): pip install 'fulltilt[video]'")
+        raise UnavailableError(f"NVDEC needs PyNvVideoCodec ({reason}): {GET_NVDEC}")
     return found
 
 
