@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from fulltilt.errors import first_line
 from fulltilt.machine.cores import read_cores
 from fulltilt.machine.gpus import read_gpus
 from fulltilt.machine.software import read_versions, version_of
@@ -58,8 +59,7 @@ def all_met(answers: Iterable[bool | None]) -> bool | None:
 
 def said(error: BaseException) -> str:
     """An exception in one short line."""
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}"[:200].rstrip(": ")
+    return first_line(error, kind=True)[:200].rstrip(": ")
 
 
 def joined(

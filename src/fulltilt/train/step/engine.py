@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fulltilt.errors import InputError, UnavailableError
+from fulltilt.errors import InputError, UnavailableError, first_line
 from fulltilt.feed.structure import map_tensors
 from fulltilt.train.step.choose import Settings
 from fulltilt.train.step.ema import Ema
@@ -290,7 +290,3 @@ def _described(part: Any) -> str:
     if not isinstance(part, Tensor):
         return type(part).__name__
     return f"{str(part.dtype).removeprefix('torch.')} {tuple(part.shape)}"
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
