@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from fulltilt.errors import first_line
@@ -106,17 +103,3 @@ def _earlier(file: Path | None, found: dict[str, Any]) -> dict[str, Any] | None:
     except ValueError:
         return None
     return old if isinstance(old, dict) and old.get("machine") == found["machine"] else None
-
-
-@contextmanager
-def ending_at_sigterm() -> Iterator[None]:
-    """SIGTERM ends it like Ctrl-C: processes end, folders go, what was written stays."""
-
-    def leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
