@@ -7,13 +7,11 @@ busy the decoders are, the trainer's thread launches kernels undisturbed. Run by
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import mmap
 import os
 import select
 import sys
-from collections.abc import Iterator
 from time import perf_counter
 from typing import Any
 
@@ -28,7 +26,7 @@ from fulltilt.decode.header import Header
 from fulltilt.decode.jpeg import cpu_reason
 from fulltilt.errors import CacheError, FulltiltError
 from fulltilt.feed.images.catalog import Catalog
-from fulltilt.feed.images.kept import Kept, Mode
+from fulltilt.feed.images.kept import Kept, Mode, locked
 from fulltilt.feed.images.slot import Slot, Status
 from fulltilt.feed.images.source import is_in_memory, read_file, seems_cold
 from fulltilt.feed.images.tally import Tally
@@ -72,14 +70,9 @@ class Desk:
         desk._lines[:, 0] = -1
         return desk
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> contextlib.AbstractContextManager[None]:
         """Nobody else takes a task meanwhile."""
-        fcntl.lockf(self.fd, fcntl.LOCK_EX, 8)
-        try:
-            yield
-        finally:
-            fcntl.lockf(self.fd, fcntl.LOCK_UN, 8)
+        return locked(self.fd)
 
     def claim(self, number: int) -> None:
         """A task is in somebody's hands."""

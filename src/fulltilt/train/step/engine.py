@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -242,12 +242,9 @@ class Engine:
         return loss, outputs
 
 
-@contextmanager
-def compiling() -> Iterator[None]:
+def compiling() -> AbstractContextManager[Any]:
     """While something is compiled: torch's own warnings are no failures, also where a program raises warnings."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    return warnings.catch_warnings(action="ignore")
 
 
 def signature(batch: tuple[Any, ...]) -> Signature:
