@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import gc
 import itertools
 import sys
@@ -55,7 +54,7 @@ def assist():
 
 @pytest.fixture
 def quick_retries(monkeypatch):
-    monkeypatch.setattr(pool, "retry_seconds", functools.partial(policy.retry_seconds, first=0.01))
+    monkeypatch.setattr(pool, "retry_seconds", lambda failures: 0.01 * 2 ** (failures - 1))
 
 
 def test_results_and_arguments(assist):

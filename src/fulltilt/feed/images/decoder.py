@@ -213,7 +213,7 @@ class Decoder:
             with contextlib.suppress(CacheError):  # a shard that has gone since is one that lacks the sample
                 status = self._copied(slot, position, cache.pixels(entry), cache.mask(entry))
                 if status is Status.DONE:
-                    self._line.copied(_pixel_bytes(slot, position, cache.settings.channels, mask), _since(started))
+                    self._line.copied(_since(started))
                 return status
         # What is not in the cache is made as it would have been, so that a sample looks alike in every epoch.
         data, labels, _ = self._read(image, mask)
@@ -233,12 +233,12 @@ class Decoder:
             if room is None:
                 return Status.NO_ROOM
             kept.read_into(found, room)
-            self._line.copied(found.image_bytes + found.mask_bytes, _since(started))
+            self._line.copied(_since(started))
             return Status.DONE
         stamp = None
         if found is not None:
             data, labels = kept.read(found)
-            self._line.copied(found.image_bytes + found.mask_bytes, _since(started))
+            self._line.copied(_since(started))
         else:
             data, labels, stamp = self._read(image, mask, stamped=True)
         status = self._made(slot, position, data, labels)
