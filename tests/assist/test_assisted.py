@@ -14,6 +14,7 @@ from concurrent.futures import CancelledError
 import psutil
 import pytest
 import torch
+from tests.waiting import until
 
 from fulltilt import CPUAssistedTraining
 from fulltilt.assist import policy, pool
@@ -37,13 +38,6 @@ def held(assist, **more):
     future = assist.submit(gate, **more)
     assert gate.began.wait(10)
     return gate, future
-
-
-def until(condition, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.002)
 
 
 @pytest.fixture
