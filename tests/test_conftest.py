@@ -103,3 +103,10 @@ def test_a_test_that_leaves_another_priority_behind_is_named(tmp_path: Path) -> 
     said = run_tests(tmp_path)
     assert "has left its process with another scheduling policy" in said
     assert "2 passed, 1 error" in said
+
+
+def test_torch_computes_with_one_thread():
+    """In the processes that a test starts, too: layers this small wait longer for each other than they compute."""
+    command = [sys.executable, "-c", "import torch; print(torch.get_num_threads())"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.strip() == os.environ["OMP_NUM_THREADS"]

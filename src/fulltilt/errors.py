@@ -15,6 +15,7 @@
     └── UnavailableError          this machine lacks a GPU, driver or library; the CLI exits with 3
         └── GpuLostError          a GPU stopped answering; the others can still be read
 
+Others end the CLI with 1; so does a command that did its work, but left out some files or found them damaged.
 A message names what happened, the value found, what is allowed, and what to do next.
 """
 
@@ -112,3 +113,16 @@ class UnavailableError(FulltiltError):
 
 class GpuLostError(UnavailableError):
     """A GPU fell off the bus or needs a reset; the others can still be read."""
+
+
+def first_line(error: BaseException, *, kind: bool = False) -> str:
+    """Of what an exception says, the name of its class where that is nothing. With `kind` it has the name before it."""
+    lines = str(error).strip().splitlines()
+    name = type(error).__name__
+    return name if not lines else f"{name}: {lines[0]}" if kind else lines[0]
+
+
+def last_line(output: str | bytes, otherwise: str) -> str:
+    """Of what a process that failed has said: there it says why."""
+    text = output if isinstance(output, str) else output.decode(errors="replace")
+    return (text.strip().splitlines() or [otherwise])[-1]

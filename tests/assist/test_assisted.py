@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import gc
 import itertools
 import sys
@@ -15,6 +14,7 @@ from concurrent.futures import CancelledError
 import psutil
 import pytest
 import torch
+from tests.waiting import until
 
 from fulltilt import CPUAssistedTraining
 from fulltilt.assist import policy, pool
@@ -40,13 +40,6 @@ def held(assist, **more):
     return gate, future
 
 
-def until(condition, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.002)
-
-
 @pytest.fixture
 def assist():
     with CPUAssistedTraining(1) as made:
@@ -55,7 +48,7 @@ def assist():
 
 @pytest.fixture
 def quick_retries(monkeypatch):
-    monkeypatch.setattr(pool, "retry_seconds", functools.partial(policy.retry_seconds, first=0.01))
+    monkeypatch.setattr(pool, "retry_seconds", lambda failures: 0.01 * 2 ** (failures - 1))
 
 
 def test_results_and_arguments(assist):

@@ -12,6 +12,7 @@ from random import Random
 from unittest.mock import Mock
 
 import pytest
+from tests.waiting import until
 
 from fulltilt import AsyncDataProcessor, CPUAssistedTraining
 from fulltilt.assist import assisted, policy, pool
@@ -28,13 +29,6 @@ def stuck():
 
 def fail():
     raise OSError("the disk is gone")
-
-
-def until(condition, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.002)
 
 
 def seconds_of(call):

@@ -59,8 +59,8 @@ def test_names():
 
 
 def test_back_off_doubles_up_to_a_limit():
-    waits = [retry_seconds(n, first=0.1, longest=1.0) for n in range(1, 7)]
-    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
+    waits = [retry_seconds(n) for n in (1, 2, 3, 9, 10, 11)]
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 25.6, 30.0, 30.0])
     assert retry_seconds(100_000) == 30.0
 
 

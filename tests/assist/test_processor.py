@@ -11,17 +11,11 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from tests.waiting import until
 
 from fulltilt import AsyncDataProcessor
 from fulltilt.assist.registry import as_tensors
 from fulltilt.errors import InputError, TaskError
-
-
-def until(condition, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.002)
 
 
 class Gates:

@@ -21,13 +21,14 @@ import pytest
 import torch
 from rich.console import Console
 from torch.utils.data import DataLoader
+from typer.testing import CliRunner
 
 from fulltilt.bench.guides import after, before, contestant, run
 from fulltilt.bench.guides.chart import chart
 from fulltilt.bench.guides.claims import CLAIMS, WORKLOADS
 from fulltilt.bench.guides.figures import Case, GuidesBench, about, compared, falls_short
 from fulltilt.bench.guides.meter import Meter, Metered, TimeUpError, samples_in
-from fulltilt.bench.guides.order import CONTESTANTS, Answer, Order
+from fulltilt.bench.guides.order import CONTESTANTS, WHERE, Answer, Order
 from fulltilt.bench.guides.setting import (
     Rhythm,
     before_config,
@@ -43,7 +44,9 @@ from fulltilt.bench.guides.setting import (
 from fulltilt.bench.guides.table import lines, show
 from fulltilt.bench.guides.watch import Utilisation, utilisation
 from fulltilt.bench.results import as_measured
+from fulltilt.cli import app
 from fulltilt.errors import InputError
+from fulltilt.launch.ending import ended_tidily
 from fulltilt.machine.sample import GpuSample, Sample
 from fulltilt.recipes.catalog import RECIPES
 
@@ -644,21 +647,46 @@ def test_a_case_comes_back_from_its_json():
         assert replace(back, share=one.share, speed_up=one.speed_up, targets=one.targets) == one
 
 
-def test_sigterm_ends_the_contestant_too():
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_what_ends_the_benchmark_ends_the_contestant_too(monkeypatch, number):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 
-    def contest():
-        with run.ending_at_sigterm():
-            try:
-                os.kill(os.getpid(), signal.SIGTERM)
-                time.sleep(5)
-            finally:
-                run.end(child)
+    def measure(**_):
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(5)
+        finally:
+            run.end(child)
 
-    with pytest.raises(SystemExit) as left:
-        contest()
-    assert left.value.code == 143
+    monkeypatch.setattr("fulltilt.bench.observe.measure", measure)
+    assert CliRunner().invoke(app, ["bench", "observe"]).exit_code == 128 + number
     assert child.returncode == -signal.SIGTERM
+
+
+def test_a_contestant_says_where_it_is_and_ends_tidily():
+    """Asked where it is, it goes on; what a scheduler sends ends it through its `finally`s."""
+    code = (
+        "import os, time\n"
+        "from fulltilt.bench.guides import contestant\n"
+        "def main(text):\n"
+        "    try:\n"
+        "        print('ready', flush=True)\n"
+        "        time.sleep(60)\n"
+        "    finally:\n"
+        "        print('answer written', flush=True)\n"
+        "contestant.main = main\n"
+        "contestant.contest('', os.getppid())\n"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(WHERE)
+        where = [process.stderr.readline() for _ in range(2)]
+        process.send_signal(signal.SIGUSR2)
+        said, _ = process.communicate(timeout=60)
+    assert "in main" in "".join(where)
+    assert said == "answer written\n"
+    assert process.returncode == 128 + signal.SIGUSR2
 
 
 def test_a_contestant_that_fails_says_why():
@@ -730,7 +758,7 @@ def test_a_contestant_whose_time_is_up_leaves_what_it_has_found(tmp_path, monkey
 
     monkeypatch.setattr(before, "run", run_out_of_time)
     given = order(tmp_path)
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit), ended_tidily():
         contestant.main(given.to_json())
     assert Answer.read(Path(given.answer)) == Answer(samples_per_second=5.0)
 
@@ -944,7 +972,7 @@ def test_what_was_measured_until_time_was_up_counts(place, tmp_path, monkeypatch
 
     monkeypatch.setattr(after._Clock, "on_epoch_end", stopped_after)
     given = order(tmp_path, one.key, samples=None if one.key == "before" else 112)
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit), ended_tidily():
         contestant.main(given.to_json())
     answer = Answer.read(Path(given.answer))
     assert answer.samples_per_second > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,8 @@ def test_some_headers_give_it_within_the_margin(images, tmp_path):
     assert sampled.probed == 25
     assert sampled.margin_bytes > 0
     assert abs(sampled.bytes - exact.bytes) <= sampled.margin_bytes
-    assert sampled == predict(tmp_path / "c", mixed, CacheSettings(), present=0, probed=25)
+    again = predict(tmp_path / "c", mixed, CacheSettings(), present=0, probed=25)
+    assert replace(again, free_bytes=sampled.free_bytes) == sampled  # others write to the disk, too
 
 
 def test_unreadable_files_take_no_room(images, tmp_path):

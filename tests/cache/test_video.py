@@ -12,6 +12,7 @@ import torch
 from tests.decode.video.support import make
 
 from fulltilt.cache import Cache, CacheSettings, keys
+from fulltilt.cache.build import Failure
 from fulltilt.cache.shard import path_of
 from fulltilt.cache.verify import verify
 from fulltilt.cache.video import PART, build_videos, cached_frames
@@ -33,7 +34,7 @@ def videos(tmp_path):
 @pytest.fixture
 def folder(tmp_path, videos):
     report = build_videos(tmp_path / "cache", videos, settings=SETTINGS, workers=2)
-    assert (report.videos, report.present, report.frames, report.failures) == (2, 0, 2 * COUNT, {})
+    assert (report.videos, report.present, report.frames, report.failures) == (2, 0, 2 * COUNT, ())
     assert report.bytes == 2 * COUNT * 32 * 48 * 3
     return tmp_path / "cache"
 
@@ -67,6 +68,38 @@ def test_a_second_build_does_what_is_left(folder, videos, tmp_path):
     assert all(frames(folder, path, range(COUNT)) is not None for path in videos)
 
 
+def test_the_size_is_said_before(folder, videos, tmp_path):
+    """Exactly, where all are opened; of what is there in part, the rest."""
+    seen = []
+    build_videos(tmp_path / "new", videos, settings=SETTINGS, planned=seen.append)
+    build_videos(tmp_path / "new", videos, settings=SETTINGS, planned=seen.append)
+    path_of(folder, 0, "index").write_bytes(path_of(folder, 0, "index").read_bytes()[:-1])  # the last part is lost
+    left = build_videos(folder, videos, settings=SETTINGS, planned=seen.append)
+    new, whole, rest = seen
+    written = sum(path.stat().st_size for path in (tmp_path / "new").glob("shard-*"))
+    assert (new.samples, new.present, new.margin_bytes) == (2, 0, 0)
+    assert abs(new.bytes - written) <= 64 * 4
+    assert (whole.samples, whole.present, whole.bytes) == (0, 2, 0)
+    assert (rest.samples, rest.present) == (1, 1)
+    assert left.bytes < rest.bytes < left.bytes + 1000
+
+
+def test_of_many_videos_some_are_opened(videos, tmp_path, monkeypatch):
+    monkeypatch.setattr("fulltilt.cache.video._OPENED", 3)
+    more = [str(make(tmp_path / f"short{number}", count=10)) for number in range(4)]
+    seen = []
+    report = build_videos(tmp_path / "cache", [*videos, *more], settings=SETTINGS, planned=seen.append)
+    assert (seen[0].probed, seen[0].samples) == (3, 6)
+    assert abs(seen[0].bytes - report.bytes) <= seen[0].margin_bytes + 2000
+
+
+def test_nothing_is_written_where_it_does_not_fit(videos, tmp_path, monkeypatch):
+    monkeypatch.setattr("fulltilt.cache.predict.shutil.disk_usage", lambda _: SimpleNamespace(free=500_000))
+    with pytest.raises(CacheError, match=r"2 videos need about 775 kB; the disk of .* has 500 kB free.*was written"):
+        build_videos(tmp_path / "cache", videos, settings=SETTINGS)
+    assert not (tmp_path / "cache").exists()
+
+
 def test_verified_as_images_are(folder, videos):
     report = verify(folder)
     assert (report.entries, report.damage) == (4, ())
@@ -86,8 +119,10 @@ def test_what_is_wrong_is_told(tmp_path, videos, folder):
     bad.write_bytes(b"no video" * 100)
     report = build_videos(folder, [*videos, bad, tmp_path / "none.mp4"], settings=SETTINGS)
     assert report.present == 2
-    assert "can't be opened as a video" in report.failures[str(bad)]
-    assert "no such file" in report.failures[str(tmp_path / "none.mp4")]
+    damaged, gone = report.failures
+    assert damaged.path == str(bad)
+    assert damaged.error.startswith("can't be opened as a video")
+    assert gone == Failure(path=str(tmp_path / "none.mp4"), error="no such file")
     with pytest.raises(CacheError, match="size 32 instead of 16"):
         build_videos(folder, videos, settings=CacheSettings(size=16))
     with pytest.raises(CacheError, match="holds other files and no cache"):
@@ -139,7 +174,9 @@ def test_damage_spares_the_parts_behind_it(tmp_path, videos, monkeypatch):
     monkeypatch.setattr(Video, "frames", frames_of)
     report = build_videos(tmp_path / "cache", videos[:1], settings=SETTINGS)
     assert report.frames == COUNT - PART
-    assert "frame 5 of" in report.failures[videos[0]]
+    (failure,) = report.failures
+    assert failure.path == videos[0]
+    assert failure.error.startswith("frame 5 of")
     assert frames(tmp_path / "cache", videos[0], range(PART, COUNT)) is not None
 
 

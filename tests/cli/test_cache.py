@@ -84,7 +84,7 @@ def test_clear_removes_nothing_without_a_manifest(source, tmp_path):
 def test_unreadable_images_are_listed(source, tmp_path):
     (source / "a" / "0.png").write_text("text")
     (source / "b" / "zero.jpg").touch()
-    done = run("build", source, tmp_path / "cache", "--json")
+    done = run("build", source, tmp_path / "cache", "--json", status=1)
     assert "2 left out:" in done.stderr
     assert f"{source}/a/0.png: not an image" in done.stderr
     report = json.loads(done.stdout)

@@ -12,12 +12,12 @@ import socket
 import subprocess
 import sys
 import termios
-import time
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 ALTERNATE_ON, ALTERNATE_OFF, CURSOR_OFF, CURSOR_ON = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25l", "\x1b[?25h"
@@ -56,13 +56,6 @@ def command(*args):
 
 def run(*args, env=None):
     return subprocess.run(command(*args), capture_output=True, text=True, timeout=60, env=env, check=False)
-
-
-def wait_for(condition, seconds=20):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.02)
 
 
 @contextmanager
@@ -202,7 +195,7 @@ def test_a_page_straight_from_the_machine(tmp_path, with_driver):
 def test_killed_with_9_while_recording_the_file_replays(tmp_path, with_driver):
     file = tmp_path / "run.jsonl"
     with started("--interval", 0.1, "--record", file, env=with_driver(ONE_BUSY)) as process:
-        wait_for(lambda: file.exists() and file.read_bytes().count(b"\n") >= 5)
+        until(lambda: file.exists() and file.read_bytes().count(b"\n") >= 5)
         process.kill()
         assert process.wait(10) == -signal.SIGKILL
     count = file.read_bytes().count(b"\n")
@@ -215,7 +208,7 @@ def test_killed_with_9_while_recording_the_file_replays(tmp_path, with_driver):
 def test_a_signal_ends_with_the_summary_and_0(tmp_path, with_driver, number):
     file = tmp_path / "run.jsonl"
     with started("--interval", 0.1, "--record", file, env=with_driver(ONE_BUSY)) as process:
-        wait_for(lambda: file.exists() and file.read_bytes().count(b"\n") >= 3)
+        until(lambda: file.exists() and file.read_bytes().count(b"\n") >= 3)
         process.send_signal(number)
         out, err = process.communicate(timeout=20)
     assert process.returncode == 0
@@ -252,7 +245,7 @@ def test_a_process_that_ends_ends_the_watch_with_a_clear_line(tmp_path, with_dri
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as watched:
         options = ("--interval", 0.1, "--pid", watched.pid, "--record", file)
         with started(*options, env=with_driver(ONE_BUSY)) as process:
-            wait_for(lambda: file.exists() and file.read_bytes().count(b"\n") >= 3)
+            until(lambda: file.exists() and file.read_bytes().count(b"\n") >= 3)
             watched.communicate(b"\n")
             out, err = process.communicate(timeout=30)
     assert process.returncode == 0
@@ -268,7 +261,7 @@ def test_prometheus_is_scraped_while_it_runs(with_driver):
             with urllib.request.urlopen(address, timeout=5) as answer:
                 return answer.read().decode()
 
-        wait_for(lambda: 'fulltilt_gpu_utilization_ratio{gpu="0"} 0.97' in metrics())
+        until(lambda: 'fulltilt_gpu_utilization_ratio{gpu="0"} 0.97' in metrics())
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=20)
     assert address.startswith("http://127.0.0.1:"), "the loopback unless another is given"
@@ -328,11 +321,11 @@ def terminal():
 )
 def test_ctrl_c_leaves_the_live_view_with_summary_and_the_terminal_as_it_was(with_driver, terminal, end):
     shown = terminal(command("--interval", 0.2), with_driver(ONE_BUSY))
-    wait_for(lambda: "some kernel ran" in shown.read())
+    until(lambda: "some kernel ran" in shown.read())
     assert ALTERNATE_ON in shown.seen
     assert CURSOR_OFF in shown.seen
     end(shown)
-    wait_for(lambda: shown.read() is None or shown.process.poll() is not None)
+    until(lambda: shown.read() is None or shown.process.poll() is not None)
     out = shown.read(0.3)
     assert shown.process.returncode == 0
     assert out.rindex(ALTERNATE_OFF) > out.rindex(ALTERNATE_ON)
@@ -343,7 +336,7 @@ def test_ctrl_c_leaves_the_live_view_with_summary_and_the_terminal_as_it_was(wit
 
 def test_a_dumb_terminal_gets_the_summary_only(with_driver, terminal):
     shown = terminal(command("--interval", 0.1, "--duration", 0.3), {**with_driver(ONE_BUSY), "TERM": "dumb"})
-    wait_for(lambda: shown.read() is None or shown.process.poll() is not None)
+    until(lambda: shown.read() is None or shown.process.poll() is not None)
     out = shown.read(0.3)
     assert shown.process.returncode == 0
     assert ALTERNATE_ON not in out

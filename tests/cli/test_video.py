@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from tests.decode.video.support import make
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 from fulltilt.cli import app
 from fulltilt.decode.video import Video
 from fulltilt.decode.video.survey import advice, decoded_per_frame, survey
-from fulltilt.errors import DecodeError
+from fulltilt.errors import DecodeError, UnavailableError
 
 
 def run(*arguments):
@@ -48,7 +49,7 @@ def test_damage_and_a_change_of_the_resolution_leave_figures(tmp_path, monkeypat
 
     monkeypatch.setattr(Video, "frames", frames)
     found = run(changing, first, "--json")
-    assert found.exit_code == 2
+    assert found.exit_code == 1
     sound, damaged = json.loads(found.output)["videos"]
     assert (sound["frames"], sound["damage"]) == (40, None)
     assert damaged["frames_per_second"] > 0
@@ -60,10 +61,16 @@ def test_as_data_with_a_bad_file(tmp_path):
     bad = tmp_path / "bad.mp4"
     bad.write_text("no video")
     found = run(make(tmp_path / "v"), bad, "--json")
-    assert found.exit_code == 2
+    assert found.exit_code == 1
     data = json.loads(found.output)
     assert [video["frames"] for video in data["videos"]] == [40]
     assert "can't be opened as a video" in data["problems"][str(bad)]
+    assert isinstance(run(bad).exception, DecodeError), "alone it is wrong input, for which the status is 2"
+
+
+def test_without_a_decoder_no_file_is_at_fault(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "av", None)
+    assert isinstance(run(tmp_path / "a.mp4", tmp_path / "b.mp4").exception, UnavailableError)
 
 
 def test_the_model_of_random_clips(tmp_path):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from fulltilt.machine import paths
@@ -22,6 +25,7 @@ def found(gpus: Gpus, torch: TorchBuild | None, *, try_them: bool = False):
 @pytest.fixture
 def nothing_installed(monkeypatch):
     monkeypatch.setattr(paths, "version_of", lambda *names: None)
+    monkeypatch.setattr(paths, "distribution_version", lambda *names: None)
 
 
 def test_the_paths_are_these_in_this_order():
@@ -55,13 +59,14 @@ def test_a_newer_minor_version_of_cuda_than_the_drivers_is_no_problem():
 def test_what_is_missing_says_how_to_get_it(nothing_installed):
     got = found(GPU, CUDA)
     assert not any(path.available for path in got.values())
-    assert got["pyav"].reason == "PyAV is not installed (pip install 'fulltilt[video]')"
-    assert got["kornia"].reason == "kornia is not installed (pip install 'fulltilt[kornia]')"
+    assert got["pyav"].reason == "PyAV is not installed (pip install 'av>=18,<20')"
+    assert got["kornia"].reason == "kornia is not installed (pip install 'kornia>=0.8')"
+    assert got["nvjpeg"].reason == "torchvision is not installed (pip install torchvision)"
 
 
 def test_what_is_missing_and_could_not_be_used_says_both(nothing_installed):
     assert found(NO_GPU, CPU)["nvdec"].reason == (
-        "PyNvVideoCodec is not installed (pip install 'fulltilt[video]'); needs CUDA"
+        "PyNvVideoCodec is not installed (pip install 'PyNvVideoCodec>=2'); needs CUDA"
     )
 
 
@@ -78,7 +83,7 @@ def test_a_version_that_the_decoders_are_not_written_for(installed, version):
     path = found(NO_GPU, CPU)["pyav"]
     assert (path.available, path.reason) == (
         False,
-        f"videos need PyAV 18 or 19, found {version} (pip install 'fulltilt[video]')",
+        f"videos need PyAV 18 or 19, found {version} (pip install 'av>=18,<20')",
     )
 
 
@@ -111,11 +116,22 @@ def test_nvjpeg_does_not_come_with_a_torchvision_for_the_cpu(installed):
     assert got["torchvision"].available
 
 
-def test_nvjpeg_from_the_second_provider(monkeypatch):
-    versions = {"nvidia.nvimgcodec": "0.9.0", "torchvision": None}
-    monkeypatch.setattr(paths, "version_of", lambda module, *names: versions.get(module))
+@pytest.mark.parametrize("name", ["nvidia-nvjpeg", "nvidia-nvjpeg-cu12"])
+def test_nvjpeg_by_itself(monkeypatch, tmp_path, name):
+    """A library without a module, which nobody can import."""
+    monkeypatch.setattr(paths, "version_of", lambda module, *names: None)
+    (tmp_path / f"{name.replace('-', '_')}-13.0.4.dist-info").mkdir()
+    (tmp_path / f"{name.replace('-', '_')}-13.0.4.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 13.0.4")
+    monkeypatch.syspath_prepend(str(tmp_path))
     path = found(GPU, CUDA)["nvjpeg"]
-    assert (path.available, path.provider, path.version) == (True, "nvidia-nvimgcodec", "0.9.0")
+    assert (path.available, path.provider, path.version) == (True, "nvidia-nvjpeg", "13.0.4")
+
+
+def test_hints_are_as_the_extras_are_bounded():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    bounds = [bound.partition(";")[0] for bound in [*extras["video"], *extras["kornia"]]]
+    assert [f"pip install '{bound}'" for bound in bounds] == [paths.GET_PYAV, paths.GET_NVDEC, paths.GET_KORNIA]
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -27,15 +27,6 @@ from fulltilt.tune import settle_batch_size
 SMALL = {"hours": 400, "sensors": 5, "window": 16, "horizon": 3}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Two threads of a small step wait for each other longer than they compute where cores are shared."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def test_wind_carries_dust_along_the_valley():
     found = simulate(3000, 10, seed=3)
     assert np.array_equal(found.values, simulate.__wrapped__(3000, 10, seed=3).values)

@@ -25,13 +25,9 @@ TINY = (
 
 
 @pytest.fixture(autouse=True)
-def _one_thread(tmp_path, monkeypatch):
-    """Layers this small wait longer for each other than they compute. Features are not kept for the next test."""
+def _features_of_its_own(tmp_path, monkeypatch):
+    """They are not kept for the next test."""
     monkeypatch.setenv("FULLTILT_CACHE_DIR", str(tmp_path / "cache"))
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", ["segmentation", "classification"])

@@ -27,15 +27,6 @@ MIB = 1024**2
 FEW = {"min_batch": 4, "max_batch": 16, "step": 4, "device": "cpu", "show": False}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Cores that are shared with others make threads wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 class Counting(nn.Module):
     """Counts its calls in an attribute, in a buffer in place and in one that is replaced."""
 

@@ -69,11 +69,9 @@ def admit(waiting: Sequence[int], priority: Priority, *, full: bool, when_full: 
     return priority
 
 
-def retry_seconds(
-    failures: int, *, first: float = FIRST_RETRY_SECONDS, longest: float = LONGEST_RETRY_SECONDS
-) -> float:
+def retry_seconds(failures: int) -> float:
     """How long to wait after so many failures: twice as long each time, up to a limit."""
-    return min(first * 2.0 ** min(failures - 1, 60), longest)
+    return min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 60), LONGEST_RETRY_SECONDS)
 
 
 def may_replace(abandoned: int, workers: int) -> bool:

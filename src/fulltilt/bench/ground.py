@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
+from fulltilt.errors import first_line
 from fulltilt.machine.cores import read_cores
 from fulltilt.machine.gpus import read_gpus
 from fulltilt.machine.software import read_versions, version_of
@@ -58,8 +56,7 @@ def all_met(answers: Iterable[bool | None]) -> bool | None:
 
 def said(error: BaseException) -> str:
     """An exception in one short line."""
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}"[:200].rstrip(": ")
+    return first_line(error, kind=True)[:200].rstrip(": ")
 
 
 def joined(
@@ -106,17 +103,3 @@ def _earlier(file: Path | None, found: dict[str, Any]) -> dict[str, Any] | None:
     except ValueError:
         return None
     return old if isinstance(old, dict) and old.get("machine") == found["machine"] else None
-
-
-@contextmanager
-def ending_at_sigterm() -> Iterator[None]:
-    """SIGTERM ends it like Ctrl-C: processes end, folders go, what was written stays."""
-
-    def leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

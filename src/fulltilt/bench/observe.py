@@ -13,7 +13,7 @@ from statistics import fmean, median
 from typing import Any
 
 from fulltilt.bench.ground import machine_facts
-from fulltilt.errors import UnavailableError
+from fulltilt.errors import UnavailableError, last_line
 
 SHORT_MS = 2.0
 """Steps up to here may cost MOST_MS more, longer ones MOST_SHARE of themselves."""
@@ -78,8 +78,8 @@ def measure(*, quick: bool, say: Callable[[str], None], device: str | None = Non
     command = [sys.executable, "-m", "fulltilt.bench.observed", device, str(QUICK_RUNS if quick else RUNS)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise UnavailableError(f"the loop could not be run on {device}: {last}")
+        why = last_line(done.stderr, "no message")
+        raise UnavailableError(f"the loop could not be run on {device}: {why}")
     found = json.loads(done.stdout)
     return ObserveBench(
         machine=machine_facts({}),

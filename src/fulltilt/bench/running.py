@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from fulltilt.errors import UnavailableError
+from fulltilt.errors import UnavailableError, last_line
 
 _LEAVING_SECONDS = 15.0
 
@@ -41,8 +41,8 @@ def running_load(load: str, *, device: str = "cuda") -> Iterator[int]:
             said = process.stdout.readline().strip() if process.stdout is not None else ""
             if said != "ready":
                 _, errors = process.communicate()
-                last = (errors.strip().splitlines() or ["no message"])[-1]
-                raise UnavailableError(f"the load {load!r} did not start on {device}: {last}")
+                why = last_line(errors, "no message")
+                raise UnavailableError(f"the load {load!r} did not start on {device}: {why}")
             yield process.pid
         finally:
             process.terminate()

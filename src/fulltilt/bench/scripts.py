@@ -19,7 +19,7 @@ from typing import Any
 from fulltilt.bench.bars import Bar, Group, draw
 from fulltilt.bench.ground import now
 from fulltilt.bench.running import output_of
-from fulltilt.errors import FulltiltError, InputError
+from fulltilt.errors import FulltiltError, InputError, last_line
 
 SCRIPTS = ("resnet50_plain", "unet_plain")
 TITLES = {
@@ -135,8 +135,8 @@ def _rate(command: list[str]) -> float:
     status, output = output_of(command)
     printed = _RATE.findall(output)
     if status or not printed:
-        last = (output.strip().splitlines() or ["no output"])[-1]
-        raise FulltiltError(f"`{' '.join(command)}` ended with status {status} ({last})")
+        why = last_line(output, "no output")
+        raise FulltiltError(f"`{' '.join(command)}` ended with status {status} ({why})")
     return float(printed[-1])
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fulltilt.cache.crew import Crew, Outcome
 from fulltilt.cache.keys import name_of
-from fulltilt.cache.manifest import LOCK, MANIFEST, check_settings, locked, read_manifest, write_manifest
+from fulltilt.cache.manifest import holds, locked, write_manifest
 from fulltilt.cache.predict import Prediction, Sample, check_room, folder_bytes, predict
 from fulltilt.cache.settings import CacheSettings
 from fulltilt.cache.store import Cache
@@ -30,7 +31,7 @@ log = logging.getLogger("fulltilt.cache")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A sample that is not in the cache, and why."""
+    """An image or a video that is not in the cache, or not in full, and why."""
 
     path: str
     error: str
@@ -95,14 +96,10 @@ def build(
     if workers < 1:
         raise InputError(f"workers is {workers}; allowed: 1 or more processes")
     samples = unique(images, masks, settings)
-    missing, prediction = plan(place, samples, settings)
-    check_room(place, prediction, budget_bytes)
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        with locked(place, waiting=waiting or log.info) as waited:
-            if not (place / MANIFEST).exists():
-                write_manifest(place, settings)
-            recover(place, settings.digest)
+        missing, prediction = plan(place, samples, settings)
+        check_room(place, prediction, budget_bytes)
+        with opened(place, settings, waiting=waiting) as waited:
             if waited:
                 missing, prediction = plan(place, samples, settings)
                 check_room(place, prediction, budget_bytes)
@@ -116,20 +113,28 @@ def build(
         present=prediction.present,
         made=counts.made,
         known=counts.known,
-        failures=tuple(Failure(path=missing[at].image, error=counts.failures[at]) for at in sorted(counts.failures)),
+        failures=failures_of([sample.image for sample in missing], counts.failures),
         bytes=counts.bytes,
         seconds=time.monotonic() - started,
     )
 
 
+@contextmanager
+def opened(folder: Path, settings: CacheSettings, *, waiting: Callable[[str], None] | None) -> Iterator[bool]:
+    """The folder, made where it is new, locked, and ready to be added to. Gives whether that had to be waited for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder, waiting=waiting or log.info) as waited:
+        if not holds(folder, settings):
+            write_manifest(folder, settings)
+        recover(folder, settings.digest)
+        yield waited
+
+
 def plan(folder: Path, samples: Sequence[Sample], settings: CacheSettings) -> tuple[list[Sample], Prediction]:
     """Which samples are not in the cache, and the room that they will take. Writes nothing."""
     missing = list(samples)
-    if (folder / MANIFEST).exists():
-        check_settings(folder, read_manifest(folder), settings)
+    if holds(folder, settings):
         missing = absent(Cache(folder, settings), samples)
-    elif folder.is_dir() and any(folder.iterdir()) and not _holds_only_lock(folder):
-        raise CacheError(f"{folder} holds other files and no cache; name an empty or new folder")
     return missing, predict(folder, missing, settings, present=len(samples) - len(missing))
 
 
@@ -187,6 +192,11 @@ def _count(counts: Progress, outcome: Outcome, sign: int, progress: Callable[[Pr
         progress(counts)
 
 
+def failures_of(paths: Sequence[str], failures: Mapping[int, str]) -> tuple[Failure, ...]:
+    """In the order of the paths."""
+    return tuple(Failure(path=paths[at], error=failures[at]) for at in sorted(failures))
+
+
 def unique(images: Sequence[str], masks: Sequence[str] | None, settings: CacheSettings) -> list[Sample]:
     """Images with their masks, each once."""
     if masks is not None and len(masks) != len(images):
@@ -195,7 +205,3 @@ def unique(images: Sequence[str], masks: Sequence[str] | None, settings: CacheSe
     pairs = [Sample(image, mask) for image, mask in zip(images, of_each, strict=True)]
     digest = settings.digest
     return list({name_of(*pair, digest): pair for pair in pairs}.values())
-
-
-def _holds_only_lock(folder: Path) -> bool:
-    return {path.name for path in folder.iterdir()} <= {LOCK}

@@ -57,6 +57,16 @@ def check_settings(folder: Path, found: CacheSettings, wanted: CacheSettings) ->
         )
 
 
+def holds(folder: Path, settings: CacheSettings) -> bool:
+    """Whether the folder has a cache; CacheError where it was built with other settings, or other files lie there."""
+    if (folder / MANIFEST).exists():
+        check_settings(folder, read_manifest(folder), settings)
+        return True
+    if folder.is_dir() and any(path.name != LOCK for path in folder.iterdir()):
+        raise CacheError(f"{folder} holds other files and no cache; name an empty or new folder")
+    return False
+
+
 @contextlib.contextmanager
 def locked(folder: Path, *, waiting: Callable[[str], None] | None) -> Iterator[bool]:
     """Hold the folder's lock: one builder at a time. The kernel takes it back from a process that dies.

@@ -1,4 +1,4 @@
-"""How large a cache will be, from the headers of some of its files; asked before anything is written."""
+"""How large a cache will be, from a look at some of its files; asked before anything is written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from fulltilt.cache.make import kept_bytes
 from fulltilt.cache.settings import CacheSettings
@@ -23,6 +23,9 @@ _SAMPLED: Final = 512
 _HEAD_BYTES: Final = 1 << 18
 _ERRORS: Final = 3.0
 """How many standard errors the margin is."""
+
+
+File = TypeVar("File")
 
 
 class Sample(NamedTuple):
@@ -41,13 +44,13 @@ class Prediction:
     present: int
     """In the cache already."""
     probed: int
-    """Files whose headers were read; all of them where they are few."""
+    """Files that were looked at; all of them where they are few."""
     unreadable: int
     """Of those."""
     bytes: int
     """To be written."""
     margin_bytes: int
-    """How far it may be off: three standard errors of the sampling; 0 when every header was read."""
+    """How far it may be off: three standard errors of the sampling; 0 when every file was looked at."""
     present_bytes: int
     """What the cache takes now."""
     free_bytes: int
@@ -58,38 +61,45 @@ def predict(
     folder: Path, missing: Sequence[Sample], settings: CacheSettings, *, present: int, probed: int = _SAMPLED
 ) -> Prediction:
     """Read up to `probed` headers, drawn the same way every time."""
-    chosen = list(missing) if len(missing) <= probed else random.Random(0).sample(missing, probed)
-    sizes: list[int] = []
-    for sample in chosen:
+    rooms: list[int | None] = []
+    for sample in some(missing, probed):
         try:
-            header = _header(sample.image)
+            rooms.append(_room(sample, _header(sample.image), settings))
         except (FulltiltError, OSError):  # the build says what is wrong with it; here it only takes no room
-            continue
-        sizes.append(_room(sample, header, settings))
-    share = len(sizes) / len(chosen) if chosen else 0.0
-    mean = statistics.fmean(sizes) if sizes else 0.0
+            rooms.append(None)
+    return extrapolated(folder, rooms, of=len(missing), samples=len(missing), present=present)
+
+
+def some(files: Sequence[File], most: int) -> Sequence[File]:
+    """Up to `most` of them, the same every time."""
+    return files if len(files) <= most else random.Random(0).sample(files, most)
+
+
+def extrapolated(folder: Path, rooms: Sequence[int | None], *, of: int, samples: int, present: int) -> Prediction:
+    """From the room that some of so many files will take; None for one that can't be read."""
+    sizes = [room for room in rooms if room is not None]
     margin = 0.0
-    if len(chosen) < len(missing) and len(sizes) > 1:
-        margin = _ERRORS * statistics.stdev(sizes) / math.sqrt(len(sizes)) * len(missing)
+    if len(rooms) < of and len(sizes) > 1:
+        margin = _ERRORS * statistics.stdev(sizes) / math.sqrt(len(sizes)) * of
     return Prediction(
-        samples=len(missing),
+        samples=samples,
         present=present,
-        probed=len(chosen),
-        unreadable=len(chosen) - len(sizes),
-        bytes=round(mean * share * len(missing)),
+        probed=len(rooms),
+        unreadable=len(rooms) - len(sizes),
+        bytes=round(sum(sizes) / len(rooms) * of) if rooms else 0,
         margin_bytes=round(margin),
         present_bytes=folder_bytes(folder),
         free_bytes=shutil.disk_usage(_existing(folder)).free,
     )
 
 
-def check_room(folder: Path, prediction: Prediction, budget_bytes: int | None) -> None:
-    """CacheError when it fits neither the disk nor the budget."""
+def check_room(folder: Path, prediction: Prediction, budget_bytes: int | None, *, noun: str = "samples") -> None:
+    """CacheError when it does not fit the disk or the budget."""
     needed = prediction.bytes + prediction.margin_bytes
-    about = f"{prediction.samples:,} samples need about {disk_size(prediction.bytes)}"
+    about = f"{prediction.samples:,} {noun} need about {disk_size(prediction.bytes)}"
     if prediction.margin_bytes:
-        about += f" (at most {disk_size(needed)}, from {prediction.probed:,} headers)"
-    remedy = "keep smaller images (--size), name another folder, or cache a part of the files; nothing was written"
+        about += f" (at most {disk_size(needed)}, from {prediction.probed:,} of them)"
+    remedy = "keep them smaller (--size), name another folder, or cache a part of the files; nothing was written"
     if budget_bytes is not None and prediction.present_bytes + needed > budget_bytes:
         there = f" beside the {disk_size(prediction.present_bytes)} there" if prediction.present_bytes else ""
         raise CacheError(f"{about}{there}; the budget is {disk_size(budget_bytes)}. Raise --budget, {remedy}")

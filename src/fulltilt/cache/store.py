@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fulltilt.cache.keys import Key, Path, content_of, key_of
+from fulltilt.cache.keys import Key, Path, key_of
 from fulltilt.cache.manifest import check_settings, read_manifest
 from fulltilt.cache.settings import CacheSettings
 from fulltilt.cache.shard import HEADER_BYTES, KEYS, RECORD_BYTES, Record, header, path_of, shard_numbers
@@ -92,11 +92,6 @@ class Cache:
             if record.name == key.name and record.stamp == key.stamp and self._is_there(record):
                 return entry_of(record)
         return None
-
-    def find_content(self, image: bytes, mask: bytes | None = None) -> Entry | None:
-        """By what the files hold, wherever they lie: for one that was moved or touched and has been read anyway."""
-        record = self.known(content_of(image, mask, self._digest))
-        return None if record is None else entry_of(record)
 
     def known(self, content: bytes) -> Record | None:
         """A record whose pixels were made from this content."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import os
 import queue
 import threading
@@ -22,20 +21,24 @@ from typing import Final
 
 import numpy as np
 
+from fulltilt.cache.build import Failure, Progress, failures_of, opened
 from fulltilt.cache.keys import NO_FILE, Key, hash_steadily, name_of, stamp_of
 from fulltilt.cache.make import Pixels
-from fulltilt.cache.manifest import LOCK, MANIFEST, check_settings, locked, read_manifest, write_manifest
+from fulltilt.cache.manifest import holds
+from fulltilt.cache.predict import Prediction, check_room, extrapolated, some
 from fulltilt.cache.settings import CacheSettings
+from fulltilt.cache.shard import RECORD_BYTES
 from fulltilt.cache.store import Cache
-from fulltilt.cache.writer import ShardWriter, Subject, recover
-from fulltilt.decode.video import open_video
+from fulltilt.cache.writer import ShardWriter, Subject
+from fulltilt.decode.video import Video, open_video
 from fulltilt.errors import CacheError, DecodeError, InputError
 from fulltilt.machine.cores import read_cores
 from fulltilt.words import disk_size
 
-log = logging.getLogger("fulltilt.cache")
 PART: Final = 64
 """Frames of a part: a decoder's pass, and what lies in memory while it is made."""
+_OPENED: Final = 64
+"""Videos whose frames are counted before a build: that reads all of their packets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,8 @@ class VideoReport:
     frames: int
     """Decoded and written."""
     bytes: int
-    failures: dict[str, str]
+    """Of the pixels written."""
+    failures: tuple[Failure, ...]
     """Videos that are not there, or not in full, and why."""
     seconds: float
 
@@ -64,7 +68,7 @@ class _Part:
 class _Ended:
     """With one video."""
 
-    path: str
+    number: int
     parts: int
     problem: str | None
 
@@ -117,52 +121,80 @@ def build_videos(
     *,
     settings: CacheSettings,
     workers: int | None = None,
-    progress: Callable[[str], None] | None = None,
+    planned: Callable[[Prediction], None] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    waiting: Callable[[str], None] | None = None,
 ) -> VideoReport:
-    """Bring every video's frames into the cache in `folder`; what is there stays, a build that was stopped goes on."""
+    """Bring every video's frames into the cache in `folder`; what is there stays, a build that was stopped goes on.
+
+    `workers`: decoders, as many as there are usable cores if not given. `planned` hears the prediction before anything
+    is written, `progress` after each part of a video, `waiting` a line to show when another build is at work.
+    """
     if settings.channels != 3 or settings.quality != "exact":
         raise InputError("videos are kept with channels=3 and quality='exact'")
     began, place = time.monotonic(), Path(folder)
     wanted = list(dict.fromkeys(os.path.abspath(path) for path in paths))
-    failures: dict[str, str] = {}
-    present = frames = written = 0
+    crew = workers or read_cores().usable
+    at = Progress(total=len(wanted))
+    present = frames = 0
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        with locked(place, waiting=log.info):
-            if (place / MANIFEST).exists():
-                check_settings(place, read_manifest(place), settings)
-            elif any(file.name != LOCK for file in place.iterdir()):
-                raise CacheError(f"{place} holds other files and no cache; name an empty or new folder")
-            else:
-                write_manifest(place, settings)
-            recover(place, settings.digest)
+        prediction = predict(place, wanted, settings, crew)
+        check_room(place, prediction, None, noun="videos")
+        with opened(place, settings, waiting=waiting) as waited:
+            if waited:
+                prediction = predict(place, wanted, settings, crew)
+                check_room(place, prediction, None, noun="videos")
+            if planned is not None:
+                planned(prediction)
             cache, writer = Cache.open(place, settings), ShardWriter(place, settings.digest)
             try:
-                for found in _in_threads(wanted, cache, workers or read_cores().usable):
+                for found in _in_threads(wanted, cache, crew):
                     if isinstance(found, _Part):
                         writer.add(found.subject, found.strip, None)
-                        frames, written = frames + found.frames, written + found.strip.nbytes
-                        continue
-                    present += found.parts == 0 and found.problem is None
-                    if found.problem is not None:
-                        failures[found.path] = found.problem
+                        frames, at.bytes = frames + found.frames, at.bytes + found.strip.nbytes
+                    elif found.problem is not None:
+                        at.failures[found.number] = found.problem
+                    else:
+                        present += found.parts == 0
+                        at.made += 1
                     if progress is not None:
-                        progress(found.path)
+                        progress(at)
             finally:
                 writer.close()
     except OSError as error:
         raise CacheError(
-            f"can't write into {place}: {error.strerror or error}, after {disk_size(written)}; what is there stays, "
+            f"can't write into {place}: {error.strerror or error}, after {disk_size(at.bytes)}; what is there stays, "
             "and the same call goes on from it"
         ) from error
     return VideoReport(
         videos=len(wanted),
         present=present,
         frames=frames,
-        bytes=written,
-        failures=failures,
+        bytes=at.bytes,
+        failures=failures_of(wanted, at.failures),
         seconds=time.monotonic() - began,
     )
+
+
+def predict(folder: Path, paths: Sequence[str], settings: CacheSettings, workers: int) -> Prediction:
+    """From the frames of some of them, counted; a video that the cache has in part is one to be made."""
+    cache = Cache(folder, settings) if holds(folder, settings) else None
+    with ThreadPoolExecutor(workers) as pool:
+        rooms = list(pool.map(lambda path: _room(path, settings, cache), some(paths, _OPENED)))
+    whole = round(rooms.count(0) / len(rooms) * len(paths)) if rooms else 0
+    return extrapolated(folder, rooms, of=len(paths), samples=len(paths) - whole, present=whole)
+
+
+def _room(path: str, settings: CacheSettings, cache: Cache | None) -> int | None:
+    """That a video's frames will take; None where it can't be opened, of which the build says why."""
+    try:
+        with open_video(path) as video:
+            parts = _absent(video, path, stamp_of(os.stat(path)), settings, cache)
+            height, width = settings.target(video.height, video.width)
+            frames = sum(len(_frames_of(part, video)) for part in parts)
+    except (DecodeError, InputError, OSError):
+        return None
+    return frames * height * width * 3 + len(parts) * (RECORD_BYTES + len(os.fsencode(path)))
 
 
 def _in_threads(paths: Sequence[str], cache: Cache, workers: int) -> Iterator[_Part | _Ended]:
@@ -176,7 +208,7 @@ def _in_threads(paths: Sequence[str], cache: Cache, workers: int) -> Iterator[_P
                 ahead.put(item, timeout=0.2)
                 return
 
-    def work(path: str) -> None:
+    def work(number: int, path: str) -> None:
         parts = 0
         problem = None
         try:
@@ -186,11 +218,11 @@ def _in_threads(paths: Sequence[str], cache: Cache, workers: int) -> Iterator[_P
                 put(part)
                 parts += 1
         except (DecodeError, InputError, OSError) as error:
-            problem = str(error)
-        put(_Ended(path, parts, problem))
+            problem = str(error).removeprefix(f"{path}: ")
+        put(_Ended(number, parts, problem))
 
     with ThreadPoolExecutor(workers, thread_name_prefix="fulltilt-video") as pool:
-        jobs = [pool.submit(work, path) for path in paths]
+        jobs = [pool.submit(work, number, path) for number, path in enumerate(paths)]
         left = len(paths)
         try:
             while left:
@@ -213,28 +245,37 @@ def _missing(path: str, cache: Cache) -> Iterator[_Part]:
     settings = cache.settings
     digest = settings.digest
     with open_video(path) as video:
-        now = stamp_of(os.stat(path))
-        numbers = [
-            number
-            for number in range(-(-len(video) // PART))
-            if cache.find(part_key(path, number, now, digest)) is None
-        ]
+        numbers = _absent(video, path, stamp_of(os.stat(path)), settings, cache)
         if not numbers:
             return
         content, stamp = hash_steadily(path, digest)
         size = settings.target(video.height, video.width)
         damage: DecodeError | None = None
         for number in numbers:
-            wanted = range(number * PART, min(len(video), (number + 1) * PART))
+            wanted = _frames_of(number, video)
             try:
                 strip = video.frames(wanted, size=size).reshape(-1, size[1], 3)
             except DecodeError as error:
                 damage = damage or error
                 continue
             if stamp_of(os.stat(path)) != stamp:
-                raise InputError(f"{path} has changed while it was decoded: is it still being written?")
+                raise InputError(f"{path}: has changed while it was decoded: is it still being written?")
             key = part_key(path, number, stamp, digest)
             subject = Subject(name=key.name, content=content, stamp=key.stamp, image=os.fsencode(path), mask=None)
             yield _Part(subject, strip, len(wanted))
         if damage is not None:
             raise damage
+
+
+def _absent(
+    video: Video, path: str, stamp: tuple[int, ...], settings: CacheSettings, cache: Cache | None
+) -> Sequence[int]:
+    """The video's parts that the cache would not serve."""
+    parts = range(-(-len(video) // PART))
+    if cache is None:
+        return parts
+    return [number for number in parts if cache.find(part_key(path, number, stamp, settings.digest)) is None]
+
+
+def _frames_of(part: int, video: Video) -> range:
+    return range(part * PART, min(len(video), (part + 1) * PART))

@@ -27,9 +27,9 @@ for command in (guides, scaling, simulate, predictions, commands):
 
 @bench.callback()
 def _tidy(context: typer.Context) -> None:
-    from fulltilt.bench.ground import ending_at_sigterm
+    from fulltilt.launch.ending import ended_tidily
 
-    context.with_resource(ending_at_sigterm())
+    context.with_resource(ended_tidily())
 
 
 @bench.command()

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fulltilt.cli.cache_view import decoding, list_of, print_json, say_plan, show_build
 from fulltilt.cli.saying import say
 from fulltilt.errors import InputError
 from fulltilt.words import disk_size
 
 if TYPE_CHECKING:
-    from fulltilt.cache.build import BuildReport
-    from fulltilt.cache.predict import Prediction
     from fulltilt.cache.verify import VerifyReport
     from fulltilt.feed.images.files import ImageFiles
 
 cache = typer.Typer(help="Keep decoded images on disk, so that training reads pixels.", no_args_is_help=True)
 
-_LISTED = 10
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
@@ -60,40 +56,38 @@ def build(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how large it would be.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Decode every image into the cache. Interrupted in any way, the same command continues."""
+    """Decode every image into the cache.
+
+    Exits with 1 when some are left out. Interrupted in any way, the same command continues.
+    """
     from fulltilt.cache.build import build as make
     from fulltilt.cache.build import plan, unique
     from fulltilt.cache.predict import check_room
     from fulltilt.cache.settings import CacheSettings
-    from fulltilt.cli.cache_view import Bar
 
     settings = CacheSettings(size=size, channels=channels, quality=quality.value)
     budget_bytes = None if budget is None else _bytes(budget)
     files = _files(source, masks)
     if dry_run:
         _, prediction = plan(folder, unique(files.paths, files.masks, settings), settings)
-        _say_plan(prediction)
+        say_plan(prediction)
         check_room(folder, prediction, budget_bytes)
         if as_json:
-            _print_json(prediction)
+            print_json(prediction)
         return
-    with Bar("decoding") as bar:
-        try:
-            report = make(
-                folder,
-                files.paths,
-                files.masks,
-                settings=settings,
-                workers=workers,
-                budget_bytes=budget_bytes,
-                planned=_say_plan,
-                progress=lambda at: bar(at.done, at.total, at.bytes),
-                waiting=say,
-            )
-        except KeyboardInterrupt:
-            say("stopped; what was made is kept, and the same command continues from there")
-            raise typer.Exit(130) from None
-    _show_build(report, as_json=as_json)
+    with decoding() as bar:
+        report = make(
+            folder,
+            files.paths,
+            files.masks,
+            settings=settings,
+            workers=workers,
+            budget_bytes=budget_bytes,
+            planned=say_plan,
+            progress=lambda at: bar(at.done, at.total, at.bytes),
+            waiting=say,
+        )
+    show_build(report, report.made, known=report.known, as_json=as_json)
 
 
 @cache.command()
@@ -113,7 +107,7 @@ def info(
     files = None if source is None else _files(source, masks)
     found = look(folder, None if files is None else files.paths, None if files is None else files.masks)
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
         _print(info_table(folder, found))
 
@@ -171,64 +165,23 @@ def _bytes(text: str) -> int:
     return round(float(match[1]) * _UNITS[match[2]])
 
 
-def _say_plan(prediction: Prediction) -> None:
-    from fulltilt.words import disk_size
-
-    there = f"{prediction.present:,} samples are there, " if prediction.present else ""
-    if not prediction.samples:
-        return say(f"{there}nothing to add")
-    margin = f" ± {disk_size(prediction.margin_bytes)}" if prediction.margin_bytes else ""
-    return say(
-        f"{there}{prediction.samples:,} to add: about {disk_size(prediction.bytes)}{margin} of "
-        f"{disk_size(prediction.free_bytes)} free"
-    )
-
-
-def _show_build(report: BuildReport, *, as_json: bool) -> None:
-    from fulltilt.words import disk_size
-
-    rate = f", {report.made / report.seconds:,.0f} a second" if report.made else ""
-    known = f", {report.known:,} known by their content" if report.known else ""
-    say(f"{report.made:,} decoded ({disk_size(report.bytes)}{rate}){known}, {report.present:,} there before")
-    if report.failures:
-        say(f"{len(report.failures):,} left out:")
-        _list([f"{failure.path}: {failure.error}" for failure in report.failures])
-    if as_json:
-        _print_json(report)
-
-
 def _show_verify(folder: Path, report: VerifyReport, *, as_json: bool) -> None:
     states = "" if report.sources is None else "; sources: " + _counts(report.sources)
     verdict = f"{len(report.damage):,} damaged" if report.damage else "all sound"
     say(f"{report.entries:,} entries, {verdict}{states}")
     if report.damage:
-        _list([f"{one.path}: {one.what}" for one in report.damage])
+        list_of([f"{one.path}: {one.what}" for one in report.damage])
         done = "dropped" if report.dropped else f"`fulltilt cache verify --drop {folder}` takes them out"
         say(f"{done}; the next build makes them again")
     if as_json:
-        _print_json(report)
+        print_json(report)
 
 
 def _counts(states: Any) -> str:
     return ", ".join(f"{count:,} {state}" for state, count in states.items() if count) or "none"
 
 
-def _list(lines: Sequence[str]) -> None:
-    """All of them go to a file or pipe; a terminal gets the first few."""
-    shown = lines if not sys.stderr.isatty() else lines[:_LISTED]
-    for line in shown:
-        print(f"  {line}", file=sys.stderr)
-    if len(shown) < len(lines):
-        print(f"  and {len(lines) - len(shown):,} more (--json lists them all)", file=sys.stderr)
-
-
 def _print(renderable: Any) -> None:
     from rich.console import Console
 
     Console().print(renderable)
-
-
-def _print_json(value: Any) -> None:
-    from fulltilt.machine.plain import plain
-
-    print(json.dumps(plain(value), indent=2))

@@ -31,7 +31,7 @@ def list_recipes(
     width = max(map(len, RECIPES)) + 2
     for recipe in RECIPES.values():
         print(f"{recipe.name:{width}}{recipe.title}")
-        extra = f"; needs fulltilt[{recipe.requires}]" if recipe.requires else ""
+        extra = f'; needs the extra "{recipe.requires}"' if recipe.requires else ""
         print(f"{'':{width}}{recipe.metric} ≥ {recipe.wanted:g} at a small size on a CPU{extra}")
         files = [recipe.after, *map(recipe.variant, recipe.variants)]
         for path in files:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fulltilt.errors import FulltiltError, InputError
+from fulltilt.cli.cache_view import decoding, say_plan, show_build
+from fulltilt.cli.saying import say
+from fulltilt.errors import InputError
 
 if TYPE_CHECKING:
     from fulltilt.decode.video.survey import Survey
@@ -30,7 +33,10 @@ def info(
     seconds: Annotated[float, typer.Option(help="How long each is decoded, in order and at random.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Codec, size, rate, key frames, decoding rates of one thread and of the GPU here, and advice."""
+    """Codec, size, rate, key frames, decoding rates of one thread and of the GPU here, and advice.
+
+    Exits with 1 when one of several is no video, or one is damaged.
+    """
     import json
     from dataclasses import asdict
 
@@ -49,7 +55,7 @@ def info(
     for path in track(files, "decoding", console=console, transient=True, disable=as_json or not console.is_terminal):
         try:
             found.append(survey(path, seconds=seconds, device=device))
-        except FulltiltError as error:
+        except InputError as error:
             if len(files) == 1:
                 raise
             problems[str(path)] = str(error)
@@ -58,7 +64,7 @@ def info(
     else:
         _show(found, problems)
     if problems or any(one.damage is not None for one in found):
-        raise typer.Exit(2)
+        raise typer.Exit(1)
 
 
 @video.command()
@@ -70,42 +76,28 @@ def cache(
     workers: Annotated[int | None, typer.Option(help="Decoders.", show_default="usable cores")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Decode every frame into a cache for VideoClips(cache=…). Interrupted in any way, the same command continues."""
-    import json
-    from dataclasses import asdict
+    """Decode every frame into a cache for VideoClips(cache=…).
 
-    from rich.console import Console
-    from rich.progress import Progress
-
+    Exits with 1 when some videos are left out. Interrupted in any way, the same command continues.
+    """
     from fulltilt.cache.settings import CacheSettings
     from fulltilt.cache.video import build_videos
     from fulltilt.feed.clips.entries import paths_of
-    from fulltilt.words import disk_size
 
     if workers is not None and workers < 1:
         raise InputError(f"--workers: expected 1 or more, found {workers}")
     paths = paths_of(source)
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as bar:
-        task = bar.add_task("decoding", total=len(paths))
+    with decoding() as bar:
         report = build_videos(
             folder,
             paths,
             settings=CacheSettings(size=size),
             workers=workers,
-            progress=lambda _: bar.advance(task),
+            planned=partial(say_plan, noun="videos"),
+            progress=lambda at: bar(at.done, at.total, at.bytes),
+            waiting=say,
         )
-    if as_json:
-        print(json.dumps(asdict(report), indent=2))
-    else:
-        print(
-            f"{report.frames:,} frames decoded ({disk_size(report.bytes)}, {report.seconds:.1f} s); of "
-            f"{report.videos:,} videos {report.present:,} were there, {len(report.failures):,} are left out"
-        )
-        for path, problem in report.failures.items():
-            print(problem if path in problem else f"{path}: {problem}")
-    if report.failures:
-        raise typer.Exit(2)
+    show_build(report, report.frames, frames=True, as_json=as_json)
 
 
 def _torch_sees_it() -> bool:

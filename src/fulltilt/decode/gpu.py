@@ -24,7 +24,7 @@ from fulltilt.decode.nvjpeg import Ints, NvJpeg
 from fulltilt.decode.orientation import flips, swaps_sides
 from fulltilt.decode.recognise import probe
 from fulltilt.decode.still import decode as decode_on_cpu
-from fulltilt.errors import DecodeError, InputError, UnavailableError
+from fulltilt.errors import DecodeError, InputError, UnavailableError, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -151,7 +151,7 @@ class GpuDecoder:
             raise
         except RuntimeError as error:
             # One bad file can refuse a whole batch; the CPU finds out which, and says what is wrong with it.
-            self.counts[f"batch refused: {str(error).splitlines()[0]}"] += len(starts)
+            self.counts[f"batch refused: {first_line(error)}"] += len(starts)
             return None
         self.counts["gpu"] += len(starts)
         ends = np.cumsum(sizes[:, 0] * sizes[:, 1] * self.channels)

@@ -102,7 +102,8 @@ def _library() -> ctypes.CDLL:
         except OSError:
             continue
     raise UnavailableError(
-        "nvJPEG is not here: it comes with the CUDA toolkit, with torchvision for CUDA, or as the package nvidia-nvjpeg"
+        "nvJPEG is not here: it comes with the CUDA toolkit, with torchvision for CUDA, or by itself: "
+        "pip install nvidia-nvjpeg"
     )
 
 

@@ -12,10 +12,11 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Final
 
 from fulltilt.machine.gpus import Gpus
 from fulltilt.machine.probe import failure
-from fulltilt.machine.software import TorchBuild, version_of
+from fulltilt.machine.software import TorchBuild, distribution_version, version_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +97,13 @@ def pyav_problem(version: str, site: _Site | None = None) -> str | None:  # noqa
     """Why videos can't be read with a PyAV of this version, or None."""
     if _major(version) in _PYAV:
         return None
-    return f"videos need PyAV {' or '.join(map(str, _PYAV))}, found {version} ({_VIDEO})"
+    return f"videos need PyAV {' or '.join(map(str, _PYAV))}, found {version} ({GET_PYAV})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Provider:
-    module: str
+    module: str | None
+    """None: its distributions hold a library and nothing to import."""
     package: str
     install: str
     probe: str
@@ -119,13 +121,14 @@ class _Spec:
     """The first that works gives the path."""
 
 
-_VIDEO = "pip install 'fulltilt[video]'"
+GET_PYAV: Final = "pip install 'av>=18,<20'"
+GET_NVDEC: Final = "pip install 'PyNvVideoCodec>=2'"
+GET_KORNIA: Final = "pip install 'kornia>=0.8'"
+"""The packages of our extras, as pyproject.toml bounds them: so the line works wherever fulltilt came from."""
 _PYAV = (18, 19)
 """That the decoders are tested with. From one to the next, types and arguments change."""
-_NVJPEG = (
-    "import torch, torchvision.io as io; "
-    "io.decode_jpeg(io.encode_jpeg(torch.zeros(3, 16, 16, dtype=torch.uint8)), device='cuda')"
-)
+_NVJPEG = "from fulltilt.decode.gpu import GpuDecoder; GpuDecoder('cuda')"
+"""Whoever brings the library, this is what finds it and decodes a first picture."""
 _TORCHVISION = _Provider(
     module="torchvision",
     package="torchvision",
@@ -163,11 +166,11 @@ _SPECS = (
         providers=(
             replace(_TORCHVISION, probe=_NVJPEG, check=_has_nvjpeg),
             _Provider(
-                module="nvidia.nvimgcodec",
-                package="nvidia-nvimgcodec",
-                distributions=("nvidia-nvimgcodec-cu13", "nvidia-nvimgcodec-cu12"),
-                install="pip install 'nvidia-nvimgcodec-cu13[nvjpeg]'",
-                probe="from nvidia import nvimgcodec; nvimgcodec.Decoder()",
+                module=None,
+                package="nvidia-nvjpeg",
+                distributions=("nvidia-nvjpeg", "nvidia-nvjpeg-cu12"),
+                install="pip install nvidia-nvjpeg",
+                probe=_NVJPEG,
             ),
         ),
     ),
@@ -179,7 +182,7 @@ _SPECS = (
             _Provider(
                 module="PyNvVideoCodec",
                 package="PyNvVideoCodec",
-                install=_VIDEO,
+                install=GET_NVDEC,
                 probe="import PyNvVideoCodec",
                 check=_has_cuvid,
             ),
@@ -188,17 +191,13 @@ _SPECS = (
     _Spec(
         name="pyav",
         purpose="video decoding on the CPU",
-        providers=(_Provider(module="av", package="PyAV", install=_VIDEO, probe="import av", check=pyav_problem),),
+        providers=(_Provider(module="av", package="PyAV", install=GET_PYAV, probe="import av", check=pyav_problem),),
     ),
     _Spec(name="torchvision", purpose="its transforms, and nvJPEG", providers=(_TORCHVISION,)),
     _Spec(
         name="kornia",
         purpose="Kornia operations after our kernel",
-        providers=(
-            _Provider(
-                module="kornia", package="kornia", install="pip install 'fulltilt[kornia]'", probe="import kornia"
-            ),
-        ),
+        providers=(_Provider(module="kornia", package="kornia", install=GET_KORNIA, probe="import kornia"),),
     ),
 )
 
@@ -221,7 +220,10 @@ def _best(paths: list[OptionalPath]) -> OptionalPath:
 
 
 def _judge(spec: _Spec, provider: _Provider, site: _Site) -> OptionalPath:
-    version = version_of(provider.module, *provider.distributions)
+    if provider.module is None:
+        version = distribution_version(*provider.distributions)
+    else:
+        version = version_of(provider.module, *provider.distributions)
     reasons: list[str] = []
     if version is None:
         reasons.append(f"{provider.package} is not installed ({provider.install})")

@@ -64,12 +64,17 @@ def version_of(module: str, *distributions: str) -> str | None:
     from_file = _version_file(module).get("__version__")
     if from_file:
         return from_file
-    for name in distributions or (module,):
+    return distribution_version(*(distributions or (module,))) or "unknown version"
+
+
+def distribution_version(*names: str) -> str | None:
+    """The version of the first of these distributions that is installed, whatever lies in it."""
+    for name in names:
         try:
             return importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return "unknown version"
+    return None
 
 
 def is_installed(module: str) -> bool:

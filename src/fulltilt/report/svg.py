@@ -20,6 +20,8 @@ HEIGHT = 100
 HEAT_LEVELS = 10
 """Steps of the heat map's colour, 10 points each."""
 
+_TIMES = 8
+"""About as many moments are named on an axis of time."""
 _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
 
@@ -69,13 +71,13 @@ def ticks(scale: Scale, *, about: int = 4) -> list[float]:
     return [index * step for index in range(first, last + 1)]
 
 
-def time_ticks(scale: Scale, *, about: int = 8) -> list[float]:
+def time_ticks(scale: Scale) -> list[float]:
     """Moments at round seconds, minutes or hours; below five seconds, at fractions."""
     span = scale.high - scale.low
     if span < 5:
         return ticks(scale, about=5)
-    days = math.ceil(span / about / 86400) * 86400
-    step = next((step for step in _TIME_STEPS if span / step <= about), days)
+    days = math.ceil(span / _TIMES / 86400) * 86400
+    step = next((step for step in _TIME_STEPS if span / step <= _TIMES), days)
     slack = 0.01 * span / step  # a recording that starts at 0.02 s still starts at 0 for its reader
     first, last = math.ceil(scale.low / step - slack), math.floor(scale.high / step + slack)
     return [float(index * step) for index in range(first, last + 1)]

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from fulltilt.errors import InputError, UnavailableError
+from fulltilt.errors import InputError, UnavailableError, first_line
 from fulltilt.train.ranks.ranks import Ranks
 from fulltilt.train.step.choose import Settings
 from fulltilt.train.step.device import check_optimizers, device_for
-from fulltilt.train.step.engine import Engine, first_line
+from fulltilt.train.step.engine import Engine
 from fulltilt.train.step.precision import formats_for
 from fulltilt.train.step.roles import Loss, Objective
 from fulltilt.tune.bench import Bench, MakeBatch

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from fulltilt.errors import FulltiltError, InputError
+from fulltilt.errors import FulltiltError, InputError, first_line
 from fulltilt.feed.structure import map_tensors, samples_in
 from fulltilt.train.ranks.ranks import Ranks
-from fulltilt.train.step.engine import Engine, first_line, is_out_of_memory
+from fulltilt.train.step.engine import Engine, is_out_of_memory
 from fulltilt.train.step.roles import split
 from fulltilt.tune.memory import Gauge
 from fulltilt.tune.policy import Trial

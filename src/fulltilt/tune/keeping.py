@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -74,17 +74,18 @@ class Switches:
 def keep_maths() -> Callable[[], None]:
     """What puts torch's precision and its search for algorithms back as they are now.
 
-    The step sets precision by torch's older names; asking by these fails where a script has used the newer ones.
+    The step sets precision by torch's older names; asking by these fails where a script has used the newer ones, and
+    some versions of torch warn of them.
     """
     cudnn: Any = torch.backends.cudnn
     benchmark = cudnn.benchmark
     newer = [(part, part.fp32_precision) for part in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)]
     older: tuple[str, bool] | None = None
-    with suppress(RuntimeError), _quiet():
+    with suppress(RuntimeError), warnings.catch_warnings(action="ignore"):
         older = torch.get_float32_matmul_precision(), cudnn.allow_tf32
 
     def put_back() -> None:
-        with _quiet():
+        with warnings.catch_warnings(action="ignore"):
             cudnn.benchmark = benchmark
             if older is not None:
                 torch.set_float32_matmul_precision(older[0])
@@ -94,14 +95,6 @@ def keep_maths() -> Callable[[], None]:
                     part.fp32_precision = precision
 
     return put_back
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Some versions of torch warn about the older names."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _home(module: nn.Module) -> torch.device | None:

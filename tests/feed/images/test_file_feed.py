@@ -15,6 +15,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.feed.shared_memory import in_shared_memory
+from tests.waiting import until
 
 from fulltilt.augment import GPUAugmentation
 from fulltilt.errors import InputError, SampleError
@@ -52,13 +53,6 @@ def own_photos(photos, tmp_path) -> list[str]:
         copy.write_bytes(Path(path).read_bytes())
         copies.append(str(copy))
     return copies
-
-
-def wait_until(happened, seconds=60.0) -> None:
-    end = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 def options(**more):
@@ -235,7 +229,7 @@ def test_a_killed_decoder_is_named_and_nothing_is_lost(photos, caplog):
             seen += number_of(images)
             if number in (1, 4):
                 os.kill(it._reader.pool.pids[0], signal.SIGKILL)
-                wait_until(lambda: "SIGKILL" in caplog.text)
+                until(lambda: "SIGKILL" in caplog.text)
         assert seen == list(range(COUNT))
         assert numbers(it) == list(range(COUNT))
         assert len(it._reader.pool.pids) == 2, "the dead are replaced"
@@ -258,7 +252,7 @@ def test_the_number_of_decoders_changes_while_running(photos):
         it.resize(1)
         seen += numbers(loop)
         assert seen == list(range(COUNT))
-        wait_until(lambda: len(it._reader.pool.pids) == 1)
+        until(lambda: len(it._reader.pool.pids) == 1)
         it.resize(3)
         assert numbers(it) == list(range(COUNT))
         assert len(it._reader.pool.pids) == 3
@@ -269,12 +263,12 @@ def test_the_number_of_decoders_is_the_last_one_asked_for(photos):
         for _ in range(3):
             it.resize(1)  # before those that are to leave have heard of it
         assert numbers(it) == list(range(COUNT))
-        wait_until(lambda: len(it._reader.pool.pids) == 1)
+        until(lambda: len(it._reader.pool.pids) == 1)
         it.resize(4)
         it.resize(2)
         it.resize(4)
         assert numbers(it) == list(range(COUNT))
-        wait_until(lambda: len(it._reader.pool.pids) == 4 and it._reader.pool._leaving == 0)
+        until(lambda: len(it._reader.pool.pids) == 4 and it._reader.pool._leaving == 0)
     with pytest.raises(InputError, match="this feed is closed"):
         it.resize(2)
 
@@ -418,7 +412,7 @@ def test_nothing_is_left_however_the_trainer_ends(photos, end):
     if end in ("kill", "interrupt"):
         trainer.wait(60)  # before its standard input ends, which would be an error of its own
     _, errors = trainer.communicate("go on\n" if end in ("exit", "raise") else None, timeout=60)
-    wait_until(lambda: not any(alive(pid) for pid in pids))
+    until(lambda: not any(alive(pid) for pid in pids))
     assert not [name for name in shared if os.path.exists(name)]
     expected = {"exit": None, "kill": None, "raise": "something else", "interrupt": "KeyboardInterrupt"}[end]
     assert expected is None or expected in errors

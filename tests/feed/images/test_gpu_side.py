@@ -11,6 +11,7 @@ import simplejpeg
 import torch
 from PIL import Image
 from tests.decode.support import exif, picture, saved
+from tests.waiting import until
 
 from fulltilt.decode import decode
 from fulltilt.decode.gpu import GpuDecoder
@@ -253,21 +254,14 @@ def test_what_is_queued_when_the_side_is_closed_is_dropped(folder, backend):
         side = it._side
         it._reader.start(it.order.epoch(0))
         assert reached.wait(10)
-        wait_until(lambda: side._queue.qsize() >= 2)
+        until(lambda: side._queue.qsize() >= 2)
         closing = threading.Thread(target=side.close)
         closing.start()
-        wait_until(lambda: side._closing)
+        until(lambda: side._closing)
         goes_on.set()
         closing.join(10)
         assert not side._thread.is_alive()
         assert len(begun) == 1, "the one that was under way"
-
-
-def wait_until(happened, seconds=20.0):
-    end = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
 
 
 def test_memory_is_read_no_more_once_the_side_is_closed():

@@ -69,14 +69,14 @@ def test_rates_for_the_decision():
 
 
 def test_cold_reads_are_the_sources_rate():
-    cold = replace(COUNTS, read_seconds=8.1, cold_samples=800, cold_bytes=64e6, cold_seconds=8.0)
+    cold = replace(COUNTS, read_seconds=8.1, cold_samples=800, cold_seconds=8.0)
     assert rates(replace(STAGES, counts=cold)).source_bytes_per_second == pytest.approx(4 * 80e6 / 8.0)
     slow_step = replace(STAGES, counts=cold, step_seconds_per_sample=1 / 1900)
     assert decide(rates(slow_step)).value is Keep.RAM_ENCODED
 
 
 def test_what_the_system_keeps_is_not_kept_twice():
-    cold = replace(COUNTS, cold_samples=800, cold_bytes=64e6, cold_seconds=8.0, looked_again=16, there_again=16)
+    cold = replace(COUNTS, cold_samples=800, cold_seconds=8.0, looked_again=16, there_again=16)
     assert rates(replace(STAGES, counts=cold)).source_bytes_per_second is None
     many = rates(replace(STAGES, counts=cold), samples=10**6)
     assert many.source_bytes_per_second is not None, "there is no room for all of them"
@@ -95,14 +95,14 @@ def test_counts_outlive_who_made_them():
     tally.line(0).read(100, 0.5, cold=True)
     tally.line(0).read(50, 0.25, cold=False)  # its successor
     tally.line(1).decoded(1000, 2.0)
-    tally.line(1).copied(10, 1.0)
+    tally.line(1).copied(1.0)
     tally.line(1).looked_again(there=False)
     total = Tally(os.dup(tally.fd)).total()
     assert total == Counts(
         read_samples=2, read_bytes=150, read_seconds=0.75,
-        cold_samples=1, cold_bytes=100, cold_seconds=0.5,
+        cold_samples=1, cold_seconds=0.5,
         looked_again=1, decode_samples=1, decode_bytes=1000, decode_seconds=2.0,
-        copy_samples=1, copy_bytes=10, copy_seconds=1.0,
+        copy_samples=1, copy_seconds=1.0,
     )  # fmt: skip
     assert (total - total) == Counts()
     tally.close()

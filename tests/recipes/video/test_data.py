@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from fulltilt.cache.build import Failure
 from fulltilt.cache.video import VideoReport
 from fulltilt.decode.video import open_video
 from fulltilt.errors import FulltiltError, InputError
@@ -115,8 +116,11 @@ def test_a_cache_is_filled_once_and_gives_the_same_clips(made, tmp_path, caplog)
     assert "192 frames decoded" in caplog.text, "videos to validate with go into the same folder"
 
 
+FAILURE = Failure(path="a.mp4", error="it ends early")
+
+
 def test_a_video_that_can_not_be_kept_is_named(made, tmp_path, monkeypatch):
-    report = VideoReport(videos=1, present=0, frames=0, bytes=0, failures={"a.mp4": "it ends early"}, seconds=0.0)
+    report = VideoReport(videos=1, present=0, frames=0, bytes=0, failures=(FAILURE,), seconds=0.0)
     monkeypatch.setattr(data, "build_videos", lambda *_, **__: report)
     with pytest.raises(FulltiltError, match=r"a\.mp4: it ends early"):
         clips(**made, cache=str(tmp_path))

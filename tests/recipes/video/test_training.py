@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from tests.recipes.video.ranks_script import run
 
 from fulltilt.recipes.catalog import RECIPES
@@ -17,15 +16,6 @@ from fulltilt.recipes.plain import train_plainly
 from fulltilt.train.build import make_trainer
 
 HERE = Path(__file__).parent
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Two threads of a small step wait for each other longer than they compute where cores are shared."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_it_learns_before_and_after(tmp_path, monkeypatch):

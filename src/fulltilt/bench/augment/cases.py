@@ -143,7 +143,8 @@ def _labels(task: Task) -> Tensor:
     return random_bytes(task.batch, task.size, task.size, device=task.device, below=CLASSES)
 
 
-def _clips(device: str, count: int = 16, frames: int = 8, size: int = 224) -> Plan:
+def _clips(device: str) -> Plan:
+    count, frames, size = 16, 8, 224
     pixels = count * frames * size * size
     return Plan(
         key="clips",

@@ -26,6 +26,7 @@ from fulltilt.bench.augment.peers import calling, composed_apply, float_inputs, 
 from fulltilt.bench.augment.task import Task
 from fulltilt.bench.augment.timing import time_on_cpu, time_on_gpu
 from fulltilt.bench.ground import said
+from fulltilt.errors import last_line
 from fulltilt.machine.software import is_installed
 
 _BUILDERS = {"torch": composed_apply, "kornia": kornia_apply}
@@ -139,8 +140,7 @@ class Compiling:
         if line:
             return line[:160]
         self._errors.seek(0)
-        last = (self._errors.read().strip().splitlines() or ["ended without a word"])[-1]
-        return last[:160]
+        return last_line(self._errors.read(), "ended without a word")[:160]
 
 
 def main(key: str, task: Task) -> None:

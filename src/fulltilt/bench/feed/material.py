@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fulltilt.bench.photos import make_photos
-from fulltilt.errors import FulltiltError, InputError
+from fulltilt.errors import FulltiltError, InputError, last_line
 
 _IN_MEMORY = Path("/dev/shm")
 _PIXEL_BYTES = 3
@@ -84,8 +84,8 @@ def make_in_parallel(
         for process in running:
             _, errors = process.communicate(timeout=_LIMIT_SECONDS)
             if process.returncode:
-                last = (errors.decode(errors="replace").strip().splitlines() or [f"status {process.returncode}"])[-1]
-                raise FulltiltError(f"photos could not be made in {folder}: {last}")
+                why = last_line(errors, f"status {process.returncode}")
+                raise FulltiltError(f"photos could not be made in {folder}: {why}")
     finally:
         for process in running:
             if process.poll() is None:

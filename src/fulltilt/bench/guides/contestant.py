@@ -18,8 +18,9 @@ from typing import NoReturn
 
 import psutil
 
-from fulltilt.bench.ground import ending_at_sigterm, said
+from fulltilt.bench.ground import said
 from fulltilt.bench.guides.order import CONTESTANTS, WHERE, Answer, Order
+from fulltilt.launch.ending import ended_tidily
 
 _PR_SET_PDEATHSIG = 1
 
@@ -30,8 +31,7 @@ def main(text: str) -> int:
     logging.getLogger("fulltilt").addHandler(logging.NullHandler())
     answer = Answer()
     try:
-        with ending_at_sigterm():
-            importlib.import_module(f"fulltilt.bench.guides.{one.module}").run(order, answer)
+        importlib.import_module(f"fulltilt.bench.guides.{one.module}").run(order, answer)
     except Exception as error:
         answer.problem = said(error)
         raise
@@ -57,15 +57,21 @@ def leave(status: int) -> NoReturn:
     os._exit(status)
 
 
-if __name__ == "__main__":
+def contest(text: str, parent: int) -> NoReturn:
+    """The whole process."""
     faulthandler.enable()
-    faulthandler.register(WHERE, all_threads=False)
-    end_with(int(sys.argv[2]))
+    end_with(parent)
     status = 1
-    try:
-        status = main(sys.argv[1])
-    except SystemExit as asked:
-        status = asked.code if isinstance(asked.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
-    leave(status)
+    with ended_tidily():
+        faulthandler.register(WHERE, all_threads=False)  # after it: this signal asks where we are, and ends nothing
+        try:
+            status = main(text)
+        except SystemExit as asked:
+            status = asked.code if isinstance(asked.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        leave(status)
+
+
+if __name__ == "__main__":
+    contest(sys.argv[1], int(sys.argv[2]))

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fulltilt.bench.ground import Say, ending_at_sigterm, machine_facts, now, said
+from fulltilt.bench.ground import Say, machine_facts, now, said
 from fulltilt.bench.guides.claims import CLAIMS, WORKLOADS
 from fulltilt.bench.guides.figures import Case, GuidesBench, about, beside, cases_in, compared
 from fulltilt.bench.guides.order import AFTER, BEFORE, CONTESTANTS, WHERE, Answer, Contestant, Order
@@ -115,7 +115,7 @@ def measure(
         keep(found)
         return found
 
-    with ending_at_sigterm(), Watch() as watch:
+    with Watch() as watch:
         for name, contestants in only.items():
             cases: list[Case] = []
             known: list[Case] = []

@@ -19,7 +19,7 @@ from fulltilt.bench.feed.loader import Photos, loading
 from fulltilt.bench.feed.material import bytes_needed, make_in_parallel, workplace
 from fulltilt.bench.feed.measure import confined, endless, measure
 from fulltilt.bench.feed.models import CLASSES, Step, resnet50, small_classifier
-from fulltilt.bench.ground import Say, ending_at_sigterm, machine_facts, now, said
+from fulltilt.bench.ground import Say, machine_facts, now, said
 from fulltilt.bench.scaling.figures import LIMIT, Point, ScalingBench
 from fulltilt.feed import Feed, ImageFiles, feed
 from fulltilt.machine.cores import read_cores
@@ -88,7 +88,7 @@ def measure_scaling(
 
     cores = read_cores().usable
     needed = bytes_needed(scale.photos, scale.photo_size, scale.photo_bytes)
-    with ending_at_sigterm(), workplace(folder, needed_bytes=needed) as place:
+    with workplace(folder, needed_bytes=needed) as place:
         say(f"making {scale.photos} photos")
         paths, _ = make_in_parallel(
             place / "photos", scale.photos, size=scale.photo_size, target_bytes=scale.photo_bytes, processes=cores

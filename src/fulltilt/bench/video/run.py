@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fulltilt.bench.ground import Say, ending_at_sigterm, machine_facts, now, said
+from fulltilt.bench.ground import Say, machine_facts, now, said
 from fulltilt.bench.video.contest import SHARED, Ground, clips, slowest
 from fulltilt.bench.video.figures import (
     BOTH_AT_LEAST,
@@ -122,7 +122,7 @@ def measure(
             problem=None if gpu else NO_GPU,
         )
 
-    with ending_at_sigterm(), tempfile.TemporaryDirectory(prefix="fulltilt-video-", dir=folder) as home:
+    with tempfile.TemporaryDirectory(prefix="fulltilt-video-", dir=folder) as home:
         say(f"{chosen.material.title}: is made")
         paths = make_videos(Path(home), chosen.material)
         title += f", {megabits_per_second(paths[0], chosen.material):.1f} Mbit/s"

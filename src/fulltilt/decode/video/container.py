@@ -15,7 +15,7 @@ from fulltilt.decode.video.entry import h264_entry, packed, unneeded
 from fulltilt.decode.video.forks import keep_converters, watch
 from fulltilt.decode.video.index import FrameIndex, PacketFacts, index_of
 from fulltilt.errors import DecodeError, InputError, UnavailableError
-from fulltilt.machine.paths import pyav_problem
+from fulltilt.machine.paths import GET_PYAV, pyav_problem
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -28,7 +28,7 @@ def pyav() -> Any:
     try:
         import av
     except ImportError as error:
-        raise UnavailableError(f"videos need PyAV ({error}): pip install 'fulltilt[video]'") from error
+        raise UnavailableError(f"videos need PyAV ({error}): {GET_PYAV}") from error
     problem = pyav_problem(av.__version__)
     if problem is not None:
         raise UnavailableError(problem)

@@ -24,7 +24,8 @@ from fulltilt.decode.video.index import Run
 from fulltilt.decode.video.limits import limits_of
 from fulltilt.decode.video.reader import Known
 from fulltilt.decode.video.sessions import Key, Sessions
-from fulltilt.errors import DecodeError, UnavailableError
+from fulltilt.errors import DecodeError, UnavailableError, first_line
+from fulltilt.machine.paths import GET_NVDEC
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +49,7 @@ def library() -> Any:
     """PyNvVideoCodec; UnavailableError says why it is not there."""
     found, reason = _imported()
     if found is None:
-        raise UnavailableError(f"NVDEC needs PyNvVideoCodec ({reason}): pip install 'fulltilt[video]'")
+        raise UnavailableError(f"NVDEC needs PyNvVideoCodec ({reason}): {GET_NVDEC}")
     return found
 
 
@@ -58,7 +59,7 @@ def _imported() -> tuple[Any, str]:
     try:
         import PyNvVideoCodec  # type: ignore[import-not-found,unused-ignore]
     except (ImportError, RuntimeError, OSError) as error:
-        return None, (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return None, first_line(error)
     return PyNvVideoCodec, ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
 
@@ -204,18 +204,7 @@ class LoaderFeed(Feed):
         end = self._batches + len(left)
         if self._crew is not None:
             return self._made(iter(left), seed), end
-        loader = self._loader
-        others = DataLoader(
-            loader.dataset,
-            batch_sampler=left,
-            num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
-            timeout=loader.timeout,
-            worker_init_fn=loader.worker_init_fn,
-            multiprocessing_context=loader.multiprocessing_context,
-            prefetch_factor=loader.prefetch_factor,
-            generator=torch.Generator(),
-        )
+        others = with_batches(self._loader, left, generator=torch.Generator(), persistent_workers=False)
         return iter(others), end
 
     def _made(self, batches: Iterator[Any], seed: int) -> Iterator[Any]:
@@ -280,3 +269,25 @@ def _length_of(dataset: Any) -> int | None:
 def _begun(iterator: Iterator[Any]) -> Iterator[Any]:
     """The same, with its first item taken here."""
     return chain(list(islice(iterator, 1)), iterator)
+
+
+def with_batches(
+    loader: DataLoader[Any],
+    batches: Iterable[Any],
+    *,
+    generator: torch.Generator | None,
+    persistent_workers: bool,
+) -> DataLoader[Any]:
+    """A loader like this one, of these batches' samples; pinning memory is the feed's."""
+    return DataLoader(
+        loader.dataset,
+        batch_sampler=batches,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=generator,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=persistent_workers,
+    )

@@ -7,13 +7,11 @@ busy the decoders are, the trainer's thread launches kernels undisturbed. Run by
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import mmap
 import os
 import select
 import sys
-from collections.abc import Iterator
 from time import perf_counter
 from typing import Any
 
@@ -28,7 +26,7 @@ from fulltilt.decode.header import Header
 from fulltilt.decode.jpeg import cpu_reason
 from fulltilt.errors import CacheError, FulltiltError
 from fulltilt.feed.images.catalog import Catalog
-from fulltilt.feed.images.kept import Kept, Mode
+from fulltilt.feed.images.kept import Kept, Mode, locked
 from fulltilt.feed.images.slot import Slot, Status
 from fulltilt.feed.images.source import is_in_memory, read_file, seems_cold
 from fulltilt.feed.images.tally import Tally
@@ -72,14 +70,9 @@ class Desk:
         desk._lines[:, 0] = -1
         return desk
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> contextlib.AbstractContextManager[None]:
         """Nobody else takes a task meanwhile."""
-        fcntl.lockf(self.fd, fcntl.LOCK_EX, 8)
-        try:
-            yield
-        finally:
-            fcntl.lockf(self.fd, fcntl.LOCK_UN, 8)
+        return locked(self.fd)
 
     def claim(self, number: int) -> None:
         """A task is in somebody's hands."""
@@ -220,7 +213,7 @@ class Decoder:
             with contextlib.suppress(CacheError):  # a shard that has gone since is one that lacks the sample
                 status = self._copied(slot, position, cache.pixels(entry), cache.mask(entry))
                 if status is Status.DONE:
-                    self._line.copied(_pixel_bytes(slot, position, cache.settings.channels, mask), _since(started))
+                    self._line.copied(_since(started))
                 return status
         # What is not in the cache is made as it would have been, so that a sample looks alike in every epoch.
         data, labels, _ = self._read(image, mask)
@@ -240,12 +233,12 @@ class Decoder:
             if room is None:
                 return Status.NO_ROOM
             kept.read_into(found, room)
-            self._line.copied(found.image_bytes + found.mask_bytes, _since(started))
+            self._line.copied(_since(started))
             return Status.DONE
         stamp = None
         if found is not None:
             data, labels = kept.read(found)
-            self._line.copied(found.image_bytes + found.mask_bytes, _since(started))
+            self._line.copied(_since(started))
         else:
             data, labels, stamp = self._read(image, mask, stamped=True)
         status = self._made(slot, position, data, labels)

@@ -131,7 +131,7 @@ class Kept:
             self._stop()
             return False
         record = (offset, len(image), 0 if mask is None else len(mask), *size, *stamp)
-        with self._locked():
+        with locked(self.fd):
             fresh = not self._records[number].any()
             self._records[number] = (*record, sum(record) & _WORD)
             self._head[4] += fresh
@@ -148,7 +148,7 @@ class Kept:
             self._next_look = now + _LOOK_SECONDS
             if read_memory().available_bytes < int(self._head[3]):
                 self._stop()
-        with self._locked():
+        with locked(self.fd):
             offset = int(self._head[1])
             if offset + size > int(self._head[2]):
                 return None
@@ -157,17 +157,18 @@ class Kept:
 
     def _stop(self) -> None:
         """Keep what there is, and nothing more."""
-        with self._locked():
+        with locked(self.fd):
             self._head[2] = 0
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """The kernel takes the lock back from a decoder that dies."""
-        fcntl.lockf(self.fd, fcntl.LOCK_EX, 8)
-        try:
-            yield
-        finally:
-            fcntl.lockf(self.fd, fcntl.LOCK_UN, 8)
+
+@contextmanager
+def locked(fd: int) -> Iterator[None]:
+    """Nobody else holds the file's first bytes meanwhile; the kernel takes the lock back from a decoder that dies."""
+    fcntl.lockf(fd, fcntl.LOCK_EX, 8)
+    try:
+        yield
+    finally:
+        fcntl.lockf(fd, fcntl.LOCK_UN, 8)
 
 
 def _view(part: Bytes) -> memoryview:

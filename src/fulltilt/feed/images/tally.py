@@ -23,7 +23,6 @@ class Counts:
     read_seconds: float = 0.0
     cold_samples: float = 0.0
     """Of those, the ones that came from where the files are and not from the system's page cache."""
-    cold_bytes: float = 0.0
     cold_seconds: float = 0.0
     looked_again: float = 0.0
     """Cold files that were opened once more, to see whether the system keeps them."""
@@ -35,7 +34,6 @@ class Counts:
     decode_seconds: float = 0.0
     copy_samples: float = 0.0
     """Samples that were copied from a cache instead of being read and decoded."""
-    copy_bytes: float = 0.0
     copy_seconds: float = 0.0
 
     def rate(self, workers: int) -> float | None:
@@ -89,22 +87,19 @@ class Line:
         self._counts = counts
 
     def read(self, size: int, seconds: float, *, cold: bool) -> None:
-        self._add(_READ, size, seconds)
+        self._add(_READ, 1, size, seconds)
         if cold:
-            self._add(_COLD, size, seconds)
+            self._add(_COLD, 1, seconds)
 
     def looked_again(self, *, there: bool) -> None:
-        self._counts[_AGAIN] += 1
-        self._counts[_AGAIN + 1] += there
+        self._add(_AGAIN, 1, there)
 
     def decoded(self, size: int, seconds: float) -> None:
-        self._add(_DECODE, size, seconds)
+        self._add(_DECODE, 1, size, seconds)
 
-    def copied(self, size: int, seconds: float) -> None:
-        self._add(_COPY, size, seconds)
+    def copied(self, seconds: float) -> None:
+        self._add(_COPY, 1, seconds)
 
-    def _add(self, first: int, size: int, seconds: float) -> None:
-        counts = self._counts
-        counts[first] += 1
-        counts[first + 1] += size
-        counts[first + 2] += seconds
+    def _add(self, first: int, *figures: float) -> None:
+        for at, figure in enumerate(figures, first):
+            self._counts[at] += figure

@@ -299,3 +299,9 @@ def is_from(value: Any, package: str) -> bool:
 def same(values: Iterable[Any]) -> bool:
     """All of them equal."""
     return len(set(values)) <= 1
+
+
+def span(value: Any) -> tuple[float, float]:
+    """From the lowest to the highest, as libraries keep it: in a tuple or list of two."""
+    low, high = (float(one) for one in value)
+    return low, high

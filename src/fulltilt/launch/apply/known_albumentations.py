@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fulltilt.launch.apply.chains import Kind, Move, is_from
+from fulltilt.launch.apply.chains import Kind, Move, is_from, span
 
 _BORDERS: dict[int, float | str] = {0: 0.0, 1: "edge", 2: "reflect", 4: "reflect"}
 """OpenCV's."""
@@ -63,7 +63,7 @@ def _turns(one: Any) -> bool:
 def _resized_crop(one: Any) -> Move | None:
     if not _resizes(one):
         return None
-    options = {"size": _size(one), "random_resized_crop": _range(one.scale), "crop_ratio": _range(one.ratio)}
+    options = {"size": _size(one), "random_resized_crop": span(one.scale), "crop_ratio": span(one.ratio)}
     return _always("crop", {**options, "antialias": False}, one)
 
 
@@ -76,7 +76,7 @@ def _crop(one: Any) -> Move | None:
 
 
 def _rotate(one: Any) -> Move | None:
-    low, high = _range(one.limit)
+    low, high = span(one.limit)
     if getattr(one, "crop_border", False) or not _turns(one):
         return None
     if low != -high:  # which way it turns depends on the version
@@ -85,12 +85,12 @@ def _rotate(one: Any) -> Move | None:
 
 
 def _shift_scale_rotate(one: Any) -> Move | None:
-    across, down, turn = _range(one.shift_limit_x), _range(one.shift_limit_y), _range(one.rotate_limit)
+    across, down, turn = span(one.shift_limit_x), span(one.shift_limit_y), span(one.rotate_limit)
     if not _turns(one) or any(low != -high for low, high in (across, down, turn)):
         return None
     options = {
         "translate": (across[1], down[1]),
-        "scale": _range(one.scale_limit),
+        "scale": span(one.scale_limit),
         "rotation_degrees": turn,
         "fill": _border(one),
         "antialias": False,
@@ -100,7 +100,7 @@ def _shift_scale_rotate(one: Any) -> Move | None:
 
 def _jitter(one: Any) -> Move | None:
     names = ("brightness", "contrast", "saturation", "hue")
-    options: dict[str, Any] = {name: _range(getattr(one, name)) for name in names}
+    options: dict[str, Any] = {name: span(getattr(one, name)) for name in names}
     return _often("colour", {**options, "contrast_pivot": "mean"}, one)
 
 
@@ -136,11 +136,6 @@ _MAKERS: dict[str, Callable[[Any], Move | None]] = {
     "ToTensorV2": lambda one: _always("convert", {}, one),
     "NoOp": lambda _: Move(kind="nothing"),
 }
-
-
-def _range(value: Any) -> tuple[float, float]:
-    low, high = (float(one) for one in value)
-    return low, high
 
 
 def _size(one: Any) -> tuple[int, int]:

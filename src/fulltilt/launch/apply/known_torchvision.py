@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fulltilt.launch.apply.chains import Move, is_from, same
+from fulltilt.launch.apply.chains import Move, is_from, same, span
 
 _BLUR_REACH = 1.5
 """A kernel that ends before so many standard deviations blurs less than its sigma says."""
@@ -42,7 +42,7 @@ def _resized_crop(one: Any) -> Move | None:
     size = _size(one.size)
     return Move(
         kind="crop",
-        options={"size": size, "random_resized_crop": _range(one.scale), "crop_ratio": _range(one.ratio)},
+        options={"size": size, "random_resized_crop": span(one.scale), "crop_ratio": span(one.ratio)},
     )
 
 
@@ -68,7 +68,7 @@ def _rotation(one: Any) -> Move | None:
     fill = _fill(one)
     if one.expand or one.center is not None or fill is None or not _turns(one):
         return None
-    low, high = _range(one.degrees)
+    low, high = span(one.degrees)
     return Move(kind="move", options={"rotation_degrees": (-high, -low), "fill": fill})  # it turns counterclockwise
 
 
@@ -77,13 +77,13 @@ def _affine(one: Any) -> Move | None:
     shear = one.shear
     if one.center is not None or fill is None or not _turns(one):
         return None
-    options: dict[str, Any] = {"rotation_degrees": _range(one.degrees), "fill": fill}
+    options: dict[str, Any] = {"rotation_degrees": span(one.degrees), "fill": fill}
     if one.scale is not None or shear is not None:
         options["antialias"] = False
     if one.translate is not None:
-        options["translate"] = _range(one.translate)
+        options["translate"] = span(one.translate)
     if one.scale is not None:
-        options["scale"] = _range(one.scale)
+        options["scale"] = span(one.scale)
     if shear is not None:
         along = [float(angle) for angle in ([*shear, 0.0, 0.0] if len(shear) == 2 else shear)]
         if along[0] != -along[1] or along[2] != -along[3]:
@@ -102,7 +102,7 @@ def _perspective(one: Any) -> Move | None:
 
 def _jitter(one: Any) -> Move | None:
     names = ("brightness", "contrast", "saturation", "hue")
-    options: dict[str, Any] = {name: _range(getattr(one, name)) for name in names if getattr(one, name) is not None}
+    options: dict[str, Any] = {name: span(getattr(one, name)) for name in names if getattr(one, name) is not None}
     if "contrast" in options:
         options["contrast_pivot"] = "mean"
     return Move(kind="colour", options=options) if options else Move(kind="nothing")
@@ -117,7 +117,7 @@ def _solarize(one: Any) -> Move | None:
 
 
 def _blur(one: Any) -> Move | None:
-    low, high = _range(one.sigma)
+    low, high = span(one.sigma)
     if min(one.kernel_size) < 2 * math.floor(_BLUR_REACH * high) + 1:
         return None
     return Move(kind="blur", options={"blur_prob": 1.0, "blur_sigma": (low, high)})
@@ -127,7 +127,7 @@ def _erase(one: Any) -> Move | None:
     if isinstance(one.value, str) or (isinstance(one.value, list | tuple) and not same(one.value)):
         return None
     value = one.value[0] if isinstance(one.value, list | tuple) else one.value
-    options = {"erase_prob": float(one.p), "erase_area": _range(one.scale), "erase_ratio": _range(one.ratio)}
+    options = {"erase_prob": float(one.p), "erase_area": span(one.scale), "erase_ratio": span(one.ratio)}
     return Move(kind="erase", options={**options, "erase_value": float(value)})
 
 
@@ -186,11 +186,6 @@ _MAKERS: dict[str, Callable[[Any], Move | None]] = {
 
 def _numbers(values: Any) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
-
-
-def _range(value: Any) -> tuple[float, float]:
-    low, high = (float(one) for one in value)
-    return low, high
 
 
 def _size(value: Any) -> tuple[int, int]:

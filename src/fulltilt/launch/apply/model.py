@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from fulltilt.errors import first_line
+
 if TYPE_CHECKING:
     from fulltilt.launch.apply.graphed import Graphed
 
@@ -204,7 +206,7 @@ class _Caller:
         try:
             return Graphed(module, call, args, kwargs, device=known.device)
         except (Refused, RuntimeError) as error:
-            why = str(error) if isinstance(error, Refused) else _first_line(error)
+            why = str(error) if isinstance(error, Refused) else first_line(error, kind=True)
             self._note(f"graphs: {type(module).__name__} is left as it is ({why})")
             return None
 
@@ -220,7 +222,7 @@ class _Caller:
             output = self._original(module, *args, **kwargs)
         except torch._dynamo.exc.TorchDynamoException as error:
             known.compiles, module._compiled_call_impl = False, None
-            self._note(f"compile: {type(module).__name__} is left as it is ({_first_line(error)})")
+            self._note(f"compile: {type(module).__name__} is left as it is ({first_line(error, kind=True)})")
             return module._call_impl(*args, **kwargs)
         # The next call of a recorded graph overwrites what this one has returned; the script may keep it.
         graphs = self._wanted.compile == "reduce-overhead" and known.device.type == "cuda"
@@ -228,11 +230,6 @@ class _Caller:
 
 
 _UNKNOWN: Any = object()
-
-
-def _first_line(error: BaseException) -> str:
-    told = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {told[0]}" if told else type(error).__name__
 
 
 def _goes_back() -> bool:

@@ -124,8 +124,10 @@ def clips(
 def _fill(cache: str, folder: Path, size: int) -> None:
     report = build_videos(cache, sorted(folder.glob("*.mp4")), settings=CacheSettings(size=size))
     if report.failures:
-        path, problem = next(iter(report.failures.items()))
-        raise FulltiltError(f"{cache}: {len(report.failures)} videos can't be kept decoded; {path}: {problem}")
+        first = report.failures[0]
+        raise FulltiltError(
+            f"{cache}: {len(report.failures)} videos can't be kept decoded; {first.path}: {first.error}"
+        )
     if report.frames:
         log.info("%d frames decoded into %s, once, in %.0f s", report.frames, cache, report.seconds)
 

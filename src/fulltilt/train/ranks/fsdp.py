@@ -62,7 +62,8 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
     for child in reversed(list(dict.fromkeys(held))):
         own = list(child.parameters())
         # Tied weights belong to the whole model: two blocks can't both send them.
-        if sum(map(bytes_of, own)) >= _UNIT_BYTES and all(homes[id(parameter)] == 1 for parameter in own):
+        is_large = sum(parameter.nbytes for parameter in own) >= _UNIT_BYTES
+        if is_large and all(homes[id(parameter)] == 1 for parameter in own):
             yield child
 
 
@@ -121,7 +122,3 @@ def _same_start(model: nn.Module, device: torch.device) -> None:
         told = tensor.detach().to(device)
         dist.broadcast(told, 0)
         tensor.copy_(told)
-
-
-def bytes_of(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

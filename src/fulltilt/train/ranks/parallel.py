@@ -16,7 +16,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from fulltilt.errors import InputError
 from fulltilt.machine.decision import Decision
 from fulltilt.train.config.config import TrainingConfig
-from fulltilt.train.ranks.fsdp import bytes_of, is_sharded, shard
+from fulltilt.train.ranks.fsdp import is_sharded, shard
 from fulltilt.train.ranks.together import several
 from fulltilt.train.step.choose import Auto
 from fulltilt.train.step.device import device_for
@@ -50,8 +50,8 @@ def bytes_needed(model: nn.Module, optimizers: Sequence[Optimizer], *, ema: bool
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             held = _held_by(optimizer, group)
-            total += sum(bytes_of(parameter) for parameter in group["params"]) * (2 + held + ema)
-    return total + sum(map(bytes_of, model.buffers()))
+            total += sum(parameter.nbytes for parameter in group["params"]) * (2 + held + ema)
+    return total + sum(buffer.nbytes for buffer in model.buffers())
 
 
 def decide(

@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed, OrderedFeed
-from fulltilt.feed.datasets.loader_feed import LoaderFeed
+from fulltilt.feed.datasets.loader_feed import LoaderFeed, with_batches
 from fulltilt.feed.order import Order
 from fulltilt.feed.structure import map_tensors
 from fulltilt.train.ranks.group import launched
@@ -41,7 +41,13 @@ class SharedLoaderFeed(LoaderFeed):
 
     def __init__(self, loader: DataLoader[Any], order: Order, *, device: torch.device) -> None:
         self._order_batches = RankBatches(order)
-        super().__init__(_with_batches(loader, self._order_batches), device=device, ahead=1)
+        super().__init__(
+            with_batches(
+                loader, self._order_batches, generator=loader.generator, persistent_workers=loader.persistent_workers
+            ),
+            device=device,
+            ahead=1,
+        )
 
     @property
     def order(self) -> Order:
@@ -179,18 +185,3 @@ def first_samples(batch: Any, count: int) -> Any:
         return part[:count] if part.dim() and len(part) == length else part
 
     return map_tensors(cut, batch)
-
-
-def _with_batches(loader: DataLoader[Any], batches: RankBatches) -> DataLoader[Any]:
-    return DataLoader(
-        loader.dataset,
-        batch_sampler=batches,
-        num_workers=loader.num_workers,
-        collate_fn=loader.collate_fn,
-        timeout=loader.timeout,
-        worker_init_fn=loader.worker_init_fn,
-        multiprocessing_context=loader.multiprocessing_context,
-        generator=loader.generator,
-        prefetch_factor=loader.prefetch_factor,
-        persistent_workers=loader.persistent_workers,
-    )

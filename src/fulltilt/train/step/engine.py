@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fulltilt.errors import InputError, UnavailableError
+from fulltilt.errors import InputError, UnavailableError, first_line
 from fulltilt.feed.structure import map_tensors
 from fulltilt.train.step.choose import Settings
 from fulltilt.train.step.ema import Ema
@@ -242,12 +242,9 @@ class Engine:
         return loss, outputs
 
 
-@contextmanager
-def compiling() -> Iterator[None]:
+def compiling() -> AbstractContextManager[Any]:
     """While something is compiled: torch's own warnings are no failures, also where a program raises warnings."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    return warnings.catch_warnings(action="ignore")
 
 
 def signature(batch: tuple[Any, ...]) -> Signature:
@@ -290,7 +287,3 @@ def _described(part: Any) -> str:
     if not isinstance(part, Tensor):
         return type(part).__name__
     return f"{str(part.dtype).removeprefix('torch.')} {tuple(part.shape)}"
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

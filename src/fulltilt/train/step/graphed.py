@@ -244,7 +244,7 @@ class _Results:
         self._outputs = map_tensors(lambda _: torch.empty(0), outputs)  # its structure alone
         self.leaves: Sequence[Tensor] = leaves
         self._small: _Small | None = None
-        if sum(leaf.numel() * leaf.element_size() for leaf in leaves) <= _TOGETHER_BYTES:
+        if sum(leaf.nbytes for leaf in leaves) <= _TOGETHER_BYTES:
             self._small = _Small(leaves)
             self.leaves = self._small.leaves
 
@@ -265,7 +265,7 @@ class _Small:
 
     def __init__(self, leaves: Sequence[Tensor]) -> None:
         self._kinds = [(leaf.dtype, leaf.shape) for leaf in leaves]
-        widths = [_bytes_of(leaf) for leaf in leaves]
+        widths = [leaf.nbytes for leaf in leaves]
         self._starts = list(accumulate((_aligned(width) for width in widths[:-1]), initial=0))
         self._bytes = self._starts[-1] + _aligned(widths[-1])
         (self._memory,), (self.leaves,) = self._places(1, leaves[0].device)
@@ -291,10 +291,6 @@ class _Small:
         # `data` counts changes apart from the tensors that are cut: a copy into one place must not look like a change
         # of results handed out before, which somebody may be about to go backward through.
         return memory.data.unbind(), list(zip(*cut, strict=True))
-
-
-def _bytes_of(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def _aligned(size: int) -> int:

@@ -25,10 +25,10 @@ from torch import Tensor
 from torch.nn import SyncBatchNorm
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fulltilt.errors import UnavailableError
+from fulltilt.errors import UnavailableError, first_line
 from fulltilt.feed.structure import map_tensors
 from fulltilt.train.ranks.ranks import Ranks
-from fulltilt.train.step.engine import Engine, compiling, detached, first_line, is_out_of_memory
+from fulltilt.train.step.engine import Engine, compiling, detached, is_out_of_memory
 from fulltilt.train.step.snapshot import DeviceRng
 
 log = logging.getLogger("fulltilt.train")

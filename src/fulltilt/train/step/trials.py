@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fulltilt.errors import FulltiltError
+from fulltilt.errors import FulltiltError, first_line
 from fulltilt.train.ranks.ranks import Ranks
 from fulltilt.train.step.choose import Facts, Measured, Plan, Settings, Wishes, search, settings_of
-from fulltilt.train.step.engine import Engine, compiling, first_line
+from fulltilt.train.step.engine import Engine, compiling
 from fulltilt.train.step.graphed import GraphedStep
 from fulltilt.train.step.roles import split
 from fulltilt.train.step.snapshot import Snapshot, host_rng, plain_attributes, same_host_rng
@@ -178,7 +178,7 @@ class Trials:
 
 
 def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {first_line(error)}"[:200]
+    return first_line(error, kind=True)[:200]
 
 
 def _changed(before: dict[nn.Module, dict[str, Any]], after: dict[nn.Module, dict[str, Any]]) -> str | None:
