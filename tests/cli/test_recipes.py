@@ -115,7 +115,7 @@ def test_pictures_in_a_folder_for_each_class(here):
         picture.resize((40 + index, 36)).convert("RGB").save(folder / f"{index}.jpg")
     arguments = ["recipes", "new", "mine", "--data", "photos"]
     told = CliRunner().invoke(app, arguments, catch_exceptions=False).stdout
-    assert "found 30 colour pictures of 36×55 in 3 classes (bars, checks, cross)" in told
+    assert "found 30 colour images of 36×55 in 3 classes (bars, checks, cross)" in told
     os.chdir("mine")
     assert "The model's outputs, in their order: bars, checks, cross." in Path("README.md").read_text()
     content = yaml.safe_load(Path("config.yaml").read_text())
@@ -178,7 +178,7 @@ def test_pictures_and_masks_in_two_folders(here):
     content = yaml.safe_load(Path("config.yaml").read_text())
     assert content["data"]["masks"] == str(Path("../masks").resolve())
     assert read_config(Path("config.yaml"), look_up=True).data.val_share == 0.2
-    assert trained("training.epochs=1", SMALL_UNET).steps == 2, "of four pictures: batch norm needs two at a time"
+    assert trained("training.epochs=1", SMALL_UNET).steps == 2, "of four images: batch norm needs two at a time"
 
 
 def test_a_folder_that_holds_images_and_masks(here):
@@ -214,7 +214,7 @@ def test_labels_beside_masks_are_left_out(here, has):
     project = make_project(
         Path("mine"), recipe_named("segmentation"), **(parted if has == "parts" else {"data": Path("all.csv")})
     )
-    assert project.own.told.startswith(f"{6 if has == 'parts' else 12} colour pictures of 48×48 with masks")
+    assert project.own.told.startswith(f"{6 if has == 'parts' else 12} colour images of 48×48 with masks")
     os.chdir("mine")
     history = trained("training.epochs=1", "data.batch_size=2", SMALL_UNET)
     assert history.steps == (3 if has == "parts" else 5)

@@ -32,13 +32,13 @@ def test_a_folder_for_each_class(tmp_path):
     assert (found.classes, found.count, found.channels) == (("cat", "dog"), 7, 3)
     assert (found.height, found.width) == (20, 30)
     assert found.val is None
-    assert str(found) == "7 colour pictures of 20×30 in 2 classes (cat, dog)"
+    assert str(found) == "7 colour images of 20×30 in 2 classes (cat, dog)"
 
 
 def test_a_class_of_one_picture_is_told_of(tmp_path):
     for i in range(6):
         picture(tmp_path / ("cat" if i else "dog") / f"{i}.jpg")
-    assert str(look(tmp_path)) == "6 colour pictures of 20×30 in 2 classes (cat, dog); a single picture of dog"
+    assert str(look(tmp_path)) == "6 colour images of 20×30 in 2 classes (cat, dog); a single image of dog"
 
 
 def test_a_table_with_numbers_and_grey_pictures(tmp_path):
@@ -58,7 +58,7 @@ def test_masks(tmp_path):
     found = look(tmp_path / "images", tmp_path / "masks")
     assert found.classes is None
     assert found.train.masks == (tmp_path / "masks").resolve()
-    with pytest.raises(InputError, match="5 pictures without labels or masks"):
+    with pytest.raises(InputError, match="5 images without labels or masks"):
         look(tmp_path / "images")
     (tmp_path / "masks" / "3.png").unlink()
     with pytest.raises(InputError, match=r"1 images have no mask of their name .*; masks there are named like 0\.png"):
@@ -80,11 +80,11 @@ def test_masks(tmp_path):
             r"1 of 5 labels are missing \(nan\), first that of row 3",
         ),
         ([["path", "label"], *[[f"{i}.png", i - 1] for i in range(5)]], "a label is -1"),
-        ([["path", "label"], *[[f"{i}.png", "a"] for i in range(5)]], "all 5 pictures are of one class, a"),
-        ([["path", "label"], *[[f"{i}.png", 1] for i in range(5)]], "all 5 pictures are of one class, 1"),
-        ([["path", "label"], *[[f"{i % 4}.png", i % 2] for i in range(9)]], "4 pictures are too few"),
-        ([["path", "label"], *[[f"{i}.png", 100 * i] for i in range(5)]], "5 pictures for classes from 0 to 400"),
-        ([["path", "label"], *[[f"{i}.png", i % 2] for i in range(4)]], "4 pictures are too few"),
+        ([["path", "label"], *[[f"{i}.png", "a"] for i in range(5)]], "all 5 images are of one class, a"),
+        ([["path", "label"], *[[f"{i}.png", 1] for i in range(5)]], "all 5 images are of one class, 1"),
+        ([["path", "label"], *[[f"{i % 4}.png", i % 2] for i in range(9)]], "4 images are too few"),
+        ([["path", "label"], *[[f"{i}.png", 100 * i] for i in range(5)]], "5 images for classes from 0 to 400"),
+        ([["path", "label"], *[[f"{i}.png", i % 2] for i in range(4)]], "4 images are too few"),
         ([["path", "kind"], *[[f"{i}.png", "a"] for i in range(5)]], r"label, class or mask \(found path, kind\)"),
         ([["path", "label"], *[[f"{i}.png", i % 2] for i in range(7)]], "2 of 7 files are not there, first .*5.png"),
     ],
@@ -101,7 +101,7 @@ def test_a_file_that_is_no_picture(tmp_path):
     for i in range(5):
         picture(tmp_path / str(i % 2) / f"{i}.png")
     (tmp_path / "0" / "0.png").write_bytes(b"text")
-    with pytest.raises(InputError, match=r"0\.png can't be opened as a picture"):
+    with pytest.raises(InputError, match=r"0\.png can't be opened as an image"):
         look(tmp_path)
     with pytest.raises(InputError, match="does not exist"):
         look(tmp_path / "nowhere")
@@ -134,10 +134,10 @@ def without_classes(folder):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (damaged, r"val/cat/2\.jpg can't be opened as a picture"),
+        (damaged, r"val/cat/2\.jpg can't be opened as an image"),
         (
             without_classes,
-            "/val, to validate with: 6 pictures without labels or masks; have a subfolder for each class",
+            "/val, to validate with: 6 images without labels or masks; have a subfolder for each class",
         ),
     ],
 )
@@ -179,7 +179,7 @@ def test_links_to_what_is_trained_on_are_no_validation(linked, tmp_path):
         (val / "b" / "1.png").unlink()
         (val / "b" / "1.png").symlink_to(train / "b" / "3.png")
     count = {"folder": 8, "class": 4, "file": 1}[linked]
-    with pytest.raises(InputError, match=rf"val, to validate with: {count} pictures are files to train on, too, first"):
+    with pytest.raises(InputError, match=rf"val, to validate with: {count} images are files to train on, too, first"):
         look(tmp_path)
 
 
@@ -187,13 +187,13 @@ def test_copies_of_what_is_trained_on_are_told_of(tmp_path, monkeypatch):
     in_parts(tmp_path)
     assert str(look(tmp_path)).endswith("to validate with"), "files of one size need not be the same"
     shutil.copy(tmp_path / "train" / "a" / "0.png", tmp_path / "val" / "b" / "copied.png")
-    assert str(look(tmp_path)).endswith("; 1 of these are copies of pictures to train on")
+    assert str(look(tmp_path)).endswith("; 1 of these are copies of images to train on")
     shutil.rmtree(tmp_path / "val")
     shutil.copytree(tmp_path / "train", tmp_path / "val")
     assert str(look(tmp_path)).endswith("8 in " + str(tmp_path / "val") + " to validate with; 8 of these are copies "
-                                        "of pictures to train on")  # fmt: skip
+                                        "of images to train on")  # fmt: skip
     monkeypatch.setattr("fulltilt.recipes.shared._COMPARED", 5)
-    assert str(look(tmp_path)).endswith("; of 4 of these, which were compared, 4 are copies of pictures to train on")
+    assert str(look(tmp_path)).endswith("; of 4 of these, which were compared, 4 are copies of images to train on")
 
 
 def with_splits(folder, values, label=lambda i: "ab"[i % 2]):
@@ -238,7 +238,7 @@ def test_a_column_that_is_not_used_is_told_of(values, says, tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda rows: rows[8].__setitem__(0, "all/1.png"), "t.csv, rows to validate with: 1 pictures are files to tr"),
+        (lambda rows: rows[8].__setitem__(0, "all/1.png"), "t.csv, rows to validate with: 1 images are files to tr"),
         (lambda rows: rows[8].__setitem__(1, "emu"), "t.csv, rows to validate with: classes has no emu; it has a, b"),
         (lambda rows: rows[8].__setitem__(1, ""), "t.csv, line 9: an empty label or mask"),
         (lambda rows: rows[8].__setitem__(0, "9.png"), "1 of 3 files are not there, first .*/9.png"),
@@ -270,7 +270,7 @@ def test_a_picture_that_is_listed_twice_is_told_of(tmp_path):
     found = look(tmp_path / "t.csv")
     assert (found.count, found.repeated, found.contradicting) == (6, 2, 1)
     assert str(found) == (
-        "6 grey pictures of 20×30 in 3 classes (a, b, c); a single picture of c; "
+        "6 grey images of 20×30 in 3 classes (a, b, c); a single image of c; "
         "2 listed more than once, 1 of them with different labels"
     )
     table(tmp_path / "t.csv", [["path", "label"], *rows[:7], ["0.png", "c"], ["0.png", "c"]])
@@ -337,7 +337,7 @@ def test_masks_of_all_parts_in_one_folder(tmp_path):
     (tmp_path / "images" / "val" / "10.jpg").rename(tmp_path / "images" / "val" / "0.jpg")
     picture(tmp_path / "masks" / "11_mask.png", mode="L")
     with pytest.raises(
-        InputError, match=r"/val, to validate with: 1 pictures have the names, .* first \S+/0_mask\.png"
+        InputError, match=r"/val, to validate with: 1 images have the names, .* first \S+/0_mask\.png"
     ):
         look(tmp_path / "images", tmp_path / "masks")
 
@@ -349,9 +349,9 @@ def test_a_mask_that_can_not_be_one_is_said(tmp_path):
     wrong = tmp_path / "masks" / "2.png"
     Image.fromarray(np.repeat(np.arange(30, dtype=np.uint8)[None], 20, 0) // 10).save(wrong)
     told = str(look(tmp_path / "images", tmp_path / "masks"))
-    assert told == "5 grey pictures of 20×30 with masks that hold 0, 1, 2, of which all but 0 are taken as one"
+    assert told == "5 grey images of 20×30 with masks that hold 0, 1, 2, of which all but 0 are taken as one"
     picture(wrong, size=(30, 20), mode="L")
-    with pytest.raises(InputError, match=r"2\.png: the mask is 30×20, its picture 20×30"):
+    with pytest.raises(InputError, match=r"2\.png: the mask is 30×20, its image 20×30"):
         look(tmp_path / "images", tmp_path / "masks")
     picture(wrong)
     with pytest.raises(InputError, match=r"2\.png: a mask of mode RGB: colours are not labels"):
@@ -366,4 +366,4 @@ def test_masks_that_hold_nothing_are_told_of(tmp_path):
         picture(tmp_path / "images" / f"{i}.jpg", mode="L")
         picture(tmp_path / "masks" / f"{i}.png", mode="L")
     told = str(look(tmp_path / "images", tmp_path / "masks"))
-    assert told == "5 grey pictures of 20×30 with masks that hold 0 and nothing to search for"
+    assert told == "5 grey images of 20×30 with masks that hold 0 and nothing to search for"

@@ -53,7 +53,7 @@ def new(
     masks: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Masks of pictures, of the same names (1.png or 1_mask.png).", show_default=False
+            metavar="FOLDER", help="Masks of images, of the same names (1.png or 1_mask.png).", show_default=False
         ),
     ] = None,
     target: Annotated[

@@ -67,7 +67,7 @@ class Found:
     """What became of such a column's other rows, or why it is not used."""
 
     def __str__(self) -> str:
-        kind = f"{'grey' if self.channels == 1 else 'colour'} pictures of {self.height}×{self.width}"
+        kind = f"{'grey' if self.channels == 1 else 'colour'} images of {self.height}×{self.width}"
         if self.classes is None:
             what = f"with masks{self._held()}"
         else:
@@ -89,11 +89,11 @@ class Found:
         found = f"{self.copied:,} of these"
         if self.compared < self.val_count:
             found = f"of {self.compared:,} of these, which were compared, {self.copied:,}"
-        return f"; {found} are copies of pictures to train on"
+        return f"; {found} are copies of images to train on"
 
     def _few(self) -> str:
         more = ", …" if len(self.alone) > _NAMED else ""
-        return f"; a single picture of {', '.join(self.alone[:_NAMED])}{more}" if self.alone else ""
+        return f"; a single image of {', '.join(self.alone[:_NAMED])}{more}" if self.alone else ""
 
     def _held(self) -> str:
         """What masks hold, where it is not the usual: ground and one thing."""
@@ -111,7 +111,7 @@ def look(source: Path, masks: Path | None = None) -> Found:
     are what to train on and what to validate with.
     """
     if not source.exists():
-        raise InputError(f"{source} does not exist; give a folder of pictures or a .csv file")
+        raise InputError(f"{source} does not exist; give a folder of images or a .csv file")
     train, val = parts(source.resolve(), None if masks is None else masks.resolve())
     split = split_of(source) if source.suffix.lower() == ".csv" and source.is_file() else None
     if split is None or not split.tables:
@@ -145,7 +145,7 @@ def _look(source: Path, train: Part, val: Part | None, where: str) -> Found:
     _check_target(files, train, str(source))
     count = len(set(files.paths))
     if count < _LEAST_PICTURES:
-        raise InputError(f"{source}: {count} pictures are too few; there must be {_LEAST_PICTURES} at least")
+        raise InputError(f"{source}: {count} images are too few; there must be {_LEAST_PICTURES} at least")
     _check_there(files)
     seen = _looked_at(files)
     classes = () if files.masks is not None else _classes(files, source)
@@ -189,8 +189,8 @@ def _others(val: Part, files: ImageFiles, where: str) -> ImageFiles:
     _labels(others, _looked_at(others))
     if shared := set(files.masks or []) & set(others.masks or []):
         raise InputError(
-            f"{where}: {len(shared)} pictures have the names, and so the masks, of pictures to train on, first "
-            f"{min(shared)}; part the masks as the pictures are parted"
+            f"{where}: {len(shared)} images have the names, and so the masks, of images to train on, first "
+            f"{min(shared)}; part the masks as the images are parted"
         )
     return others
 
@@ -213,7 +213,7 @@ def _check_target(files: ImageFiles, part: Part, where: str) -> None:
         table = part.source.suffix.lower() == ".csv"
         columns = f" (found {', '.join(read_table(part.source, PATH_COLUMNS).columns)})" if table else ""
         raise InputError(
-            f"{where}: {len(files)} pictures without labels or masks; have a subfolder for each class, a .csv with a "
+            f"{where}: {len(files)} images without labels or masks; have a subfolder for each class, a .csv with a "
             f"column label, class or mask{columns}, or give the folder of masks"
         )
 
@@ -230,10 +230,10 @@ def _classes(files: ImageFiles, source: Path) -> tuple[str, ...]:
     names = files.classes or [str(number) for number in range(max(counted) + 1)]
     if len(counted) < _LEAST_CLASSES:
         only = names[next(iter(counted))]
-        raise InputError(f"{source}: all {len(files)} pictures are of one class, {only}; there must be two at least")
+        raise InputError(f"{source}: all {len(files)} images are of one class, {only}; there must be two at least")
     if len(files) < len(names):
         raise InputError(
-            f"{source}: {len(files)} pictures for classes from 0 to {max(counted)}: are labels numbered from 0 on?"
+            f"{source}: {len(files)} images for classes from 0 to {max(counted)}: are labels numbered from 0 on?"
         )
     return tuple(names)
 
@@ -281,7 +281,7 @@ def _looked_at(files: ImageFiles) -> list[Header]:
         try:
             found.append(probe(Path(path).read_bytes()))
         except (OSError, DecodeError) as error:
-            raise InputError(f"{path} can't be opened as a picture ({error})") from error
+            raise InputError(f"{path} can't be opened as an image ({error})") from error
     return found
 
 
@@ -294,7 +294,7 @@ def _labels(files: ImageFiles, pictures: Sequence[Header]) -> tuple[int, ...]:
         except (OSError, DecodeError) as error:
             raise InputError(f"{path}: {error}") from error
         if mask.shape != (picture.height, picture.width):
-            sizes = f"{mask.shape[0]}×{mask.shape[1]}, its picture {picture.height}×{picture.width}"
+            sizes = f"{mask.shape[0]}×{mask.shape[1]}, its image {picture.height}×{picture.width}"
             raise InputError(f"{path}: the mask is {sizes}; they must be of one size")
         if mask.max() > _LARGEST_LABEL:
             raise InputError(f"{path}: the mask holds {mask.max()}; save masks with 8 bits, as 0 to {_LARGEST_LABEL}")

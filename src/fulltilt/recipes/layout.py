@@ -65,7 +65,7 @@ def _refuse_pair(source: Path, masks: Path | None) -> None:
     if masks is None and (found := pair(source)) is not None:
         images, drawn = found
         raise InputError(
-            f"{source} holds the folders {images.name} and {drawn.name}, which are no classes; for pictures with masks "
+            f"{source} holds the folders {images.name} and {drawn.name}, which are no classes; for images with masks "
             f"give --recipe segmentation --data {images} --masks {drawn}"
         )
 

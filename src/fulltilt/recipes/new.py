@@ -48,7 +48,7 @@ def make_project(
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty; name a folder that is, or a new one")
     if data is None and masks is not None:
-        raise InputError("masks belong to pictures: give these, too, with --data")
+        raise InputError("masks belong to images: give these, too, with --data")
     if data is None and target is not None:
         raise InputError("a target is a quantity of your own readings: give these, too, with --data")
     if data is not None and small:

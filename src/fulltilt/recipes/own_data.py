@@ -81,7 +81,7 @@ def _use_labelled(content: dict[str, Any], data: Path) -> OwnData:
     found = _use_pictures(content, data, None)
     if found.classes is None:
         raise InputError(
-            f"{data}: these pictures have masks, and those are what is learnt; try --recipe segmentation, or for "
+            f"{data}: these images have masks, and those are what is learnt; try --recipe segmentation, or for "
             "classes give a .csv without a column mask"
         )
     side = min(found.height, found.width) // _SIDE * _SIDE
@@ -98,7 +98,7 @@ def _use_masked(content: dict[str, Any], data: Path, masks: Path | None) -> OwnD
         data, masks = both
     found = _use_pictures(content, data, masks)
     if found.classes is not None:
-        raise InputError(f"{data}: these pictures have labels and no masks; give --masks, or --recipe classification")
+        raise InputError(f"{data}: these images have labels and no masks; give --masks, or --recipe classification")
     if found.train.masks is not None:
         content["data"]["masks"] = str(found.train.masks)
     if found.val is not None and found.val.masks is not None:

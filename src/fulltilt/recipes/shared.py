@@ -30,7 +30,7 @@ def refuse_same_files(training: Iterable[str], validation: Iterable[str], where:
     same = sorted(path for path in set(validation) if real(path) in known)
     if same:
         raise InputError(
-            f"{where}: {len(same)} pictures are files to train on, too, first {same[0]} (that is "
+            f"{where}: {len(same)} images are files to train on, too, first {same[0]} (that is "
             f"{os.path.realpath(same[0])}): a metric of them would say nothing; give others, or leave them out and a "
             "share is set aside"
         )
