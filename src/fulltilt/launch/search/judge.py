@@ -14,7 +14,7 @@ from typing import Any
 
 from fulltilt.diagnose.finding import Level
 from fulltilt.launch.ending import ended_tidily
-from fulltilt.launch.search import lines, verify_semantic
+from fulltilt.launch.search import lines, redrawn, verify_semantic
 from fulltilt.launch.search.candidates import level_of
 from fulltilt.launch.search.verify import LEAST_STEPS, Verdict, is_same, roundings, verdict
 from fulltilt.launch.search.verify_semantic import Run
@@ -49,8 +49,8 @@ class Judge:
 
     def __call__(self, settings: Mapping[str, Any]) -> Verdict:
         level = level_of(settings)
-        # Exact runs drop what torch does: to the last bit is said of the script as it will be run.
-        tied = level == "numeric"
+        # Elsewhere torch's own is compared: it drops the same, and attention keeps the kernels that it will run with.
+        tied = level == "numeric" and redrawn.drops_others(settings)
         wanted = _wanted(settings, level)
         self._make(tied, *wanted)
         untied = self._fails_for_that(settings) if tied else None

@@ -6,7 +6,7 @@ draws are fixed, in both runs; in the run itself they are not. Another number of
 loaders whose samples draw nothing, and at level exact it is put upon those alone: `loader.undrawn` names them. A loader
 that was never seen, such as one of an evaluation that comes later, is not among them, and keeps the workers it has.
 
-Dropout is tied to the seed in the same way, for numeric settings. In the run itself it is torch's own, which drops
+Dropout is tied to the seed in the same way, where settings would change it: torch's own, which the run itself has, drops
 others once a model is compiled, in half precision or channels last.
 """
 
@@ -53,10 +53,15 @@ def level_in_run(settings: Mapping[str, Any]) -> Level:
     return max(own, "numeric", key=LEVELS.index) if redraws else own
 
 
+def drops_others(settings: Mapping[str, Any]) -> bool:
+    """Whether torch's dropout drops other elements with them, from the same seed."""
+    return any(name in settings for name in _DROPS_OTHERS)
+
+
 def told(reason: str, settings: Mapping[str, Any], observation: Observation, *, drops: bool = False) -> str:
     """What a comparison of losses came to, and what it does not say about the run. With `drops` elements were dropped
     in the runs compared, by the seed."""
-    others = drops and any(name in settings for name in _DROPS_OTHERS)
+    others = drops and drops_others(settings)
     return _of_draws(reason, settings, observation) + (f"; {_DROPPED}" if others else "")
 
 

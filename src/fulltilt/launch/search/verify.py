@@ -1,7 +1,7 @@
 """Whether a script trains as before: losses of its first steps, before and after, from the same seed. Pure.
 
 The rule. Runs to compare have one seed, and each sample's random draws are tied to the sample, so that the number of
-workers does not matter. Where rounding is what may differ, what is dropped is a matter of the seed alone, too.
+workers does not matter. Where settings that round would drop others, what is dropped is a matter of the seed, too.
 
 exact     Every loss is the same, to the last bit. A script whose losses differ between two runs as they are (a GPU
           that adds in any order) can't be held to that: its settings are then judged as numeric ones, without a floor.
