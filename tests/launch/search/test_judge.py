@@ -115,7 +115,7 @@ OUT = "its output ended with: torch.OutOfMemoryError: CUDA out of memory."
 
 
 @pytest.mark.parametrize("side_by_side", [False, True])
-@pytest.mark.parametrize("failing", [{}, NUMERIC])
+@pytest.mark.parametrize("failing", [{}, NUMERIC, {"verify.nudge": 2.0**-12}])
 def test_where_a_run_fails_because_dropout_is_tied_torchs_own_is_compared(
     failing: dict[str, Any], side_by_side: bool
 ) -> None:
@@ -140,6 +140,41 @@ def test_where_a_run_fails_because_dropout_is_tied_torchs_own_is_compared(
     asked.clear()
     assert judge(NUMERIC) == found
     assert not asked, "all of it is known"
+
+
+@pytest.mark.parametrize("slow", [{}, NUMERIC])
+def test_where_a_run_is_too_slow_because_dropout_is_tied_torchs_own_is_compared(slow: dict[str, Any]) -> None:
+    def run(*, settings: dict[str, Any], tie_dropout: bool, **_: Any) -> Observation:
+        whole = seen(settings)
+        late = replace(whole, ended="time", first_losses=whole.first_losses[:4])
+        return late if settings == slow and tie_dropout else whole
+
+    found = Judge(run, steps=20, side_by_side=False)(NUMERIC)
+    assert found.holds
+    assert found.reason.endswith("; dropout was torch's own: with it tied to the seed the script was too slow")
+
+
+def test_a_run_that_fails_beside_others_is_made_once_more_by_itself() -> None:
+    """Each of them takes the memory of its attention's scores."""
+    asked: list[bool] = []
+    at_work = threading.Semaphore(2)
+
+    def run(*, settings: dict[str, Any], tie_dropout: bool, **_: Any) -> Observation:
+        asked.append(tie_dropout)
+        if not at_work.acquire(blocking=False):
+            return replace(seen({}), ended="failed", first_losses=(), notes=(OUT,))
+        time.sleep(0.5)
+        at_work.release()
+        return replace(seen(settings), drops=tie_dropout)
+
+    judge = Judge(run, steps=20, side_by_side=True)
+    found = judge(NUMERIC)
+    assert found.holds
+    assert found.drops
+    assert "torch's own" not in found.reason
+    assert asked == [True] * 4
+    assert judge(NUMERIC) == found
+    assert len(asked) == 4, "all of it is known"
 
 
 def test_a_script_that_fails_with_torchs_dropout_too_is_compared_with_it_tied() -> None:

@@ -53,14 +53,15 @@ class Judge:
         tied = level == "numeric" and redrawn.drops_others(settings)
         wanted = _wanted(settings, level)
         self._make(tied, *wanted)
-        untied = self._fails_for_that(settings) if tied else None
+        untied = self._lost_for_that([one for one, _ in wanted]) if tied else None
         if untied is not None:
             tied = False
             self._make(tied, *wanted)
         judged = self._failed(self._judged(settings, level, tied=tied), settings, tied=tied)
         if untied is not None:
-            failed = "with it tied to the seed the script failed"
-            return replace(judged, reason=f"{judged.reason}; dropout was torch's own: {failed}{_told(untied)}")
+            lost = f"failed{_told(untied)}" if untied.failed else "was too slow"
+            own = f"dropout was torch's own: with it tied to the seed the script {lost}"
+            return replace(judged, reason=f"{judged.reason}; {own}")
         compared = self._of({}, tied=tied), self._of(settings, tied=tied)
         return replace(judged, drops=any(one.drops for one in compared))
 
@@ -92,28 +93,33 @@ class Judge:
         failed, whose = (as_is, "as it is") if as_is.failed else (after, "with the settings")
         return replace(judged, reason=f"{judged.reason}; {whose} the script failed{_told(failed)}")
 
-    def _fails_for_that(self, settings: Mapping[str, Any]) -> Run | None:
-        """A run that failed because dropout was tied: the same with torch's own goes on. Attention is done stepwise
-        then, which takes the memory of its scores."""
-        for one in ({}, settings):
+    def _lost_for_that(self, wanted: list[Mapping[str, Any]]) -> Run | None:
+        """A run that failed or was too slow because dropout was tied: the same with torch's own goes on. Attention is
+        done stepwise then, which takes the memory of its scores and the time for them."""
+        for one in wanted:
             tied = self._of(one, tied=True)
-            if tied.failed:
+            if tied.failed and self._side_by_side:  # each by itself may have the memory that all of them had not
+                tied = self._known[_key(one, tied=True)] = self._of(one, tied=True, again=True)
+            if tied.failed or tied.late:
                 own = self._of(one, tied=False)
-                return tied if not own.failed or len(own.losses) > len(tied.losses) else None
+                lost = own.failed or own.late
+                return tied if not lost or len(own.losses) > len(tied.losses) else None
         return None
 
     def _of(
         self, settings: Mapping[str, Any], *, tied: bool, again: bool = False, seed: int = _SEED, **options: Any
     ) -> Run:
-        key = repr((sorted(settings.items()), tied, again, seed))
+        key = _key(settings, tied=tied, again=again, seed=seed)
         if key not in self._known:
             seen = self._run(settings=settings, seed=seed, tie_draws=True, tie_dropout=tied, **options)
             failed = seen.ended in ("failed", "killed")
-            self.late = self.late or (seen.ended == "time" and len(seen.first_losses) < LEAST_STEPS)
+            late = seen.ended == "time" and len(seen.first_losses) < LEAST_STEPS
+            self.late = self.late or late
             self._known[key] = Run(
                 losses=seen.first_losses[: self.steps],
                 inputs=seen.first_inputs,
                 failed=failed,
+                late=late,
                 words=lines.words(seen) if failed else None,
                 drops=seen.drops,
             )
@@ -138,6 +144,10 @@ class Judge:
             except BaseException:  # Ctrl-C: the threads end what they have started
                 broken_off.set()
                 raise
+
+
+def _key(settings: Mapping[str, Any], *, tied: bool, again: bool = False, seed: int = _SEED) -> str:
+    return repr((sorted(settings.items()), tied, again, seed))
 
 
 def _wanted(settings: Mapping[str, Any], level: Level) -> list[tuple[Mapping[str, Any], int]]:

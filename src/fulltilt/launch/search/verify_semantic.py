@@ -37,6 +37,8 @@ class Run:
     """Mean and standard deviation of what went into the model, in the first steps."""
     failed: bool = False
     """It ended with an error, after these."""
+    late: bool = False
+    """Its time was up before there were losses enough."""
     words: str | None = None
     """Its last ones, where it failed: the error, most often."""
     drops: bool = False
