@@ -78,7 +78,13 @@ def verdict(
     if is_same(before, after):
         return Verdict(holds=True, reason=f"all {count} losses are the same, to the last bit", curves=curves)
     off = next(at for at in range(count) if not _equal(before[at], after[at]))
-    if level == "exact" and (not again or is_same(before, again)):
+    if level == "exact" and is_same(before, again):
+        if len(again) <= off:  # nothing says what a second run would have had there
+            reason = (
+                f"the losses could not be compared: they differ from step {off + 1} on, and a second run as it is has "
+                f"{len(again)} of them"
+            )
+            return Verdict(holds=False, reason=reason, curves=curves)
         told = f"{before[off]:.6g} became {after[off]:.6g}"
         reason = f"losses differ from step {off + 1} on ({told}), and two runs as they are don't"
         return Verdict(holds=False, reason=reason, curves=curves, step=off)
