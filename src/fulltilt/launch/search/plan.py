@@ -10,6 +10,7 @@ import hashlib
 import math
 import os
 import re
+import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -115,11 +116,18 @@ def _content(command: Command) -> str:
 
 def default_path(command: Command) -> Path:
     """Where a command's plan is kept: one file for each script and its arguments."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     where = command.target if command.module else str(Path(command.target).absolute())
     told = "\0".join((where, *command.words, str(Path.cwd()) if command.module else ""))
     name = re.sub(r"[^A-Za-z0-9._-]", "_", Path(command.target).name)[:40]
-    return home / "fulltilt" / "plans" / f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.toml"
+    return _caches() / "fulltilt" / "plans" / f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.toml"
+
+
+def _caches() -> Path:
+    """Caches' folder; where there is no home, as of a container's user whom nobody knows, one among temporary files."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return Path(tempfile.gettempdir()) / f"cache-{os.getuid()}"
 
 
 def write(plan: Plan, path: Path) -> None:
