@@ -125,7 +125,7 @@ def test_where_a_run_fails_because_dropout_is_tied_torchs_own_is_compared(
         asked.append((settings, tie_dropout))
         if settings == failing and tie_dropout:
             return replace(seen({}), ended="failed", first_losses=(), notes=("a note", OUT))
-        return replace(seen(settings), drops=tie_dropout)
+        return replace(seen(settings), draws=tie_dropout)
 
     judge = Judge(run, steps=20, side_by_side=side_by_side)
     found = judge(NUMERIC)
@@ -135,7 +135,7 @@ def test_where_a_run_fails_because_dropout_is_tied_torchs_own_is_compared(
         "; dropout was torch's own: with it tied to the seed the script failed (torch.OutOfMemoryError: CUDA out of "
         "memory.)"
     )
-    assert not found.drops
+    assert not found.draws
     assert [one for one, tied in asked if not tied].count({}) == 1
     asked.clear()
     assert judge(NUMERIC) == found
@@ -165,12 +165,12 @@ def test_a_run_that_fails_beside_others_is_made_once_more_by_itself() -> None:
             return replace(seen({}), ended="failed", first_losses=(), notes=(OUT,))
         time.sleep(0.5)
         at_work.release()
-        return replace(seen(settings), drops=tie_dropout)
+        return replace(seen(settings), draws=tie_dropout)
 
     judge = Judge(run, steps=20, side_by_side=True)
     found = judge(NUMERIC)
     assert found.holds
-    assert found.drops
+    assert found.draws
     assert "torch's own" not in found.reason
     assert asked == [True] * 4
     assert judge(NUMERIC) == found
@@ -205,14 +205,14 @@ def test_the_last_line_of_what_failed_with_the_settings_is_told() -> None:
     )
 
 
-def test_whether_anything_was_dropped_is_known_of_runs_in_which_the_seed_says_what() -> None:
+def test_whether_the_model_draws_is_known_of_runs_in_which_that_is_tied() -> None:
     def run(*, settings: dict[str, Any], tie_dropout: bool, **_: Any) -> Observation:
-        return replace(seen(settings), drops=tie_dropout)
+        return replace(seen(settings), draws=tie_dropout)
 
     judge = Judge(run, steps=20, side_by_side=False)
-    assert judge(NUMERIC).drops
-    assert not judge(EXACT).drops
-    assert not Judge(lambda settings, **_: seen(settings), steps=20, side_by_side=False)(NUMERIC).drops
+    assert judge(NUMERIC).draws
+    assert not judge(EXACT).draws
+    assert not Judge(lambda settings, **_: seen(settings), steps=20, side_by_side=False)(NUMERIC).draws
 
 
 def test_where_one_fails_the_others_are_broken_off() -> None:

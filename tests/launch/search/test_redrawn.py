@@ -59,16 +59,19 @@ def test_what_is_said_of_the_losses_is_true_of_the_run() -> None:
     assert redrawn.told("the same", bound, seen(loader(3, False), loader(5, True, "eval"))) == "the same"
 
 
-def test_that_dropout_drops_others_is_said_where_it_does() -> None:
-    others = "; dropout was tied to the seed, in the run itself it drops other elements, as with another seed"
+def test_that_the_model_draws_others_is_said_where_it_may() -> None:
+    others = (
+        "; random draws within the model were tied to the seed, in the run itself they may be others, as with another "
+        "seed"
+    )
     still, drawing = seen(loader(3, False)), seen(loader(3, True))
     for name, value in (("compile", True), ("autocast", "bfloat16"), ("channels_last", True)):
-        assert redrawn.told("the same", {name: value}, still, drops=True) == f"the same{others}"
-        assert redrawn.told("the same", {name: value}, still) == "the same", "nothing was dropped"
-    assert redrawn.told("the same", {"tf32": True, **WORKERS}, still, drops=True) == "the same"
-    both = redrawn.told("the same", {"compile": True, **WORKERS}, drawing, drops=True)
+        assert redrawn.told("the same", {name: value}, still, draws=True) == f"the same{others}"
+        assert redrawn.told("the same", {name: value}, still) == "the same", "nothing was drawn"
+    assert redrawn.told("the same", {"tf32": True, **WORKERS}, still, draws=True) == "the same"
+    both = redrawn.told("the same", {"compile": True, **WORKERS}, drawing, draws=True)
     assert both == f"{ANEW}{others}"
-    # What was said of dropout says nothing of samples.
+    # What was said of the model says nothing of samples.
     assert redrawn.after_all(plan(WORKERS, f"the same{others}"), drawing) == ("train.py:3 Photos 100",)
 
 

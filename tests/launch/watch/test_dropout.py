@@ -248,7 +248,6 @@ import torch.nn.functional as F
 from fulltilt.launch.watch import dropout
 
 dropout.install()
-assert not dropout.has_dropped()
 
 class Attends(nn.Module):
     attend = F.scaled_dot_product_attention
@@ -282,9 +281,7 @@ if sys.argv[1] == "default":
 with torch.device("cpu") if sys.argv[1] == "within" else torch.no_grad():
     for net, whole in zip(nets, expected):
         torch.testing.assert_close(found(net), whole)
-        dropout._seen.clear()
         torch.testing.assert_close(found(torch.compile(net, backend="aot_eager", fullgraph=True)), whole)
-        assert dropout.has_dropped(), "it is known of compiled code, too"
 """
 
 
@@ -410,7 +407,7 @@ def test_a_script_is_observed_with_it(tmp_path: Path) -> None:
             observe(parse([str(script), layout]), seed=1, tie_draws=True, **options)
             for layout in ("contiguous_format", "channels_last")
         ]
-        assert {one.drops for one in seen} == {"tie_dropout" in options}
+        assert {one.draws for one in seen} == {"tie_dropout" in options}
         before, after = (one.first_losses for one in seen)
         assert len(before) == len(after) == 16
         return max(abs(a - b) / a for a, b in zip(before, after, strict=True))

@@ -50,7 +50,7 @@ class Judge:
     def __call__(self, settings: Mapping[str, Any]) -> Verdict:
         level = level_of(settings)
         # Elsewhere torch's own is compared: it drops the same, and attention keeps the kernels that it will run with.
-        tied = level == "numeric" and redrawn.drops_others(settings)
+        tied = level == "numeric" and redrawn.draws_others(settings)
         wanted = _wanted(settings, level)
         self._make(tied, *wanted)
         untied = self._lost_for_that([one for one, _ in wanted]) if tied else None
@@ -63,7 +63,7 @@ class Judge:
             own = f"dropout was torch's own: with it tied to the seed the script {lost}"
             return replace(judged, reason=f"{judged.reason}; {own}")
         compared = self._of({}, tied=tied), self._of(settings, tied=tied)
-        return replace(judged, drops=any(one.drops for one in compared))
+        return replace(judged, draws=any(one.draws for one in compared))
 
     def _judged(self, settings: Mapping[str, Any], level: Level, *, tied: bool) -> Verdict:
         as_is, after = self._of({}, tied=tied), self._of(settings, tied=tied)
@@ -121,7 +121,7 @@ class Judge:
                 failed=failed,
                 late=late,
                 words=lines.words(seen) if failed else None,
-                drops=seen.drops,
+                draws=seen.draws,
             )
         return self._known[key]
 

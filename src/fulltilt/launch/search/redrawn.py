@@ -6,8 +6,8 @@ draws are fixed, in both runs; in the run itself they are not. Another number of
 loaders whose samples draw nothing, and at level exact it is put upon those alone: `loader.undrawn` names them. A loader
 that was never seen, such as one of an evaluation that comes later, is not among them, and keeps the workers it has.
 
-Dropout is tied to the seed in the same way, where settings would change it: torch's own, which the run itself has, drops
-others once a model is compiled, in half precision or channels last.
+Draws within the model, for dropout most often, are tied to the seed in the same way, where settings would change them:
+those of torch, which the run itself has, are others once it is compiled, in half precision or channels last.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from fulltilt.launch.settings import Settings, loader_name
 from fulltilt.measure.observation import Loader, Observation
 
 _ANEW = "are drawn anew"
-_DROPS_OTHERS = ("compile", "autocast", "channels_last")
-_DROPPED = "dropout was tied to the seed, in the run itself it drops other elements, as with another seed"
+_DRAWS_OTHERS = ("compile", "autocast", "channels_last")
+_WITHIN = (
+    "random draws within the model were tied to the seed, in the run itself they may be others, as with another seed"
+)
 _DRAWS = "its samples draw random numbers, which would be others"
 _MAY_DRAW = "whether its samples draw random numbers, which would be others, could not be seen"
 
@@ -53,19 +55,19 @@ def level_in_run(settings: Mapping[str, Any]) -> Level:
     return max(own, "numeric", key=LEVELS.index) if redraws else own
 
 
-def drops_others(settings: Mapping[str, Any]) -> bool:
-    """Whether torch's dropout drops other elements with them, from the same seed."""
-    return any(name in settings for name in _DROPS_OTHERS)
+def draws_others(settings: Mapping[str, Any]) -> bool:
+    """Whether a model draws other numbers with them, from the same seed: drops other elements, say."""
+    return any(name in settings for name in _DRAWS_OTHERS)
 
 
-def told(reason: str, settings: Mapping[str, Any], observation: Observation, *, drops: bool = False) -> str:
-    """What a comparison of losses came to, and what it does not say about the run. With `drops` elements were dropped
-    in the runs compared, by the seed."""
-    others = drops and drops_others(settings)
-    return _of_draws(reason, settings, observation) + (f"; {_DROPPED}" if others else "")
+def told(reason: str, settings: Mapping[str, Any], observation: Observation, *, draws: bool = False) -> str:
+    """What a comparison of losses came to, and what it does not say about the run. With `draws` the model drew, in runs
+    in which that was tied to the seed."""
+    others = draws and draws_others(settings)
+    return _of_samples(reason, settings, observation) + (f"; {_WITHIN}" if others else "")
 
 
-def _of_draws(reason: str, settings: Mapping[str, Any], observation: Observation) -> str:
+def _of_samples(reason: str, settings: Mapping[str, Any], observation: Observation) -> str:
     drawing = [one.draws for one in observation.loaders if one.draws is not False]
     if not drawing or "loader.num_workers" not in settings or "loader.undrawn" in settings:
         return reason

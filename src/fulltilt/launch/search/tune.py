@@ -261,7 +261,7 @@ class Tuner:
         rate = found.rate
         limit = self._limit_with(settings, diagnosis, rate.value)
         settings = redrawn.bound(settings, self.runs.undrawn)
-        verified = redrawn.told(judged.reason, settings, diagnosis.observation, drops=judged.drops)
+        verified = redrawn.told(judged.reason, settings, diagnosis.observation, draws=judged.draws)
         self.say(f"verified: {verified}")
         plan = self._plan(settings, found.baseline, diagnosis, verified=verified, after=rate.value, limit=limit)
         outcome = Outcome(

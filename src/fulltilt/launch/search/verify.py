@@ -39,8 +39,8 @@ class Verdict:
     curves: LossCurves
     step: int | None = None
     """The first one that is off."""
-    drops: bool = False
-    """Elements were dropped in the runs compared, those that the seed says: in the script's own run torch says it."""
+    draws: bool = False
+    """The model drew in the runs compared, tied to the seed: in the script's own run it may draw other numbers."""
 
 
 def roundings(settings: Mapping[str, Any]) -> float:

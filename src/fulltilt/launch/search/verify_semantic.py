@@ -41,8 +41,8 @@ class Run:
     """Its time was up before there were losses enough."""
     words: str | None = None
     """Its last ones, where it failed: the error, most often."""
-    drops: bool = False
-    """Elements were dropped in it, as the seed says."""
+    draws: bool = False
+    """Its model drew random numbers, tied to the seed."""
 
 
 def verdict(before: Run, after: Run, other: Run, *, larger_batch: bool = False) -> Verdict:

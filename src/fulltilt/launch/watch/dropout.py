@@ -31,8 +31,6 @@ from fulltilt.launch.patching import put
 
 _dropout = functional.dropout
 _attention = functional.scaled_dot_product_attention
-_seen: list[bool] = []
-"""Filled once something was dropped here."""
 
 
 def install() -> None:
@@ -40,12 +38,6 @@ def install() -> None:
     put(functional, "scaled_dot_product_attention", scaled_dot_product_attention, by_its_name=False)
     scripted._register_builtin(scaled_dot_product_attention, "aten::scaled_dot_product_attention")
     after_import("torch._inductor.config", _draw_as_in_eager)
-    after_import("torch._dynamo", lambda dynamo: dynamo.assume_constant_result(_note))
-
-
-def has_dropped() -> bool:
-    """Whether anything was dropped as the seed says, where torch would have dropped other elements."""
-    return bool(_seen)
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -89,7 +81,6 @@ def _attended(
 
 
 def _dropped(input: Tensor, p: float, *, inplace: bool = False) -> Tensor:
-    _note()
     # As `rand` of the shape gives. That takes no tensor: where a checkpoint has the compiler keep the generator's state
     # for it, nothing holds it in its place among the others.
     drawn = torch.rand_like(input, dtype=torch.float32, memory_format=torch.contiguous_format)
@@ -113,13 +104,6 @@ def _weights(query: Tensor, key: Tensor, mask: Tensor | None, *, is_causal: bool
 def _draw_as_in_eager(config: Any) -> None:
     """Compiled code takes its random numbers from where torch does without it."""
     config.fallback_random = True
-
-
-def _note() -> bool:
-    """Called while code is compiled, too, which can't write down anything when it runs."""
-    if not _seen:
-        _seen.append(True)
-    return True
 
 
 def _is_plain(*given: Any) -> bool:
