@@ -137,7 +137,7 @@ def test_a_model_is_seen_to_draw_in_its_first_calls_that_train() -> None:
     assert not calls(3, Model(draws=True).eval()), "it is not training"
     with torch.no_grad():
         assert not calls(3, Model(draws=True))
-    assert torch.func.vmap(lambda given: looked_at_within(given), randomness="same")(torch.zeros(2, 4)).shape == (2, 4)
+    assert torch.func.vmap(looked_at_within, randomness="same")(torch.zeros(2, 4)).shape == (2, 4)
 
 
 def looked_at_within(given: torch.Tensor) -> torch.Tensor:

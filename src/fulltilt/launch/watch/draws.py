@@ -90,14 +90,14 @@ def _is_recording() -> bool:
     """A CUDA graph: its generator can't be asked meanwhile."""
     import torch
 
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())  # type: ignore[no-untyped-call]
 
 
 def _generators() -> list[Any]:
     """States of torch's own, which the host knows: no GPU is waited for."""
     import torch
 
-    of_gpus = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+    of_gpus = torch.cuda.default_generators if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     return [one.get_state() for one in (torch.default_generator, *of_gpus)]
 
 
