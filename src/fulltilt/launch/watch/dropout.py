@@ -35,7 +35,7 @@ _attention = functional.scaled_dot_product_attention
 
 def install() -> None:
     put(functional, "dropout", dropout, by_its_name=False)
-    put(functional, "scaled_dot_product_attention", scaled_dot_product_attention, by_its_name=False)
+    put(functional, "scaled_dot_product_attention", scaled_dot_product_attention)
     scripted._register_builtin(scaled_dot_product_attention, "aten::scaled_dot_product_attention")
     after_import("torch._inductor.config", _draw_as_in_eager)
 
