@@ -205,6 +205,14 @@ def test_the_last_line_of_what_failed_with_the_settings_is_told() -> None:
     )
 
 
+def test_where_nothing_was_printed_the_exit_status_is_told() -> None:
+    def run(*, settings: dict[str, Any], **_: Any) -> Observation:
+        return seen(settings) if not settings else replace(seen({}), ended="failed", exit_status=3)
+
+    found = Judge(run, steps=20, side_by_side=False)(EXACT)
+    assert found.reason == "with the settings the script failed after 20 losses (exit status 3), as it is it does not"
+
+
 def test_whether_the_model_draws_is_known_of_runs_in_which_that_is_tied() -> None:
     def run(*, settings: dict[str, Any], tie_dropout: bool, **_: Any) -> Observation:
         return replace(seen(settings), draws=tie_dropout)

@@ -59,7 +59,7 @@ class Judge:
             self._make(tied, *wanted)
         judged = self._failed(self._judged(settings, level, tied=tied), settings, tied=tied)
         if untied is not None:
-            lost = f"failed{_told(untied)}" if untied.failed else "was too slow"
+            lost = f"failed ({untied.words})" if untied.failed else "was too slow"
             own = f"dropout was torch's own: with it tied to the seed the script {lost}"
             return replace(judged, reason=f"{judged.reason}; {own}")
         compared = self._of({}, tied=tied), self._of(settings, tied=tied)
@@ -86,12 +86,12 @@ class Judge:
         as_is, after = self._of({}, tied=tied), self._of(settings, tied=tied)
         if judged.holds and after.failed and not as_is.failed:
             losses = f"{len(judged.curves.after)} losses"
-            reason = f"with the settings the script failed after {losses}{_told(after)}, as it is it does not"
+            reason = f"with the settings the script failed after {losses} ({after.words}), as it is it does not"
             return replace(judged, holds=False, reason=reason)
         if judged.holds or judged.step is not None or not (as_is.failed or after.failed):
             return judged
         failed, whose = (as_is, "as it is") if as_is.failed else (after, "with the settings")
-        return replace(judged, reason=f"{judged.reason}; {whose} the script failed{_told(failed)}")
+        return replace(judged, reason=f"{judged.reason}; {whose} the script failed ({failed.words})")
 
     def _lost_for_that(self, wanted: list[Mapping[str, Any]]) -> Run | None:
         """A run that failed or was too slow because dropout was tied: the same with torch's own goes on. Attention is
@@ -120,7 +120,7 @@ class Judge:
                 inputs=seen.first_inputs,
                 failed=failed,
                 late=late,
-                words=lines.words(seen) if failed else None,
+                words=lines.last_words(seen) if failed else "",
                 draws=seen.draws,
             )
         return self._known[key]
@@ -161,10 +161,6 @@ def _wanted(settings: Mapping[str, Any], level: Level) -> list[tuple[Mapping[str
 def _nudges(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     nudge = roundings(settings)
     return [{"verify.nudge": by} for by in (nudge, -nudge)]
-
-
-def _told(failed: Run) -> str:
-    return "" if failed.words is None else f" ({failed.words})"
 
 
 def has_room(seen: Observation, cores: int) -> bool:

@@ -39,7 +39,7 @@ class Run:
     """It ended with an error, after these."""
     late: bool = False
     """Its time was up before there were losses enough."""
-    words: str | None = None
+    words: str = ""
     """Its last ones, where it failed: the error, most often."""
     draws: bool = False
     """Its model drew random numbers, tied to the seed."""
