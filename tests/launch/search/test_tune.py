@@ -164,6 +164,7 @@ def test_where_samples_draw_workers_are_left_out_at_exact_and_told_of_at_numeric
     assert "to the last bit, with each sample's random draws fixed; in the run itself" in found.plan.verified
     assert found.after is not None
     assert found.after.verified == found.plan.verified
+    assert found.plan.draws_anew
     assert f"verified: {found.plan.verified}" in said
 
 

@@ -69,6 +69,8 @@ class Plan:
     limit: float | None = None
     """The step's, with the plan where it was measured with it."""
     verified: str = ""
+    draws_anew: bool = False
+    """Samples draw others than the script's own run does, or may: it was said when losses were compared."""
     notes: tuple[str, ...] = field(default=())
     modules: Mapping[str, str] = field(default_factory=dict)
     """Hashes of the user's own modules, which it had imported: its data set and its model may be in them."""
@@ -147,6 +149,7 @@ def to_toml(plan: Plan) -> str:
         f"format = {FORMAT}",
         f"level = {_value(plan.level)}",
         f"verified = {_value(plan.verified)}",
+        f"draws_anew = {_value(plan.draws_anew)}",
         f"notes = {_value(list(plan.notes))}",
         "",
         "[settings]",
@@ -204,6 +207,7 @@ def _parsed(data: dict[str, Any]) -> Plan:
         after=_figure(figures.get("after")),
         limit=_figure(figures.get("limit")),
         verified=str(data.get("verified", "")),
+        draws_anew=data.get("draws_anew", False) is True,
         notes=tuple(str(note) for note in data.get("notes", ())),
         modules={str(path): str(known) for path, known in made.get("modules", {}).items()},
     )

@@ -22,7 +22,6 @@ from fulltilt.launch.search.plan import Plan
 from fulltilt.launch.settings import Settings, loader_name
 from fulltilt.measure.observation import Loader, Observation
 
-_ANEW = "are drawn anew"
 _DRAWS_OTHERS = ("compile", "autocast", "channels_last")
 _WITHIN = (
     "random draws within the model were tied to the seed, in the run itself they may be others, as with another seed"
@@ -67,14 +66,19 @@ def told(reason: str, settings: Mapping[str, Any], observation: Observation, *, 
     return _of_samples(reason, settings, observation) + (f"; {_WITHIN}" if others else "")
 
 
+def draws_anew(settings: Mapping[str, Any], observation: Observation) -> bool:
+    """Whether samples' draws are others in the run itself, or may be: then that is told."""
+    redraws = "loader.num_workers" in settings and "loader.undrawn" not in settings
+    return redraws and any(one.draws is not False for one in observation.loaders)
+
+
 def _of_samples(reason: str, settings: Mapping[str, Any], observation: Observation) -> str:
-    drawing = [one.draws for one in observation.loaders if one.draws is not False]
-    if not drawing or "loader.num_workers" not in settings or "loader.undrawn" in settings:
+    if not draws_anew(settings, observation):
         return reason
-    if_any = "" if any(drawing) else ", if there are any,"
+    if_any = "" if any(one.draws for one in observation.loaders) else ", if there are any,"
     return (
-        f"{reason}, with each sample's random draws fixed; in the run itself they{if_any} {_ANEW}, as with any other "
-        "num_workers"
+        f"{reason}, with each sample's random draws fixed; in the run itself they{if_any} are drawn anew, as with any "
+        "other num_workers"
     )
 
 
@@ -87,7 +91,7 @@ def left_out(observation: Observation) -> str:
 
 def after_all(plan: Plan, seen: Observation) -> tuple[str, ...]:
     """Loaders that drew in the run itself, whose workers are not the script's own, where nobody has said so."""
-    if "loader.num_workers" not in plan.settings or _ANEW in plan.verified:
+    if "loader.num_workers" not in plan.settings or plan.draws_anew:
         return ()
     drawing = [one for one in seen.loaders if one.draws and one.num_workers and not one.keeps_workers]
     names = dict.fromkeys(name_of(one) for one in drawing)

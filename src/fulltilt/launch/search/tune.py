@@ -331,6 +331,7 @@ class Tuner:
             after=_told(after if settings else baseline.value),
             limit=_told(limit if settings else diagnosis.limits.step),
             verified=verified,
+            draws_anew=redrawn.draws_anew(settings, diagnosis.observation),
             notes=tuple(self.notes),
             modules={path: hash_of(path) for path in diagnosis.observation.modules},
         )
