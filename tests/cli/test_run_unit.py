@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,18 @@ def test_the_traceback_is_shown_where_it_can_not_be_kept(script: Path, monkeypat
     done = searched(BROKEN, monkeypatch)
     assert done.exit_code == 7
     assert "to report: Traceback" in done.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["--no-tune"], ["--plan", "plan.toml"]])
+def test_without_a_home_the_script_runs(script: Path, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # a container's user whom nobody knows
+    monkeypatch.setattr("tempfile.tempdir", str(script.parent))
+    assert searched(BROKEN, monkeypatch, *words).exit_code == 7
+    assert script.with_name("ran").exists()
+    kept = list(script.parent.glob(f"cache-{os.getuid()}/fulltilt/plans/*.traceback.txt"))
+    assert len(kept) == ("--no-tune" not in words)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143), InputError("as was said")])

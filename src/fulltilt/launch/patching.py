@@ -52,16 +52,16 @@ def put(owner: Any, name: str, function: Any, *, by_its_name: bool = True) -> No
     """`owner.name` is `function` from now on, and goes by that name.
 
     So pickle finds it again, here and where we are not, and dynamo takes it for what it knows by that name. Where it
-    should see what the function does, it keeps a name of its own.
+    should see what the function does, that keeps a name of its own, as whatever is no function does anyway.
     """
-    renamed = by_its_name and isinstance(function, FunctionType)
-    if renamed and isinstance(owner, ModuleType | type):
+    stands_in = by_its_name and isinstance(function, FunctionType)
+    if stands_in and isinstance(owner, ModuleType | type):
         within = isinstance(owner, ModuleType)
         function.__module__ = owner.__name__ if within else owner.__module__
         function.__qualname__ = name if within else f"{owner.__qualname__}.{name}"
     missing = object()
     before = vars(owner).get(name, missing) if isinstance(owner, type) else getattr(owner, name, missing)
-    if renamed and isinstance(owner, ModuleType) and callable(before):
+    if stands_in and isinstance(owner, ModuleType) and callable(before):
         function = function if _is_bound(before) else _unbound(function, before)
 
     def take_out() -> None:

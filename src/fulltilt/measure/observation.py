@@ -233,8 +233,8 @@ class Observation:
     """Of all steps from the very first on, those that warm up too: what is compared between two runs."""
     first_inputs: tuple[tuple[float, float], ...] = ()
     """Mean and standard deviation of the model's first inputs; only of runs that are compared."""
-    drops: bool = False
-    """Elements were dropped that the seed alone says; only of runs in which dropout was tied to it."""
+    draws: bool = False
+    """The model drew random numbers, for dropout or else; only of runs in which dropout was tied to the seed."""
     outside: dict[Phase, float] = field(default_factory=dict)
     """Between the steps, over all the time watched: evaluation, checkpoints, starts of epochs."""
     attributed: float | None = None

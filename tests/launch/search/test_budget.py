@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fulltilt.launch.search.budget import VERIFY_STEPS, Budget, Script, TooShort, shared_out
+from fulltilt.launch.search.budget import FIRST_COMPILE_SECONDS, VERIFY_STEPS, Budget, Script, TooShort, shared_out
 from fulltilt.launch.search.candidates import Candidate, level_of
 
 EXACT: dict[str, Any] = {"loader.num_workers": 4}
@@ -48,6 +48,15 @@ def test_a_gain_that_short_trials_can_not_tell_from_noise_is_not_looked_for_with
         budget = shared_out((candidate(EXACT, gain),), script(), left=left, seconds=60.0)
         assert isinstance(budget, Budget) == tried
         assert not isinstance(budget, Budget) or (budget.trial_seconds == 6.0) == (left == 36.0)
+
+
+def test_a_proof_finds_nothing_in_the_compilers_cache() -> None:
+    known = script()
+    compiled = shared_out((candidate(COMPILED, 0.5),), known, left=1e4, seconds=1e4)
+    plain = shared_out((candidate(NUMERIC, 0.5),), known, left=1e4, seconds=1e4)
+    assert isinstance(compiled, Budget)
+    assert isinstance(plain, Budget)
+    assert compiled.verify_seconds == plain.verify_seconds + FIRST_COMPILE_SECONDS
 
 
 @given(

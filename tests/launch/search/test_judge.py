@@ -19,7 +19,8 @@ from fulltilt.launch.search.judge import Judge, has_room
 from fulltilt.measure.observation import Observation, Surroundings, Training
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-NUMERIC = {"tf32": True}
+NUMERIC = {"channels_last": True}
+UNTIED = {"tf32": True, "graphs": True, "fused": True}
 EXACT = {"loader.num_workers": 2}
 
 
@@ -59,7 +60,7 @@ def test_weights_are_off_the_other_way_before_settings_are_turned_down(strays: f
     def run(*, settings: dict[str, Any], **_: Any) -> Observation:
         nudge = settings.get("verify.nudge", 0.0)
         asked.append(nudge)
-        off = 0.1 if "tf32" in settings else 0.001 if nudge > 0 else strays if nudge < 0 else 0.0
+        off = 0.1 if "channels_last" in settings else 0.001 if nudge > 0 else strays if nudge < 0 else 0.0
         losses = tuple(2.0 * 0.98**at + off * (at > 2) for at in range(20))
         return Observation(command=("train.py",), ended="steps", seconds=1.0, first_losses=losses)
 
@@ -68,8 +69,18 @@ def test_weights_are_off_the_other_way_before_settings_are_turned_down(strays: f
     assert sorted(asked) == [-(2.0**-12), 0.0, 0.0, 2.0**-12]
 
 
-@pytest.mark.parametrize(("settings", "tied"), [(NUMERIC, True), (EXACT, False), ({"loader.batch_size": 64}, False)])
-def test_dropout_is_tied_where_rounding_is_what_differs(settings: dict[str, Any], tied: bool) -> None:
+@pytest.mark.parametrize(
+    ("settings", "tied"),
+    [
+        (NUMERIC, True),
+        ({"compile": True, **EXACT}, True),
+        ({"autocast": "bfloat16"}, True),
+        (UNTIED, False),
+        (EXACT, False),
+        ({"loader.batch_size": 64, **NUMERIC}, False),
+    ],
+)
+def test_dropout_is_tied_where_torchs_own_would_drop_others(settings: dict[str, Any], tied: bool) -> None:
     """To the last bit is said of torch's own, and another training is compared with other seeds anyway."""
     asked: list[bool] = []
 
@@ -82,7 +93,7 @@ def test_dropout_is_tied_where_rounding_is_what_differs(settings: dict[str, Any]
     judge(settings)
     assert set(asked) == {tied}
     asked.clear()
-    judge(NUMERIC if settings == EXACT else EXACT)
+    judge(EXACT if tied else NUMERIC)
     assert len(asked) >= 2, "what was seen with the one does not count for the other"
 
 
@@ -90,7 +101,7 @@ def test_dropout_is_tied_where_rounding_is_what_differs(settings: dict[str, Any]
 def test_losses_that_are_the_same_until_it_fails_prove_nothing(settings: dict[str, Any]) -> None:
     def run(*, settings: dict[str, Any], **_: Any) -> Observation:
         whole = seen({})
-        given = "loader.num_workers" in settings or "tf32" in settings
+        given = "loader.num_workers" in settings or "channels_last" in settings
         return replace(whole, ended="failed", first_losses=whole.first_losses[:8]) if given else whole
 
     found = Judge(run, steps=20, side_by_side=False)(settings)
@@ -104,7 +115,7 @@ OUT = "its output ended with: torch.OutOfMemoryError: CUDA out of memory."
 
 
 @pytest.mark.parametrize("side_by_side", [False, True])
-@pytest.mark.parametrize("failing", [{}, NUMERIC])
+@pytest.mark.parametrize("failing", [{}, NUMERIC, {"verify.nudge": 2.0**-12}])
 def test_where_a_run_fails_because_dropout_is_tied_torchs_own_is_compared(
     failing: dict[str, Any], side_by_side: bool
 ) -> None:
@@ -114,7 +125,7 @@ def test_where_a_run_fails_because_dropout_is_tied_torchs_own_is_compared(
         asked.append((settings, tie_dropout))
         if settings == failing and tie_dropout:
             return replace(seen({}), ended="failed", first_losses=(), notes=("a note", OUT))
-        return replace(seen(settings), drops=tie_dropout)
+        return replace(seen(settings), draws=tie_dropout)
 
     judge = Judge(run, steps=20, side_by_side=side_by_side)
     found = judge(NUMERIC)
@@ -124,11 +135,46 @@ def test_where_a_run_fails_because_dropout_is_tied_torchs_own_is_compared(
         "; dropout was torch's own: with it tied to the seed the script failed (torch.OutOfMemoryError: CUDA out of "
         "memory.)"
     )
-    assert not found.drops
+    assert not found.draws
     assert [one for one, tied in asked if not tied].count({}) == 1
     asked.clear()
     assert judge(NUMERIC) == found
     assert not asked, "all of it is known"
+
+
+@pytest.mark.parametrize("slow", [{}, NUMERIC])
+def test_where_a_run_is_too_slow_because_dropout_is_tied_torchs_own_is_compared(slow: dict[str, Any]) -> None:
+    def run(*, settings: dict[str, Any], tie_dropout: bool, **_: Any) -> Observation:
+        whole = seen(settings)
+        late = replace(whole, ended="time", first_losses=whole.first_losses[:4])
+        return late if settings == slow and tie_dropout else whole
+
+    found = Judge(run, steps=20, side_by_side=False)(NUMERIC)
+    assert found.holds
+    assert found.reason.endswith("; dropout was torch's own: with it tied to the seed the script was too slow")
+
+
+def test_a_run_that_fails_beside_others_is_made_once_more_by_itself() -> None:
+    """Each of them takes the memory of its attention's scores."""
+    asked: list[bool] = []
+    at_work = threading.Semaphore(2)
+
+    def run(*, settings: dict[str, Any], tie_dropout: bool, **_: Any) -> Observation:
+        asked.append(tie_dropout)
+        if not at_work.acquire(blocking=False):
+            return replace(seen({}), ended="failed", first_losses=(), notes=(OUT,))
+        time.sleep(0.5)
+        at_work.release()
+        return replace(seen(settings), draws=tie_dropout)
+
+    judge = Judge(run, steps=20, side_by_side=True)
+    found = judge(NUMERIC)
+    assert found.holds
+    assert found.draws
+    assert "torch's own" not in found.reason
+    assert asked == [True] * 4
+    assert judge(NUMERIC) == found
+    assert len(asked) == 4, "all of it is known"
 
 
 def test_a_script_that_fails_with_torchs_dropout_too_is_compared_with_it_tied() -> None:
@@ -159,14 +205,22 @@ def test_the_last_line_of_what_failed_with_the_settings_is_told() -> None:
     )
 
 
-def test_whether_anything_was_dropped_is_known_of_runs_in_which_the_seed_says_what() -> None:
+def test_where_nothing_was_printed_the_exit_status_is_told() -> None:
+    def run(*, settings: dict[str, Any], **_: Any) -> Observation:
+        return seen(settings) if not settings else replace(seen({}), ended="failed", exit_status=3)
+
+    found = Judge(run, steps=20, side_by_side=False)(EXACT)
+    assert found.reason == "with the settings the script failed after 20 losses (exit status 3), as it is it does not"
+
+
+def test_whether_the_model_draws_is_known_of_runs_in_which_that_is_tied() -> None:
     def run(*, settings: dict[str, Any], tie_dropout: bool, **_: Any) -> Observation:
-        return replace(seen(settings), drops=tie_dropout)
+        return replace(seen(settings), draws=tie_dropout)
 
     judge = Judge(run, steps=20, side_by_side=False)
-    assert judge(NUMERIC).drops
-    assert not judge(EXACT).drops
-    assert not Judge(lambda settings, **_: seen(settings), steps=20, side_by_side=False)(NUMERIC).drops
+    assert judge(NUMERIC).draws
+    assert not judge(EXACT).draws
+    assert not Judge(lambda settings, **_: seen(settings), steps=20, side_by_side=False)(NUMERIC).draws
 
 
 def test_where_one_fails_the_others_are_broken_off() -> None:

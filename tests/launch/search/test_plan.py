@@ -32,7 +32,11 @@ def test_a_plan_comes_back_as_it_was(tmp_path: Path) -> None:
     bare = made(settings={}, before=None, after=None, limit=None, notes=("one", "two"))
     plans.write(bare, path)
     assert plans.read(path) == bare
-    other = made(level="semantic", settings={"loader.batch_size": 4096, "compile": "reduce-overhead", "threads": 1})
+    other = made(
+        draws_anew=True,
+        level="semantic",
+        settings={"loader.batch_size": 4096, "compile": "reduce-overhead", "threads": 1},
+    )
     plans.write(other, path)
     assert plans.read(path) == other
 
@@ -44,6 +48,13 @@ def test_a_plan_that_does_not_say_what_its_figures_count_is_read(tmp_path: Path)
     assert plans.read(path).unit == "samples/s"
     path.write_text(text.replace('unit = "samples/s"\n', ""))
     assert plans.read(path) == made(unit="per second")
+
+
+def test_a_plan_from_before_something_was_kept_in_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(plans.to_toml(made()).replace("draws_anew = false\n", ""))
+    assert "draws_anew" not in path.read_text()
+    assert plans.read(path) == made()
 
 
 def test_a_folder_that_can_not_be_made_is_named(tmp_path: Path) -> None:

@@ -27,9 +27,9 @@ def seen(*loaders: Loader) -> Observation:
     return Observation(command=("train.py",), ended="steps", seconds=1.0, loaders=loaders)
 
 
-def plan(settings: dict[str, Any], verified: str = "the same") -> Plan:
+def plan(settings: dict[str, Any], *, draws_anew: bool = False) -> Plan:
     key = Key(command=("train.py",), content="", hardware="", versions={})
-    return Plan(key=key, level="exact", settings=settings, verified=verified, after=9.0)
+    return Plan(key=key, level="exact", settings=settings, draws_anew=draws_anew, after=9.0)
 
 
 def test_only_loaders_that_were_seen_to_draw_nothing_are_given_other_workers() -> None:
@@ -54,22 +54,26 @@ def test_what_is_said_of_the_losses_is_true_of_the_run() -> None:
     assert redrawn.told("the same", WORKERS, seen(loader(3, True))) == ANEW
     assert redrawn.told("the same", WORKERS, seen(loader(3, False), loader(5, True, "eval"))) == ANEW
     assert ", if there are any, are drawn anew" in redrawn.told("the same", WORKERS, seen(loader(3, None)))
+    assert redrawn.draws_anew(WORKERS, seen(loader(3, None)))
+    assert not redrawn.draws_anew(WORKERS, seen(loader(3, False)))
+    assert not redrawn.draws_anew({}, seen(loader(3, True)))
     assert redrawn.told("the same", {"fused": True}, seen(loader(3, True))) == "the same"
     bound = redrawn.bound(WORKERS, ("train.py:3 Photos 100",))
     assert redrawn.told("the same", bound, seen(loader(3, False), loader(5, True, "eval"))) == "the same"
 
 
-def test_that_dropout_drops_others_is_said_where_it_does() -> None:
-    others = "; dropout was tied to the seed, in the run itself it drops other elements, as with another seed"
+def test_that_the_model_draws_others_is_said_where_it_may() -> None:
+    others = (
+        "; random draws within the model were tied to the seed, in the run itself they may be others, as with another "
+        "seed"
+    )
     still, drawing = seen(loader(3, False)), seen(loader(3, True))
     for name, value in (("compile", True), ("autocast", "bfloat16"), ("channels_last", True)):
-        assert redrawn.told("the same", {name: value}, still, drops=True) == f"the same{others}"
-        assert redrawn.told("the same", {name: value}, still) == "the same", "nothing was dropped"
-    assert redrawn.told("the same", {"tf32": True, **WORKERS}, still, drops=True) == "the same"
-    both = redrawn.told("the same", {"compile": True, **WORKERS}, drawing, drops=True)
+        assert redrawn.told("the same", {name: value}, still, draws=True) == f"the same{others}"
+        assert redrawn.told("the same", {name: value}, still) == "the same", "nothing was drawn"
+    assert redrawn.told("the same", {"tf32": True, **WORKERS}, still, draws=True) == "the same"
+    both = redrawn.told("the same", {"compile": True, **WORKERS}, drawing, draws=True)
     assert both == f"{ANEW}{others}"
-    # What was said of dropout says nothing of samples.
-    assert redrawn.after_all(plan(WORKERS, f"the same{others}"), drawing) == ("train.py:3 Photos 100",)
 
 
 def test_what_is_left_out_is_said_with_its_reason() -> None:
@@ -81,7 +85,7 @@ def test_what_is_left_out_is_said_with_its_reason() -> None:
 def test_samples_that_draw_only_in_the_run_itself_are_told() -> None:
     run = seen(loader(3, False), loader(5, True, "eval"), loader(7, True, "eval", num_workers=0))
     assert redrawn.after_all(plan(WORKERS), run) == ("train.py:5 Photos 100",)
-    assert redrawn.after_all(plan(WORKERS, ANEW), run) == (), "it was said"
+    assert redrawn.after_all(plan(WORKERS, draws_anew=True), run) == (), "it was said"
     assert redrawn.after_all(plan({"fused": True}), run) == ()
     names = ("train.py:3 Photos 100", "train.py:5 Photos 100")
     exact = plan(redrawn.bound({**WORKERS, "loader.pin_memory": True}, names))

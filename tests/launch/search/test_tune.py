@@ -164,21 +164,22 @@ def test_where_samples_draw_workers_are_left_out_at_exact_and_told_of_at_numeric
     assert "to the last bit, with each sample's random draws fixed; in the run itself" in found.plan.verified
     assert found.after is not None
     assert found.after.verified == found.plan.verified
+    assert found.plan.draws_anew
     assert f"verified: {found.plan.verified}" in said
 
 
-def test_where_elements_are_dropped_that_the_run_itself_does_not_drop_it_is_said() -> None:
-    class Drops(Script):
+def test_where_the_model_draws_what_it_does_not_draw_in_the_run_itself_it_is_said() -> None:
+    class Draws(Script):
         def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
             (seen,) = super().observe(command, **options)
             assert seen.training is not None
             on_gpu = replace(seen.training, device="cuda:0", kernel_seconds=0.003, launches=10)
-            return (replace(seen, training=on_gpu, drops=bool(options.get("tie_dropout"))),)
+            return (replace(seen, training=on_gpu, draws=bool(options.get("tie_dropout"))),)
 
-    found = tuned(Drops(wait=0.0))
+    found = tuned(Draws(wait=0.0))
     assert isinstance(found, Tuned)
     assert found.plan.settings.get("autocast")
-    assert "dropout was tied to the seed, in the run itself it drops other elements" in found.plan.verified
+    assert "random draws within the model were tied to the seed" in found.plan.verified
 
 
 def test_where_nothing_is_drawn_exact_workers_are_those_of_the_loaders_that_were_seen() -> None:

@@ -24,6 +24,20 @@ def test_exact_settings_must_leave_every_bit() -> None:
     assert "step 13" in found.reason
 
 
+@pytest.mark.parametrize("count", [0, 12])
+def test_exact_settings_are_blamed_for_nothing_that_a_second_run_did_not_come_to(count: int) -> None:
+    other = [*LOSSES[:12], *[loss + 1e-6 for loss in LOSSES[12:]]]
+    found = verdict("exact", LOSSES, other, again=LOSSES[:count])
+    assert not found.holds
+    assert found.step is None
+    assert found.reason == (
+        f"the losses could not be compared: they differ from step 13 on, and a second run as it is has {count} of them"
+    )
+    assert verdict("exact", LOSSES, other, again=LOSSES[:13]).step == 12
+    own = [*LOSSES[:3], *[loss + 1e-6 for loss in LOSSES[3:8]]]
+    assert verdict("exact", LOSSES, other, again=own).holds, "it never repeats itself"
+
+
 def test_a_script_that_never_repeats_itself_is_held_to_its_own_band() -> None:
     again = [loss + 1e-6 * (step + 1) for step, loss in enumerate(LOSSES)]
     near = [loss - 2e-6 * (step + 1) for step, loss in enumerate(LOSSES)]

@@ -1,15 +1,19 @@
-"""Whether samples draw random numbers, seen where they are made."""
+"""Whether samples draw random numbers, seen where they are made; and whether a model does, where it is called."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from fulltilt.launch.command import parse
+from fulltilt.launch.job import Job
 from fulltilt.launch.observe import observe
-from fulltilt.launch.watch.draws import FIRST_LOOKS, LOOK_EVERY, Looks, states
+from fulltilt.launch.watch.draws import FIRST_CALLS, FIRST_LOOKS, LOOK_EVERY, Looks, looked_at, states
 from fulltilt.launch.watch.stages import draws
+from fulltilt.launch.watch.watch import Watch
 
 SCRIPT = """
 import random, sys
@@ -96,14 +100,83 @@ def test_few_batches_are_looked_at_and_none_once_draws_were_seen() -> None:
     before = states()
     looks.made(before)
     assert looks.draws is False
-    import torch
-
     torch.rand(1)
     looks.made(before)
     assert looks.draws is True
     looks.made(states())
     assert looks.draws is True
     assert not any(looks.due() for _ in range(2 * LOOK_EVERY))
+
+
+class Model(nn.Module):
+    def __init__(self, *, draws: bool, at: int = 0) -> None:
+        super().__init__()
+        self.draws, self.at = draws, at
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        self.at -= 1
+        return given + torch.randn(4) if self.draws and self.at < 0 else given * 2
+
+
+def calls(count: int, model: nn.Module) -> bool:
+    """Whether it was seen that the model draws, in so many calls."""
+    watch = Watch(Job(command=("train.py",), out=""))
+    call = looked_at(watch, nn.Module.__call__)
+    for _ in range(count):
+        call(model, torch.zeros(4))
+        torch.rand(1)  # the loop's own are none of the model's
+    return watch.draws
+
+
+def test_a_model_is_seen_to_draw_in_its_first_calls_that_train() -> None:
+    assert calls(1, Model(draws=True))
+    assert calls(3, nn.Dropout())
+    assert calls(FIRST_CALLS, Model(draws=True, at=FIRST_CALLS - 1))
+    assert not calls(FIRST_CALLS + 1, Model(draws=True, at=FIRST_CALLS)), "few are looked at"
+    assert not calls(3, Model(draws=False))
+    assert not calls(3, Model(draws=True).eval()), "it is not training"
+    with torch.no_grad():
+        assert not calls(3, Model(draws=True))
+    assert torch.func.vmap(looked_at_within, randomness="same")(torch.zeros(2, 4)).shape == (2, 4)
+
+
+def looked_at_within(given: torch.Tensor) -> torch.Tensor:
+    watch = Watch(Job(command=("train.py",), out=""))
+    made: torch.Tensor = looked_at(watch, nn.Module.__call__)(Model(draws=True), given)
+    assert watch.draws
+    return made
+
+
+NOISE = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(16, 4)
+    def forward(self, given):
+        return self.net(given + torch.randn_like(given))
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for inputs, labels in DataLoader(TensorDataset(torch.randn(96, 16), torch.arange(96) % 4), 16, shuffle=True):
+    loss = nn.functional.cross_entropy(net(inputs), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("noise", "tied", "draws"), [(True, True, True), (False, True, False), (True, False, False)])
+def test_a_script_whose_model_draws_is_told_from_others(noise: bool, tied: bool, draws: bool, tmp_path: Path) -> None:
+    """Noise is no dropout, and compiled code would draw another; it is looked for in runs that are tied alone."""
+    script = tmp_path / "train.py"
+    script.write_text(NOISE if noise else NOISE.replace(" + torch.randn_like(given)", ""))
+    seen = observe(parse([str(script)]), seed=1, tie_draws=True, tie_dropout=tied)
+    assert len(seen.first_losses) == 6, seen.notes
+    assert seen.draws == draws
 
 
 def test_a_loader_draws_where_one_of_its_processes_does(tmp_path: Path) -> None:

@@ -152,8 +152,9 @@ def _trials(budget: Budget, script: Script) -> float:
 
 
 def _proof(candidates: Sequence[Candidate], script: Script, steps: int) -> float:
-    """Of all its runs; in those after, the model may have to be compiled."""
+    """Of all its runs; in those after, the model is compiled as if for the first time: with dropout that is tied, what
+    trials have left in the compiler's cache does not fit."""
     exact = all(level_of(one.settings) == "exact" for one in candidates)
     each = script.start_seconds + steps * script.step_seconds
-    compiling = COMPILE_SECONDS if any(one.compiles for one in candidates) else 0.0
+    compiling = FIRST_COMPILE_SECONDS if any(one.compiles for one in candidates) else 0.0
     return script.runs(exact) * each + compiling

@@ -14,7 +14,7 @@ from typing import Any
 
 from fulltilt.diagnose.finding import Level
 from fulltilt.launch.ending import ended_tidily
-from fulltilt.launch.search import lines, verify_semantic
+from fulltilt.launch.search import lines, redrawn, verify_semantic
 from fulltilt.launch.search.candidates import level_of
 from fulltilt.launch.search.verify import LEAST_STEPS, Verdict, is_same, roundings, verdict
 from fulltilt.launch.search.verify_semantic import Run
@@ -49,20 +49,21 @@ class Judge:
 
     def __call__(self, settings: Mapping[str, Any]) -> Verdict:
         level = level_of(settings)
-        # Exact runs drop what torch does: to the last bit is said of the script as it will be run.
-        tied = level == "numeric"
+        # Elsewhere torch's own is compared: it drops the same, and attention keeps the kernels that it will run with.
+        tied = level == "numeric" and redrawn.draws_others(settings)
         wanted = _wanted(settings, level)
         self._make(tied, *wanted)
-        untied = self._fails_for_that(settings) if tied else None
+        untied = self._lost_for_that([one for one, _ in wanted]) if tied else None
         if untied is not None:
             tied = False
             self._make(tied, *wanted)
         judged = self._failed(self._judged(settings, level, tied=tied), settings, tied=tied)
         if untied is not None:
-            failed = "with it tied to the seed the script failed"
-            return replace(judged, reason=f"{judged.reason}; dropout was torch's own: {failed}{_told(untied)}")
+            lost = f"failed ({untied.words})" if untied.failed else "was too slow"
+            own = f"dropout was torch's own: with it tied to the seed the script {lost}"
+            return replace(judged, reason=f"{judged.reason}; {own}")
         compared = self._of({}, tied=tied), self._of(settings, tied=tied)
-        return replace(judged, drops=any(one.drops for one in compared))
+        return replace(judged, draws=any(one.draws for one in compared))
 
     def _judged(self, settings: Mapping[str, Any], level: Level, *, tied: bool) -> Verdict:
         as_is, after = self._of({}, tied=tied), self._of(settings, tied=tied)
@@ -85,37 +86,42 @@ class Judge:
         as_is, after = self._of({}, tied=tied), self._of(settings, tied=tied)
         if judged.holds and after.failed and not as_is.failed:
             losses = f"{len(judged.curves.after)} losses"
-            reason = f"with the settings the script failed after {losses}{_told(after)}, as it is it does not"
+            reason = f"with the settings the script failed after {losses} ({after.words}), as it is it does not"
             return replace(judged, holds=False, reason=reason)
         if judged.holds or judged.step is not None or not (as_is.failed or after.failed):
             return judged
         failed, whose = (as_is, "as it is") if as_is.failed else (after, "with the settings")
-        return replace(judged, reason=f"{judged.reason}; {whose} the script failed{_told(failed)}")
+        return replace(judged, reason=f"{judged.reason}; {whose} the script failed ({failed.words})")
 
-    def _fails_for_that(self, settings: Mapping[str, Any]) -> Run | None:
-        """A run that failed because dropout was tied: the same with torch's own goes on. Attention is done stepwise
-        then, which takes the memory of its scores."""
-        for one in ({}, settings):
+    def _lost_for_that(self, wanted: list[Mapping[str, Any]]) -> Run | None:
+        """A run that failed or was too slow because dropout was tied: the same with torch's own goes on. Attention is
+        done stepwise then, which takes the memory of its scores and the time for them."""
+        for one in wanted:
             tied = self._of(one, tied=True)
-            if tied.failed:
+            if tied.failed and self._side_by_side:  # each by itself may have the memory that all of them had not
+                tied = self._known[_key(one, tied=True)] = self._of(one, tied=True, again=True)
+            if tied.failed or tied.late:
                 own = self._of(one, tied=False)
-                return tied if not own.failed or len(own.losses) > len(tied.losses) else None
+                lost = own.failed or own.late
+                return tied if not lost or len(own.losses) > len(tied.losses) else None
         return None
 
     def _of(
         self, settings: Mapping[str, Any], *, tied: bool, again: bool = False, seed: int = _SEED, **options: Any
     ) -> Run:
-        key = repr((sorted(settings.items()), tied, again, seed))
+        key = _key(settings, tied=tied, again=again, seed=seed)
         if key not in self._known:
             seen = self._run(settings=settings, seed=seed, tie_draws=True, tie_dropout=tied, **options)
             failed = seen.ended in ("failed", "killed")
-            self.late = self.late or (seen.ended == "time" and len(seen.first_losses) < LEAST_STEPS)
+            late = seen.ended == "time" and len(seen.first_losses) < LEAST_STEPS
+            self.late = self.late or late
             self._known[key] = Run(
                 losses=seen.first_losses[: self.steps],
                 inputs=seen.first_inputs,
                 failed=failed,
-                words=lines.words(seen) if failed else None,
-                drops=seen.drops,
+                late=late,
+                words=lines.last_words(seen) if failed else "",
+                draws=seen.draws,
             )
         return self._known[key]
 
@@ -140,6 +146,10 @@ class Judge:
                 raise
 
 
+def _key(settings: Mapping[str, Any], *, tied: bool, again: bool = False, seed: int = _SEED) -> str:
+    return repr((sorted(settings.items()), tied, again, seed))
+
+
 def _wanted(settings: Mapping[str, Any], level: Level) -> list[tuple[Mapping[str, Any], int]]:
     """The runs, and the seed of each, that a judgement needs whatever they show."""
     wanted: list[tuple[Mapping[str, Any], int]] = [({}, _SEED), (settings, _SEED)]
@@ -151,10 +161,6 @@ def _wanted(settings: Mapping[str, Any], level: Level) -> list[tuple[Mapping[str
 def _nudges(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     nudge = roundings(settings)
     return [{"verify.nudge": by} for by in (nudge, -nudge)]
-
-
-def _told(failed: Run) -> str:
-    return "" if failed.words is None else f" ({failed.words})"
 
 
 def has_room(seen: Observation, cores: int) -> bool:

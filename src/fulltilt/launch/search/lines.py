@@ -51,11 +51,6 @@ def too_short(short: TooShort, *, seconds: float, watched: float) -> str:
 
 
 def last_words(seen: Observation) -> str:
-    """The script's own last line."""
-    return words(seen) or f"exit status {seen.exit_status}"
-
-
-def words(seen: Observation) -> str | None:
-    """The same, where it had any."""
+    """The script's own last line; where it had none, the status that it left with."""
     told = [note.removeprefix("its output ended with: ") for note in seen.notes if note.startswith("its output ended")]
-    return told[-1].strip()[:120] if told else None
+    return told[-1].strip()[:120] if told else f"exit status {seen.exit_status}"

@@ -10,6 +10,7 @@ import hashlib
 import math
 import os
 import re
+import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -71,6 +72,8 @@ class Plan:
     unit: str = _UNIT
     """What the figures count: samples/s, or steps/s without a loader. Older plans don't say."""
     verified: str = ""
+    draws_anew: bool = False
+    """Samples draw others than the script's own run does, or may: it was said when losses were compared."""
     notes: tuple[str, ...] = field(default=())
     modules: Mapping[str, str] = field(default_factory=dict)
     """Hashes of the user's own modules, which it had imported: its data set and its model may be in them."""
@@ -118,11 +121,18 @@ def _content(command: Command) -> str:
 
 def default_path(command: Command) -> Path:
     """Where a command's plan is kept: one file for each script and its arguments."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     where = command.target if command.module else str(Path(command.target).absolute())
     told = "\0".join((where, *command.words, str(Path.cwd()) if command.module else ""))
     name = re.sub(r"[^A-Za-z0-9._-]", "_", Path(command.target).name)[:40]
-    return home / "fulltilt" / "plans" / f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.toml"
+    return _caches() / "fulltilt" / "plans" / f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.toml"
+
+
+def _caches() -> Path:
+    """Caches' folder; where there is no home, as of a container's user whom nobody knows, one among temporary files."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return Path(tempfile.gettempdir()) / f"cache-{os.getuid()}"
 
 
 def write(plan: Plan, path: Path) -> None:
@@ -142,6 +152,7 @@ def to_toml(plan: Plan) -> str:
         f"format = {FORMAT}",
         f"level = {_value(plan.level)}",
         f"verified = {_value(plan.verified)}",
+        f"draws_anew = {_value(plan.draws_anew)}",
         f"notes = {_value(list(plan.notes))}",
         "",
         "[settings]",
@@ -201,6 +212,7 @@ def _parsed(data: dict[str, Any]) -> Plan:
         limit=_figure(figures.get("limit")),
         unit=str(figures.get("unit", _UNIT)),
         verified=str(data.get("verified", "")),
+        draws_anew=data.get("draws_anew", False) is True,
         notes=tuple(str(note) for note in data.get("notes", ())),
         modules={str(path): str(known) for path, known in made.get("modules", {}).items()},
     )

@@ -6,8 +6,8 @@ draws are fixed, in both runs; in the run itself they are not. Another number of
 loaders whose samples draw nothing, and at level exact it is put upon those alone: `loader.undrawn` names them. A loader
 that was never seen, such as one of an evaluation that comes later, is not among them, and keeps the workers it has.
 
-Dropout is tied to the seed in the same way, for numeric settings. In the run itself it is torch's own, which drops
-others once a model is compiled, in half precision or channels last.
+Draws within the model, for dropout most often, are tied to the seed in the same way, where settings would change them:
+those of torch, which the run itself has, are others once it is compiled, in half precision or channels last.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from fulltilt.launch.search.plan import Plan
 from fulltilt.launch.settings import Settings, loader_name
 from fulltilt.measure.observation import Loader, Observation
 
-_ANEW = "are drawn anew"
-_DROPS_OTHERS = ("compile", "autocast", "channels_last")
-_DROPPED = "dropout was tied to the seed, in the run itself it drops other elements, as with another seed"
+_DRAWS_OTHERS = ("compile", "autocast", "channels_last")
+_WITHIN = (
+    "random draws within the model were tied to the seed, in the run itself they may be others, as with another seed"
+)
 _DRAWS = "its samples draw random numbers, which would be others"
 _MAY_DRAW = "whether its samples draw random numbers, which would be others, could not be seen"
 
@@ -53,21 +54,31 @@ def level_in_run(settings: Mapping[str, Any]) -> Level:
     return max(own, "numeric", key=LEVELS.index) if redraws else own
 
 
-def told(reason: str, settings: Mapping[str, Any], observation: Observation, *, drops: bool = False) -> str:
-    """What a comparison of losses came to, and what it does not say about the run. With `drops` elements were dropped
-    in the runs compared, by the seed."""
-    others = drops and any(name in settings for name in _DROPS_OTHERS)
-    return _of_draws(reason, settings, observation) + (f"; {_DROPPED}" if others else "")
+def draws_others(settings: Mapping[str, Any]) -> bool:
+    """Whether a model draws other numbers with them, from the same seed: drops other elements, say."""
+    return any(name in settings for name in _DRAWS_OTHERS)
 
 
-def _of_draws(reason: str, settings: Mapping[str, Any], observation: Observation) -> str:
-    drawing = [one.draws for one in observation.loaders if one.draws is not False]
-    if not drawing or "loader.num_workers" not in settings or "loader.undrawn" in settings:
+def told(reason: str, settings: Mapping[str, Any], observation: Observation, *, draws: bool = False) -> str:
+    """What a comparison of losses came to, and what it does not say about the run. With `draws` the model drew, in runs
+    in which that was tied to the seed."""
+    others = draws and draws_others(settings)
+    return _of_samples(reason, settings, observation) + (f"; {_WITHIN}" if others else "")
+
+
+def draws_anew(settings: Mapping[str, Any], observation: Observation) -> bool:
+    """Whether samples' draws are others in the run itself, or may be: then that is told."""
+    redraws = "loader.num_workers" in settings and "loader.undrawn" not in settings
+    return redraws and any(one.draws is not False for one in observation.loaders)
+
+
+def _of_samples(reason: str, settings: Mapping[str, Any], observation: Observation) -> str:
+    if not draws_anew(settings, observation):
         return reason
-    if_any = "" if any(drawing) else ", if there are any,"
+    if_any = "" if any(one.draws for one in observation.loaders) else ", if there are any,"
     return (
-        f"{reason}, with each sample's random draws fixed; in the run itself they{if_any} {_ANEW}, as with any other "
-        "num_workers"
+        f"{reason}, with each sample's random draws fixed; in the run itself they{if_any} are drawn anew, as with any "
+        "other num_workers"
     )
 
 
@@ -80,7 +91,7 @@ def left_out(observation: Observation) -> str:
 
 def after_all(plan: Plan, seen: Observation) -> tuple[str, ...]:
     """Loaders that drew in the run itself, whose workers are not the script's own, where nobody has said so."""
-    if "loader.num_workers" not in plan.settings or _ANEW in plan.verified:
+    if "loader.num_workers" not in plan.settings or plan.draws_anew:
         return ()
     drawing = [one for one in seen.loaders if one.draws and one.num_workers and not one.keeps_workers]
     names = dict.fromkeys(name_of(one) for one in drawing)

@@ -15,7 +15,7 @@ from typing import Any
 
 from fulltilt.launch.command import Command
 from fulltilt.launch.search import lines, redrawn
-from fulltilt.launch.search.budget import COMPILE_SECONDS, GRACE, TRIAL_SECONDS, VERIFY_SECONDS
+from fulltilt.launch.search.budget import COMPILE_SECONDS, FIRST_COMPILE_SECONDS, GRACE, TRIAL_SECONDS, VERIFY_SECONDS
 from fulltilt.launch.search.rate import Rate, rate_of
 from fulltilt.launch.search.search import LATE, key_of
 from fulltilt.launch.search.verify import LEAST_STEPS
@@ -93,7 +93,8 @@ class Runs:
         """Observe; `at_most` are seconds of the whole run, which has others of its own where it hangs."""
         options["settings"] = redrawn.bound(options.get("settings") or {}, self.undrawn)
         if options["settings"].get("compile"):
-            options["max_seconds"] += COMPILE_SECONDS
+            # Of code that drops as the seed says, the compiler has kept nothing.
+            options["max_seconds"] += FIRST_COMPILE_SECONDS if options.get("tie_dropout") else COMPILE_SECONDS
         late = 30.0 + 3 * self.start_seconds + 2 * options["max_seconds"]
         deadline = min(late, at_most)
         return self.observe(self.command, deadline_seconds=deadline, own_status=self.own_status, **options)[0]

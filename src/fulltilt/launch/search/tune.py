@@ -270,7 +270,7 @@ class Tuner:
         rate = found.rate
         limit = self._limit_with(settings, diagnosis, rate.value)
         settings = redrawn.bound(settings, self.runs.undrawn)
-        verified = redrawn.told(judged.reason, settings, diagnosis.observation, drops=judged.drops)
+        verified = redrawn.told(judged.reason, settings, diagnosis.observation, draws=judged.draws)
         self.say(f"verified: {verified}")
         plan = self._plan(settings, found.baseline, diagnosis, verified=verified, after=rate.value, limit=limit)
         outcome = Outcome(
@@ -341,6 +341,7 @@ class Tuner:
             limit=_told(limit if settings else diagnosis.limits.step),
             unit=self.unit,
             verified=verified,
+            draws_anew=redrawn.draws_anew(settings, diagnosis.observation),
             notes=tuple(self.notes),
             modules={path: hash_of(path) for path in diagnosis.observation.modules},
         )

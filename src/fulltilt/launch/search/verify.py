@@ -1,7 +1,7 @@
 """Whether a script trains as before: losses of its first steps, before and after, from the same seed. Pure.
 
 The rule. Runs to compare have one seed, and each sample's random draws are tied to the sample, so that the number of
-workers does not matter. Where rounding is what may differ, what is dropped is a matter of the seed alone, too.
+workers does not matter. Where settings that round would drop others, what is dropped is a matter of the seed, too.
 
 exact     Every loss is the same, to the last bit. A script whose losses differ between two runs as they are (a GPU
           that adds in any order) can't be held to that: its settings are then judged as numeric ones, without a floor.
@@ -39,8 +39,8 @@ class Verdict:
     curves: LossCurves
     step: int | None = None
     """The first one that is off."""
-    drops: bool = False
-    """Elements were dropped in the runs compared, those that the seed says: in the script's own run torch says it."""
+    draws: bool = False
+    """The model drew in the runs compared, tied to the seed: in the script's own run it may draw other numbers."""
 
 
 def roundings(settings: Mapping[str, Any]) -> float:
@@ -78,7 +78,13 @@ def verdict(
     if is_same(before, after):
         return Verdict(holds=True, reason=f"all {count} losses are the same, to the last bit", curves=curves)
     off = next(at for at in range(count) if not _equal(before[at], after[at]))
-    if level == "exact" and (not again or is_same(before, again)):
+    if level == "exact" and is_same(before, again):
+        if len(again) <= off:  # nothing says what a second run would have had there
+            reason = (
+                f"the losses could not be compared: they differ from step {off + 1} on, and a second run as it is has "
+                f"{len(again)} of them"
+            )
+            return Verdict(holds=False, reason=reason, curves=curves)
         told = f"{before[off]:.6g} became {after[off]:.6g}"
         reason = f"losses differ from step {off + 1} on ({told}), and two runs as they are don't"
         return Verdict(holds=False, reason=reason, curves=curves, step=off)

@@ -37,10 +37,12 @@ class Run:
     """Mean and standard deviation of what went into the model, in the first steps."""
     failed: bool = False
     """It ended with an error, after these."""
-    words: str | None = None
+    late: bool = False
+    """Its time was up before there were losses enough."""
+    words: str = ""
     """Its last ones, where it failed: the error, most often."""
-    drops: bool = False
-    """Elements were dropped in it, as the seed says."""
+    draws: bool = False
+    """Its model drew random numbers, tied to the seed."""
 
 
 def verdict(before: Run, after: Run, other: Run, *, larger_batch: bool = False) -> Verdict:

@@ -1,7 +1,8 @@
 """Random draws of samples: whether there are any; and, for runs that are compared, such as depend on the sample only.
 
 With draws tied to the sample, a run with four workers trains on what one without does. In the run itself nothing is
-tied: samples that draw are others with another number of workers. So it is looked whether they draw.
+tied: samples that draw are others with another number of workers. So it is looked whether they draw; and whether a
+model does, whose draws are tied as well.
 """
 
 from __future__ import annotations
@@ -9,13 +10,19 @@ from __future__ import annotations
 import pickle
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fulltilt.launch.watch.watch import Watch
 
 FIRST_LOOKS = 16
 LOOK_EVERY = 32
 """Batches that are looked at in each process that makes them: the first, then one of so many. A look takes 0.1 ms."""
+
+FIRST_CALLS = 32
+"""Of outermost modules in training: the model's, loss functions' between them."""
 
 
 class Looks:
@@ -57,6 +64,41 @@ def moved(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
 
     numpys = None not in (before[1], after[1]) and before[1] != after[1]  # it may have been imported just now
     return numpys or before[0] != after[0] or not torch.equal(before[2], after[2])
+
+
+def looked_at(watch: Watch, called: Callable[..., Any]) -> Callable[..., Any]:
+    """The call of an outermost module; the first ones tell whether it draws from torch's own generators."""
+    import torch
+
+    left = FIRST_CALLS
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal left
+        trains = self.training and torch.is_grad_enabled()
+        if not trains or watch.draws or left == 0 or _is_recording():
+            return called(self, *args, **kwargs)
+        left -= 1
+        before = _generators()
+        made = called(self, *args, **kwargs)
+        watch.draws = not all(map(torch.equal, before, _generators()))
+        return made
+
+    return call
+
+
+def _is_recording() -> bool:
+    """A CUDA graph: its generator can't be asked meanwhile."""
+    import torch
+
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())  # type: ignore[no-untyped-call]
+
+
+def _generators() -> list[Any]:
+    """States of torch's own, which the host knows: no GPU is waited for."""
+    import torch
+
+    of_gpus = torch.cuda.default_generators if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    return [one.get_state() for one in (torch.default_generator, *of_gpus)]
 
 
 def tied(dataset: Any, seed: int) -> Any:

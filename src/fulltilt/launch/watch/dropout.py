@@ -7,8 +7,11 @@ for each element, in the order of the shape, always in float32. What a setting d
 before: a CUDA graph that dropped the same elements at each replay, say.
 
 What is left to torch: dropout of whole channels (one number each, whatever the layout), alpha dropout, that of scripted
-and of fx-traced modules and of cuDNN's recurrent ones, and tensors that are made of others (nested, distributed) or
-know themselves what is done with them, as the masks of `torch.nn.attention.bias` do.
+modules and of cuDNN's recurrent ones, and tensors that are made of others (nested, distributed) or know themselves what
+is done with them, as the masks of `torch.nn.attention.bias` do.
+
+Compiled code draws in the order of the script as long as one draw needs what the one before gave. Of parts that are
+checkpointed and independent of each other (two towers side by side) the compiler may draw the later one's first.
 """
 
 from __future__ import annotations
@@ -28,26 +31,18 @@ from fulltilt.launch.patching import put
 
 _dropout = functional.dropout
 _attention = functional.scaled_dot_product_attention
-_seen: list[bool] = []
-"""Filled once something was dropped here."""
 
 
 def install() -> None:
     put(functional, "dropout", dropout, by_its_name=False)
-    put(functional, "scaled_dot_product_attention", scaled_dot_product_attention, by_its_name=False)
+    put(functional, "scaled_dot_product_attention", scaled_dot_product_attention)
     scripted._register_builtin(scaled_dot_product_attention, "aten::scaled_dot_product_attention")
     after_import("torch._inductor.config", _draw_as_in_eager)
-    after_import("torch._dynamo", lambda dynamo: dynamo.assume_constant_result(_note))
-
-
-def has_dropped() -> bool:
-    """Whether anything was dropped as the seed says, where torch would have dropped other elements."""
-    return bool(_seen)
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     if not is_scripting():  # noqa: SIM102 - alone, TorchScript passes over what is below it
-        if training and 0.0 < p < 1.0 and _is_plain(input):
+        if _is_plain(input) and training and 0.0 < p < 1.0:  # what fx traces first: nothing else of it can be asked
             return _dropped(input, p, inplace=inplace)
     return _dropout(input, p, training, inplace)
 
@@ -86,8 +81,10 @@ def _attended(
 
 
 def _dropped(input: Tensor, p: float, *, inplace: bool = False) -> Tensor:
-    _note()
-    kept, scale = torch.rand(input.shape, device=input.device, dtype=torch.float32) >= p, 1.0 / (1.0 - p)
+    # As `rand` of the shape gives. That takes no tensor: where a checkpoint has the compiler keep the generator's state
+    # for it, nothing holds it in its place among the others.
+    drawn = torch.rand_like(input, dtype=torch.float32, memory_format=torch.contiguous_format)
+    kept, scale = drawn >= p, 1.0 / (1.0 - p)
     return input.mul_(kept).mul_(scale) if inplace else input * kept * scale
 
 
@@ -107,13 +104,6 @@ def _weights(query: Tensor, key: Tensor, mask: Tensor | None, *, is_causal: bool
 def _draw_as_in_eager(config: Any) -> None:
     """Compiled code takes its random numbers from where torch does without it."""
     config.fallback_random = True
-
-
-def _note() -> bool:
-    """Called while code is compiled, too, which can't write down anything when it runs."""
-    if not _seen:
-        _seen.append(True)
-    return True
 
 
 def _is_plain(*given: Any) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from fulltilt.launch.imports import after_import
 from fulltilt.launch.patching import put, register
+from fulltilt.launch.watch.draws import looked_at
 from fulltilt.launch.watch.watch import Watch, is_compiled
 from fulltilt.measure.timeline import (
     AFTER_BACKWARD,
@@ -52,6 +53,7 @@ def _modules(watch: Watch) -> None:
     from torch import nn
 
     called = nn.Module.__call__
+    make = looked_at(watch, called) if watch.job.tie_dropout else called
     compiling = torch.compiler.is_dynamo_compiling
     with_gradients = torch.is_grad_enabled
     tensor = torch.Tensor
@@ -75,7 +77,7 @@ def _modules(watch: Watch) -> None:
             if timeline.unsettled():  # a loss function's, after the model's, or a second forward with inputs of its own
                 timeline.settle(FORWARD if _computed(tensor, (*args, *kwargs.values())) else OTHER)
         try:
-            return called(self, *args, **kwargs)
+            return make(self, *args, **kwargs)
         finally:
             watch.inside = False
             if not trains:

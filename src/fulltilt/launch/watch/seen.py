@@ -12,7 +12,6 @@ from typing import Any
 
 from fulltilt.launch.apply.as_bytes import tail_names
 from fulltilt.launch.apply.augment import moved_by
-from fulltilt.launch.job import Job
 from fulltilt.launch.watch import stages
 from fulltilt.launch.watch.batches import length
 from fulltilt.launch.watch.held import generator, open_file
@@ -71,7 +70,7 @@ def observation(watch: Watch) -> Observation:
         steps=steps,
         first_losses=_first_losses(records[: watch.dozing.first_burst]),
         first_inputs=tuple((float(mean), float(spread)) for mean, spread in watch.inputs or ()),
-        drops=_drops(job),
+        draws=watch.draws,
         warm_up_seconds=(kept[0].began_ns - began_ns) / 1e9 if kept else None,
         outside={PHASES[phase]: spent / 1e9 for phase, spent in enumerate(outside) if spent},
         attributed=1 - (inside[OTHER] + outside[OTHER]) / total if total else None,
@@ -135,14 +134,6 @@ def nothing_seen(watch: Watch, why: str) -> Observation:
         world=world,
         notes=(*watch.notes, why),
     )
-
-
-def _drops(job: Job) -> bool:
-    if not job.tie_dropout:
-        return False
-    from fulltilt.launch.watch.dropout import has_dropped
-
-    return has_dropped()
 
 
 def _first_losses(records: list[Record]) -> tuple[float, ...]:

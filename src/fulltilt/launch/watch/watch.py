@@ -202,6 +202,8 @@ class Watch:
         self.autocast: str | None = None
         self.inputs: list[Any] | None = [] if self.job.tie_draws else None
         """Mean and spread of the model's first inputs, where two runs are to be compared; else None."""
+        self.draws = False
+        """The model draws random numbers; looked for where its dropout is tied to the seed."""
 
     @contextmanager
     def unseen(self) -> Iterator[None]:
