@@ -191,7 +191,9 @@ def test_a_disk_that_fills_up(images, small_disk):
 
 
 def test_too_large_for_the_disk_is_said_before_anything_is_written(images, small_disk):
-    with pytest.raises(CacheError, match=r"need about 14(\.\d)? MB; the disk of .* has 8\.4 MB free.*nothing was written"):
+    with pytest.raises(
+        CacheError, match=r"need about 14(\.\d)? MB; the disk of .* has 8\.4 MB free.*nothing was written"
+    ):
         build(small_disk / "c", images, workers=1)
     assert list(small_disk.iterdir()) == []
 

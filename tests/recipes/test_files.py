@@ -336,9 +336,7 @@ def test_masks_of_all_parts_in_one_folder(tmp_path):
         look(tmp_path / "images", tmp_path / "masks")
     (tmp_path / "images" / "val" / "10.jpg").rename(tmp_path / "images" / "val" / "0.jpg")
     picture(tmp_path / "masks" / "11_mask.png", mode="L")
-    with pytest.raises(
-        InputError, match=r"/val, to validate with: 1 images have the names, .* first \S+/0_mask\.png"
-    ):
+    with pytest.raises(InputError, match=r"/val, to validate with: 1 images have the names, .* first \S+/0_mask\.png"):
         look(tmp_path / "images", tmp_path / "masks")
 
 

@@ -53,4 +53,10 @@ def too_short(short: TooShort, *, seconds: float, watched: float) -> str:
 def last_words(seen: Observation) -> str:
     """The script's own last line; where it had none, the status that it left with."""
     told = [note.removeprefix("its output ended with: ") for note in seen.notes if note.startswith("its output ended")]
-    return told[-1].strip()[:120] if told else f"exit status {seen.exit_status}"
+    return told[-1].strip()[:120] if told else status_of(seen)
+
+
+def status_of(seen: Observation) -> str:
+    """`exit status 1`, `signal 9`."""
+    status = seen.exit_status or 0
+    return f"signal {-status}" if status < 0 else f"exit status {status}"

@@ -173,10 +173,8 @@ class Tuner:
             for note in seen.notes:
                 if NO_ROOM in note:
                     return NotTuned(reason=f"it can't be tried ({note[note.index(NO_ROOM) :]})")
-            status = seen.exit_status or 0
-            how = f"signal {-status}" if status < 0 else f"exit status {status}"
-            last = lines.words(seen)
-            told = how if last is None else f"{how}: {last}"
+            how, last = lines.status_of(seen), lines.last_words(seen)
+            told = how if last == how else f"{how}: {last}"
             name = Path(self.command.target).name
             return NotTuned(reason=f"tried without standard input, {name} ended with an error ({told})")
         self.runs.learn(seen, took=self.clock() - began)
