@@ -23,9 +23,15 @@ settings.load_profile("fulltilt")
 # Tests share the cores: threads that wait for their last one, which waits for a core, take several times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell's background jobs ignore Ctrl-C (`make test &`), and so would the processes that tests start to interrupt.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell's background jobs ignore Ctrl-C (`make test &`), and under nohup a terminal that is closed; so would what tests
+# start and end by that.
+for number, usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 
 def _gpu_is_usable() -> bool:
