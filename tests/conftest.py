@@ -23,8 +23,8 @@ settings.load_profile("fulltilt")
 # Tests share the cores: threads that wait for their last one, which waits for a core, take several times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell's background jobs ignore Ctrl-C (`make test &`), and under nohup a terminal that is closed; so would what tests
-# start and end by that.
+# A shell's background jobs ignore Ctrl-C (`make test &`), and under nohup a terminal that is closed; so would what
+# tests start and end by that.
 for number, usual in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGQUIT, signal.SIG_DFL),
