@@ -49,7 +49,9 @@ def diagnosis_page(
         _time_card(figures, after) if figures.steps else None,
         *cards,
         trials_card(trials, unit=figures.unit) if trials else None,
-        card(tag("h2", "It trains as before"), _verified(after), loss_chart(losses)) if losses is not None else None,
+        card(tag("h2", "The first losses, before and after"), _verified(after), loss_chart(losses))
+        if losses is not None
+        else None,
         _loader_card(loader) if loader is not None and loader.stages else None,
         machine_card(diagnosis.observation),
         *(recording_cards(recording) if recording else ()),
