@@ -80,6 +80,27 @@ def test_nothing_stays_of_an_interrupted_benchmark_unless_a_folder_was_named(
     assert f"stay in {tmp_path / 'kept'}" in ended.output
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["scripts", "--level", "exakt"],
+        ["scripts", "--only", "resnet5_plain"],
+        ["scripts", "--only", ""],
+        ["commands", "--level", "exakt", "mine=train.py"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_misspelt_is_said_before_anything_is_made(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("scripts", "commands"):
+        monkeypatch.setattr(f"fulltilt.bench.{module}.measure", lambda *_, **__: pytest.fail("it began"))
+    monkeypatch.setattr("fulltilt.bench.feed.material.choose_folder", lambda _: tmp_path)
+    ended = CliRunner().invoke(bench, words)
+    assert ended.exit_code != 0
+    assert "exakt" in ended.output or "allowed: resnet50_plain" in str(ended.exception)
+
+
 def test_the_chart_has_before_and_after_of_every_script_with_a_limit() -> None:
     known = {"script": "unet_plain", "before": 100.0, "after": 290.0, "limit": 400.0}
     drawn = chart({"scripts": [known, known | {"script": "resnet50_plain", "limit": None}]})

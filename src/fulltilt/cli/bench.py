@@ -11,6 +11,7 @@ from fulltilt.cli.bench_commands import commands
 from fulltilt.cli.bench_guides import guides, scaling, simulate
 from fulltilt.cli.bench_outputs import Outputs
 from fulltilt.cli.bench_predictions import predictions
+from fulltilt.cli.run import LevelName
 from fulltilt.cli.saying import say
 from fulltilt.errors import InputError
 
@@ -166,7 +167,7 @@ def scripts(
     ] = "resnet50_plain,unet_plain",
     count: Annotated[int, typer.Option(help="Photographs to make for each.")] = 2048,
     steps: Annotated[int, typer.Option(help="Steps of the full run.")] = 400,
-    level: Annotated[str, typer.Option(help="As in fulltilt run.")] = "numeric",
+    level: Annotated[LevelName, typer.Option(help="As in fulltilt run.")] = LevelName.NUMERIC,
     max_seconds: Annotated[float, typer.Option(help="As in fulltilt run.")] = 180.0,
     extra: Annotated[str, typer.Option(help="Arguments for the scripts, such as '--batch-size 16'.")] = "",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
@@ -180,10 +181,11 @@ def scripts(
 
     from fulltilt.bench.feed.material import workplace
     from fulltilt.bench.ground import joined
+    from fulltilt.bench.results import parts_of
     from fulltilt.bench.scripts import SCRIPTS, measure, to_json
 
     outputs = Outputs(json_file)
-    names = [name.strip() for name in only.split(",")]
+    names = parts_of(only, SCRIPTS)
     found = []
     needed = len(names) * count * _PHOTO_BYTES
     with workplace(None, needed_bytes=needed) if folder is None else nullcontext(folder) as place:
@@ -193,7 +195,7 @@ def scripts(
             only=names,
             count=count,
             steps=steps,
-            level=level,
+            level=level.value,
             max_seconds=max_seconds,
             extra=shlex.split(extra),
             say=say,

@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from fulltilt.cli.bench_outputs import Outputs
+from fulltilt.cli.run import LevelName
 from fulltilt.cli.saying import say
 
 
 def commands(
     words: Annotated[list[str], typer.Argument(metavar="NAME=COMMAND...", help="Such as mnist='main.py --epochs 1'.")],
     *,
-    level: Annotated[str, typer.Option(help="As in fulltilt run.")] = "numeric",
+    level: Annotated[LevelName, typer.Option(help="As in fulltilt run.")] = LevelName.NUMERIC,
     max_seconds: Annotated[float, typer.Option(help="As in fulltilt run.")] = 180.0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
@@ -28,7 +29,7 @@ def commands(
     named = parse(words)
     outputs = Outputs(json_file)
     found = []
-    for one in measure(named, level=level, max_seconds=max_seconds, say=say):
+    for one in measure(named, level=level.value, max_seconds=max_seconds, say=say):
         if one.problem is not None:
             say(f"{one.name}: {one.problem}")
         found.append(one)
