@@ -6,6 +6,7 @@ import codecs
 import csv
 import logging
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ log = logging.getLogger("fulltilt.feed")
 
 _LABEL_COLUMNS = ("label", "class")
 """The first of them that a table has."""
+_PADDED = re.compile(r"[+-]?0\d")
 _SEPARATORS = (",", ";", "\t")
 """A comma where the header has none of them."""
 
@@ -148,6 +150,11 @@ def number_of(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def is_name(text: str) -> bool:
+    """Whether a label is a word, or written as none writes a number: 007 and 7 are two names."""
+    return number_of(text) is None or _PADDED.match(text) is not None
 
 
 @contextmanager

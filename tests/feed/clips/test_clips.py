@@ -205,6 +205,10 @@ class TestLabels:
         assert self.read(tmp_path, "a.mp4,0", "b.mp4,cat", "c.mp4,07") == ([0, 2, 1], ["0", "07", "cat"])
         assert self.read(tmp_path, "a.mp4,--5") == ([0], ["--5"])
 
+    def test_what_only_looks_like_a_number_is_a_name(self, tmp_path):
+        assert self.read(tmp_path, "a.mp4,007", "b.mp4,7") == ([0, 1], ["007", "7"])
+        assert self.read(tmp_path, "a.mp4,1_0", "b.mp4,1_1") == ([0, 1], ["1_0", "1_1"])
+
     def test_whole_numbers_stay_what_they_are(self, tmp_path):
         assert self.read(tmp_path, "a.mp4,0.0", "b.mp4,3.0") == ([0, 3], None), "as tables with gaps were written"
 

@@ -16,6 +16,7 @@ from fulltilt.feed.listing import (
     files_by_class,
     files_in,
     is_folder,
+    is_name,
     read_table,
     tell_of_empty,
     tell_of_no_zero,
@@ -181,11 +182,7 @@ def _label(text: str | None) -> int | str | None:
     """A whole number, also one that a table has as 1.0, or a name."""
     if not text:
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        return text
-    return int(value) if value.is_integer() else text
+    return int(float(text)) if not is_name(text) and float(text).is_integer() else text
 
 
 def _given(label: object) -> int | str:

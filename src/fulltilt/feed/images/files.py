@@ -17,7 +17,7 @@ from fulltilt.feed.listing import (
     files_by_class,
     files_in,
     is_folder,
-    number_of,
+    is_name,
     read_table,
     tell_of_empty,
     tell_of_no_zero,
@@ -29,7 +29,6 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 PATH_COLUMNS = ("path", "image", "file", "filename")
 _BEFORE_ENDS = "_-. "
 """What an image's name is followed by where its mask's goes on: 1_mask is no other image's, as 10 would be."""
-_PADDED = re.compile(r"[+-]?0\d")
 _FRACTION = re.compile(r"[^\d+-]")
 """What no whole number has."""
 
@@ -193,7 +192,6 @@ def _from_csv(path: Path) -> tuple[list[str], list[float | int | str] | None, li
 
 def _value(text: str) -> int | float | str:
     """A number, or a name: 007 and 7 are two of these."""
-    number = number_of(text)
-    if number is None or _PADDED.match(text):
+    if is_name(text):
         return text
-    return number if _FRACTION.search(text) else int(text)
+    return float(text) if _FRACTION.search(text) else int(text)
