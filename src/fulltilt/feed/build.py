@@ -38,11 +38,11 @@ from fulltilt.feed.wishes import (
     check_not_meant_for,
     check_source,
     clip_share_of,
-    device_of,
     gpu_share_of,
 )
 from fulltilt.machine.cores import read_cores
 from fulltilt.machine.decision import Decision
+from fulltilt.machine.device import named_device
 
 
 def feed(
@@ -99,7 +99,7 @@ def feed(
             fastest where `quality` is "fast" (a GPU's pixels differ slightly as well), and is 0 otherwise. For
             `VideoClips` likewise, by their own `quality`.
     """
-    where = device_of(device)
+    where = named_device(device)
     check_choice("on_error", on_error, "raise", "skip")
     check_choice("quality", quality, "exact", "fast")
     check_choice("worker_kind", worker_kind, "auto", "processes", "threads")

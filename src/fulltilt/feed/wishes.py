@@ -11,7 +11,7 @@ import torch
 
 from fulltilt.augment import GPUAugmentation
 from fulltilt.cache import Cache
-from fulltilt.errors import InputError, UnavailableError
+from fulltilt.errors import InputError
 from fulltilt.feed.clips.clips import VideoClips
 from fulltilt.feed.images.files import SUFFIXES
 
@@ -65,22 +65,6 @@ def are_tensors(source: Any) -> bool:
     """Tensors or arrays, alone or in a tuple or list."""
     parts = source if isinstance(source, tuple | list) else (source,)
     return len(parts) > 0 and all(isinstance(part, torch.Tensor | np.ndarray) for part in parts)
-
-
-def device_of(device: str | torch.device) -> torch.device:
-    if device == "auto":
-        device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
-    try:
-        where = torch.device(device)
-    except (RuntimeError, TypeError):
-        raise InputError(f"device={device!r} must be 'auto', 'cpu', 'cuda' or 'cuda:0' and so on") from None
-    if where.type == "cuda" and not torch.cuda.is_available():
-        raise UnavailableError(f"device={str(device)!r}: torch finds no GPU here; device='auto' takes the CPU then")
-    if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
-        raise UnavailableError(
-            f"device={str(device)!r}: torch finds GPUs up to cuda:{torch.cuda.device_count() - 1} here; take one"
-        )
-    return torch.device("cuda", torch.cuda.current_device()) if where == torch.device("cuda") else where
 
 
 def augmentation_for(augment: Callable[..., Any] | None, size: int | tuple[int, int] | None) -> GPUAugmentation:

@@ -565,14 +565,14 @@ def test_another_s_state_is_not_taken():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_told():
-    with pytest.raises(UnavailableError, match="device='cuda': torch finds no GPU here"):
+    with pytest.raises(UnavailableError, match="device='cuda': torch sees no NVIDIA GPU here"):
         feed(torch.arange(3), batch_size=1, device="cuda")
 
 
 def test_a_gpu_beyond_those_that_are_there_is_told(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(UnavailableError, match="device='cuda:2': torch finds GPUs up to cuda:1 here"):
+    with pytest.raises(UnavailableError, match="device='cuda:2': torch sees 2 GPUs here"):
         feed(torch.arange(3), batch_size=1, device="cuda:2")
 
 

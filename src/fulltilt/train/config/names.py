@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fulltilt.errors import FulltiltError, InputError
+from fulltilt.machine.device import named_device
 from fulltilt.train import build
 from fulltilt.train.config.config import MetricConfig, full_val_args
 from fulltilt.train.config.data import source_problems
 from fulltilt.train.config.references import failed, found, is_reference
 from fulltilt.train.report.monitored import Monitored
-from fulltilt.train.step.device import named_device
 from fulltilt.train.step.precision import Precision, formats_for
 
 

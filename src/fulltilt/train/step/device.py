@@ -9,11 +9,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from fulltilt.errors import InputError, UnavailableError
+from fulltilt.errors import InputError
+from fulltilt.machine.device import named_device
 from fulltilt.train.step.optim import like_weights
-
-_CPU = torch.device("cpu")
-_ALLOWED = "allowed: 'auto', 'cpu', 'cuda', 'cuda:0', …"
 
 
 def device_for(model: nn.Module, device: str | torch.device) -> torch.device:
@@ -41,27 +39,6 @@ def check_weights(model: nn.Module) -> None:
     """Before an optimizer is made for them."""
     if next(model.parameters(), None) is None:
         raise InputError("the model has no weights: there is nothing to train")
-
-
-def named_device(device: str | torch.device, home: torch.device = _CPU) -> torch.device:
-    """The device of a name, for a model that is on `home`."""
-    if device == "auto":
-        if home.type != "cpu" or not torch.cuda.is_available():
-            return home
-        return torch.device("cuda", torch.cuda.current_device())
-    try:
-        wanted = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(f"device={device!r} is unknown; {_ALLOWED}") from error
-    if wanted.type not in ("cpu", "cuda"):
-        raise InputError(f"device={str(device)!r} is not one that is trained on; {_ALLOWED}")
-    if wanted.type == "cuda":
-        if not torch.cuda.is_available():
-            raise UnavailableError(f"device={str(device)!r}: torch sees no NVIDIA GPU here; use device='cpu' or 'auto'")
-        wanted = torch.device("cuda", torch.cuda.current_device() if wanted.index is None else wanted.index)
-        if wanted.index >= (count := torch.cuda.device_count()):
-            raise UnavailableError(f"device={str(device)!r}: torch sees {count} GPUs here, from cuda:0 on")
-    return wanted
 
 
 def as_optimizers(given: Any) -> list[Optimizer]:
