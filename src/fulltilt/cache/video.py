@@ -31,6 +31,7 @@ from fulltilt.cache.shard import RECORD_BYTES
 from fulltilt.cache.store import Cache
 from fulltilt.cache.writer import ShardWriter, Subject
 from fulltilt.decode.video import Video, open_video
+from fulltilt.decode.video.container import told_of
 from fulltilt.errors import CacheError, DecodeError, InputError
 from fulltilt.machine.cores import read_cores
 from fulltilt.words import disk_size
@@ -38,7 +39,7 @@ from fulltilt.words import disk_size
 PART: Final = 64
 """Frames of a part: a decoder's pass, and what lies in memory while it is made."""
 _OPENED: Final = 64
-"""Videos whose frames are counted before a build: that reads all of their packets."""
+"""Videos whose headers are read before a build."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +178,7 @@ def build_videos(
 
 
 def predict(folder: Path, paths: Sequence[str], settings: CacheSettings, workers: int) -> Prediction:
-    """From the frames of some of them, counted; a video that the cache has in part is one to be made."""
+    """From what the headers of some of them tell; a video that the cache has in part is one to be made."""
     cache = Cache(folder, settings) if holds(folder, settings) else None
     with ThreadPoolExecutor(workers) as pool:
         rooms = list(pool.map(lambda path: _room(path, settings, cache), some(paths, _OPENED)))
@@ -188,13 +189,21 @@ def predict(folder: Path, paths: Sequence[str], settings: CacheSettings, workers
 def _room(path: str, settings: CacheSettings, cache: Cache | None) -> int | None:
     """That a video's frames will take; None where it can't be opened, of which the build says why."""
     try:
-        with open_video(path) as video:
-            parts = _absent(video, path, stamp_of(os.stat(path)), settings, cache)
-            height, width = settings.target(video.height, video.width)
-            frames = sum(len(_frames_of(part, video)) for part in parts)
+        stamp = stamp_of(os.stat(path))
+        begun = cache is not None and cache.find(part_key(path, 0, stamp, settings.digest)) is not None
+        told = None if begun else told_of(Path(path))
+        if told is not None:
+            frames, height, width = told
+            parts = -(-frames // PART)
+        else:  # all packets are read
+            with open_video(path) as video:
+                absent = _absent(video, path, stamp, settings, cache)
+                frames, parts = sum(len(_frames_of(part, video)) for part in absent), len(absent)
+                height, width = video.height, video.width
     except (DecodeError, InputError, OSError):
         return None
-    return frames * height * width * 3 + len(parts) * (RECORD_BYTES + len(os.fsencode(path)))
+    height, width = settings.target(height, width)
+    return frames * height * width * 3 + parts * (RECORD_BYTES + len(os.fsencode(path)))
 
 
 def _in_threads(paths: Sequence[str], cache: Cache, workers: int) -> Iterator[_Part | _Ended]:

@@ -10,7 +10,7 @@ import pytest
 from tests.decode.video.support import CODECS, make, picture, sequential
 
 from fulltilt.decode.video import open_video
-from fulltilt.decode.video.container import Container
+from fulltilt.decode.video.container import Container, told_of
 from fulltilt.decode.video.nvdec import reason_against
 from fulltilt.errors import DecodeError, UnavailableError
 
@@ -35,6 +35,26 @@ def test_a_library_of_another_version_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(av, "__version__", "20.0.0")
     with pytest.raises(UnavailableError, match=r"videos need PyAV 18 or 19, found 20\.0\.0 \(pip install"):
         open_video(path)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_a_header_tells_without_a_packet_read(tmp_path, codec, monkeypatch):
+    """An .mp4 has a count; others a duration and a rate, or nothing: then nothing is made up."""
+    path = make(tmp_path / "v", codec, count=50)
+    monkeypatch.setattr(Container, "packets", lambda _: pytest.fail("a packet was read"))
+    told = told_of(path)
+    if path.suffix == ".mp4":
+        assert told == (50, 64, 96)
+    elif told is not None:
+        assert abs(told[0] - 50) <= 2
+        assert told[1:] == (64, 96)
+
+
+def test_a_header_that_is_none(tmp_path):
+    path = tmp_path / "v.mp4"
+    path.write_bytes(b"no video" * 100)
+    with pytest.raises(DecodeError, match="can't be opened as a video"):
+        told_of(path)
 
 
 def test_a_transport_stream_from_the_middle_of_a_group(tmp_path):

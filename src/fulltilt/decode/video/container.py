@@ -253,6 +253,26 @@ class Container:
             opened[0].close()
 
 
+def told_of(path: Path) -> tuple[int, int, int] | None:
+    """Frames, height and width, as the header has them: no packet is read. None where it doesn't say all of them."""
+    container = Container(path, threads=1)
+    try:
+        stream, file = container.stream, container.file
+        frames = stream.frames
+        if not frames and stream.average_rate and (lasts := _seconds_of(stream, file)):
+            frames = round(lasts * float(stream.average_rate))
+        found = (frames, stream.codec_context.height, stream.codec_context.width)
+        return found if all(found) else None
+    finally:
+        container.close()
+
+
+def _seconds_of(stream: VideoStream, file: InputContainer) -> float | None:
+    if stream.duration is not None and stream.time_base is not None:
+        return float(stream.duration * stream.time_base)
+    return None if file.duration is None else file.duration / 1e6
+
+
 def _unread(av: Any) -> dict[str, str]:
     """Titles and names that are written in other letters than UTF-8 are nobody's concern here.
 
