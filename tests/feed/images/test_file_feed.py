@@ -442,7 +442,7 @@ def test_decoders_load_no_torch():
         ({"batch_size": 0}, "batch_size=0"),
         ({"device_prefetch": -1}, "device_prefetch=-1"),
         ({"device_prefetch": "1"}, "device_prefetch='1' must be a whole number"),
-        ({"device": "gpu"}, "device='gpu' must be 'auto', 'cpu'"),
+        ({"device": "gpu"}, "device='gpu' is unknown; allowed: 'auto', 'cpu'"),
         ({"channels": 2}, "channels=2 must be 1 or 3 or 4"),
         ({"cache": True}, "cache=True must be 'auto' or the folder of a cache"),
         ({"collate": list}, "collate: image files are decoded by processes"),
