@@ -26,7 +26,9 @@ def quality_rows(result: dict[str, Any], recipe: str | None = None) -> list[Row]
     """Of one recipe, or of all with their names. What was not trained has no batches and no steps."""
     sides: dict[tuple[str, str, int | None], list[dict[str, Any]]] = {}
     for case in result["cases"]:
-        sides.setdefault((case["workload"], case["key"], case.get("batch_size")), []).append(case)
+        longer = case.get("times_longer", 1)
+        side = case["key"] if longer == 1 else f"{case['key']}, {longer} times as long"
+        sides.setdefault((case["workload"], side, case.get("batch_size")), []).append(case)
     return [
         (
             side if recipe else f"{workload}: {side}",
