@@ -120,16 +120,16 @@ def test_together_means_fewer_frames_decoded(tmp_path):
     """The same clips in the same epoch, in fewer passes."""
     paths = [make(tmp_path / f"v{number}", count=64, gop=64) for number in range(4)]
     ratios, seen = [], []
-    for together in (1, 4):
+    for together in (1, 8):
         source = VideoClips(paths, length=4, size=(32, 48), clips=8, together=together)
-        with feed(source, batch_size=4, shuffle=True, num_workers=0) as it:
+        with feed(source, batch_size=8, shuffle=True, num_workers=0) as it:
             given = {int(n): one for batch in it for n, one in zip(it.indices, batch, strict=True)}
             assert (it.state_dict().get("together") == together) is (together > 1)
         seen.append(given)
         ratios.append(source.frames.decoded / source.frames.given)
     assert sorted(seen[0]) == sorted(seen[1]) == list(range(32))
     assert all(torch.equal(seen[0][number], seen[1][number]) for number in range(32))
-    assert ratios[1] < 0.6 * ratios[0]
+    assert ratios[1] < 0.45 * ratios[0]  # how many clips of the next epoch are made by now differs, and changes little
 
 
 def test_a_short_video_repeats_its_last_frame(tmp_path):
