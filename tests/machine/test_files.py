@@ -5,11 +5,32 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
 from fulltilt.errors import FulltiltError, InputError
-from fulltilt.machine.files import check_writable, write_whole
+from fulltilt.machine.files import cache_home, check_writable, write_whole
+
+
+def test_caches_lie_where_the_user_has_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    assert cache_home() == tmp_path / "caches" / "fulltilt"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_home() == tmp_path / ".cache" / "fulltilt"
+
+
+def test_a_user_without_a_home_has_caches_among_temporary_files(tmp_path, monkeypatch):
+    """Not in a folder that is called ~."""
+
+    def homeless(_: object) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", classmethod(homeless))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert cache_home() == tmp_path / f"cache-{os.getuid()}" / "fulltilt"
 
 
 def test_the_new_content_replaces_the_old_and_leaves_nothing_aside(tmp_path):

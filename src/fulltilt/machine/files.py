@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 from pathlib import Path
 
 from fulltilt.errors import FulltiltError, InputError
+
+
+def cache_home() -> Path:
+    """Our folder among the user's caches; where there is no home, as of a container's user whom nobody knows, one among
+    temporary files."""
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        home = Path(tempfile.gettempdir()) / f"cache-{os.getuid()}"
+    return home / "fulltilt"
 
 
 def check_writable(path: Path, *, option: str) -> None:

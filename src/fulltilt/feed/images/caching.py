@@ -31,6 +31,7 @@ from fulltilt.feed.images.catalog import Catalog
 from fulltilt.feed.images.kept import Kept, Mode
 from fulltilt.feed.images.stages import Room
 from fulltilt.machine.decision import Decision
+from fulltilt.machine.files import cache_home
 from fulltilt.machine.memory import read_memory
 
 log = logging.getLogger("fulltilt.feed")
@@ -215,7 +216,7 @@ def default_root(folder: str | os.PathLike[str] | None = None) -> Path:
     chosen = folder or os.environ.get("FULLTILT_CACHE_DIR")
     if chosen:
         return Path(os.path.abspath(os.path.expanduser(chosen)))
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "fulltilt" / "images"
+    return cache_home() / "images"
 
 
 def copy_speed() -> float:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
-import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +21,7 @@ from fulltilt.errors import FulltiltError, InputError
 from fulltilt.launch.command import Command
 from fulltilt.launch.search.candidates import LEVELS
 from fulltilt.launch.settings import SETTINGS
-from fulltilt.machine.files import write_whole
+from fulltilt.machine.files import cache_home, write_whole
 
 FORMAT = 1
 _UNIT = "per second"
@@ -124,15 +122,7 @@ def default_path(command: Command) -> Path:
     where = command.target if command.module else str(Path(command.target).absolute())
     told = "\0".join((where, *command.words, str(Path.cwd()) if command.module else ""))
     name = re.sub(r"[^A-Za-z0-9._-]", "_", Path(command.target).name)[:40]
-    return _caches() / "fulltilt" / "plans" / f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.toml"
-
-
-def _caches() -> Path:
-    """Caches' folder; where there is no home, as of a container's user whom nobody knows, one among temporary files."""
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:
-        return Path(tempfile.gettempdir()) / f"cache-{os.getuid()}"
+    return cache_home() / "plans" / f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.toml"
 
 
 def write(plan: Plan, path: Path) -> None:
