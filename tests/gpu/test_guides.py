@@ -21,5 +21,5 @@ def test_before_and_after_have_memory_metric_and_limit(tmp_path, monkeypatch):
         assert answer.peak_memory_bytes > 0
         assert answer.gpu_uuid
         assert answer.metric is not None
-        assert answer.steps == cases["before"].answer.steps
+        assert answer.samples == pytest.approx(cases["before"].answer.samples, abs=answer.batch_size / 2)
     assert cases["after"].answer.plan

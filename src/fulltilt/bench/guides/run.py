@@ -50,11 +50,15 @@ class Scale:
 
     each_seconds: float
     """Of training, for each contestant."""
+    before_seconds: float | None = None
+    """For *before*, where not as long: all train with as many samples as it has seen, of which larger batches make
+    fewer steps, and a training of a hundred says what a small batch is good for, no more. None: as all others."""
     workload_seconds: float
     """For all contestants of a workload, starting and compiling in it."""
 
 
-FULL, FEW = Scale(each_seconds=8.0, workload_seconds=700.0), Scale(each_seconds=3.0, workload_seconds=240.0)
+FULL = Scale(each_seconds=8.0, before_seconds=24.0, workload_seconds=700.0)
+FEW = Scale(each_seconds=3.0, workload_seconds=240.0)
 
 Parts = Mapping[str, Sequence[Contestant]]
 
@@ -175,8 +179,9 @@ def _workload(
             yield case
             continue
         say(f"{name}: {one.title}")
+        seconds = scale.before_seconds if one.key == BEFORE else None
         answer = contend(
-            name, one.key, small=small, seconds=scale.each_seconds,
+            name, one.key, small=small, seconds=seconds or scale.each_seconds,
             before=Answer() if one.key == BEFORE else known.get(BEFORE, Answer()),
             batch_size=known.get(AFTER, Answer()).batch_size,
             most_seconds=min(left, _MOST_SHARE * scale.workload_seconds),
