@@ -1,6 +1,7 @@
 """The pass over the pixels in torch: the path on the CPU, and what the kernels are measured against.
 
-The same maths as `kernels/warp.py` in the same order, vectorised over images, pixels and channels.
+The same maths as `kernels/warp.py`, vectorised over images, pixels and channels, and in the same order, but for what is
+only cut and scaled: there rows are brought together before columns.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ def _taps(source: Tensor, x: Tensor, y: Tensor, row: Tensor, spec: Spec) -> Tens
     wide_x, wide_y = 1.0, 1.0
     if Ops.SHRINK in spec.ops:
         wide_x, wide_y = max(float(row[Column.SPREAD_X]), 1.0), max(float(row[Column.SPREAD_Y]), 1.0)
+    if Ops.PERSPECTIVE not in spec.ops and row[1] == 0.0 and row[3] == 0.0:  # x is a column's own, and y a row's
+        return _mixed(_mixed(source, y[:, 0], wide_y, -2), x[0], wide_x, -1)
     flat = source.flatten(2).float()
     first_x, first_y = torch.floor(x - wide_x) + 1.0, torch.floor(y - wide_y) + 1.0
     total, weight = torch.zeros(()), torch.zeros(())
@@ -86,6 +89,20 @@ def _taps(source: Tensor, x: Tensor, y: Tensor, row: Tensor, spec: Spec) -> Tens
             total = total + (wy * wx) * flat[:, :, at]
             weight = weight + wy * wx
     return total / weight
+
+
+def _mixed(source: Tensor, places: Tensor, wide: float, dim: int) -> Tensor:
+    """The source's rows or columns at these places, each of as many as the tent is wide over."""
+    size = source.shape[dim]
+    along = (-1, 1) if dim == -2 else (-1,)
+    first = torch.floor(places - wide) + 1.0
+    total, weight = torch.zeros(()), torch.zeros(())
+    for k in range(math.ceil(wide * 2.0)):
+        at = first + k
+        share = torch.clamp(1.0 - torch.abs(at - places) / wide, min=0.0) * ((at >= 0) & (at < size))
+        total = total + source.index_select(dim, at.clamp(0, size - 1).long()) * share.view(along)
+        weight = weight + share
+    return total / weight.view(along)
 
 
 def _colours(
