@@ -245,6 +245,20 @@ def test_a_file_that_kills_its_decoder_is_given_up(own_photos, monkeypatch):
         assert "ended its process 2 times (signal SIGKILL)" in it.skipped[0]
 
 
+def test_a_task_wakes_one_decoder(photos):
+    def wakes(pids) -> int:
+        lines = [line for pid in pids for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
+        return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+    with feed(ImageFiles(photos), **options(batch_size=1, num_workers=8)) as it:
+        numbers(it)  # all of them have started
+        pids = it._reader.pool.pids
+        before = wakes(pids)
+        for _ in it:
+            time.sleep(0.02)  # the next file is read meanwhile, and all are waiting again
+        assert wakes(pids) - before < 4 * COUNT
+
+
 def test_the_number_of_decoders_changes_while_running(photos):
     with feed(ImageFiles(photos), **options(batch_size=3, num_workers=3)) as it:
         loop = iter(it)

@@ -25,7 +25,7 @@ from fulltilt.feed.images.decoder import Desk
 from fulltilt.feed.images.kept import Kept
 from fulltilt.feed.images.slot import Slot, Status
 from fulltilt.feed.images.tally import Counts, Tally
-from fulltilt.feed.images.wire import Report, Task, receive_report, send_task, tasks_waiting
+from fulltilt.feed.images.wire import Report, Reports, Task, send_task, tasks_waiting
 
 log = logging.getLogger("fulltilt.feed")
 
@@ -87,6 +87,7 @@ class Pool:
         """What has gone into the pipe and may not have been taken yet."""
         self._numbers = count()
         self._report_in, self._report_out = os.pipe()
+        self._reports = Reports(self._report_in)
         self._wake_in, self._wake_out = os.pipe()
         self._poll = select.poll()
         for fd in (self._report_in, self._wake_in):
@@ -245,14 +246,16 @@ class Pool:
             self._poll.unregister(self._task_out)
 
     def _hear(self) -> None:
-        report = receive_report(self._report_in)
-        if report is None:
+        reports = self._reports.receive()
+        if reports is None:
             raise WorkerError("the pipe from the decoders is closed")
         self._deaths_in_a_row = 0
+        full: list[tuple[int, dict[int, str]]] = []
         with self._lock:
-            if not report.text:
-                self._reported[report.worker] = (report.slot, report.round, report.first)
-            full = self._account(report)
+            for report in reports:
+                if not report.text:
+                    self._reported[report.worker] = (report.slot, report.round, report.first)
+                full += self._account(report)
         self._tell(full)
 
     def _account(self, report: Report) -> list[tuple[int, dict[int, str]]]:

@@ -16,6 +16,8 @@ from typing import NamedTuple
 _TASK = struct.Struct("<5q")
 _REPORT = struct.Struct("<6q")
 _TEXT_LIMIT = select.PIPE_BUF - _REPORT.size
+_PIPE_BYTES = 1 << 16
+"""What Linux lets a pipe hold."""
 
 
 class Task(NamedTuple):
@@ -64,11 +66,27 @@ def send_report(fd: int, report: Report) -> None:
     os.write(fd, _REPORT.pack(*report[:5], len(text)) + text)
 
 
-def receive_report(fd: int) -> Report | None:
-    """The next report, or None when nobody is left who could write one."""
-    record = os.read(fd, _REPORT.size)
-    if len(record) < _REPORT.size:
-        return None
-    worker, slot, round_, first, samples, length = _REPORT.unpack(record)
-    text = os.read(fd, length).decode(errors="replace") if length else ""
-    return Report(worker, slot, round_, first, samples, text)
+class Reports:
+    """The reading end of the reports' pipe. As many as are there come at once: each look at the pipe lets go of the
+    interpreter's lock, and waits for it again while the trainer's thread launches kernels."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._rest = b""
+
+    def receive(self) -> list[Report] | None:
+        """Those that are there; None when nobody is left who could write one."""
+        read = os.read(self._fd, _PIPE_BYTES)
+        if not read:
+            return None
+        data, at, found = self._rest + read, 0, []
+        while len(data) - at >= _REPORT.size:
+            worker, slot, round_, first, samples, length = _REPORT.unpack_from(data, at)
+            end = at + _REPORT.size + length
+            if end > len(data):
+                break
+            text = data[at + _REPORT.size : end].decode(errors="replace")
+            found.append(Report(worker, slot, round_, first, samples, text))
+            at = end
+        self._rest = data[at:]
+        return found
