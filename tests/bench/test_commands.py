@@ -36,7 +36,8 @@ def told(**changes):
 
 
 def plan(**changes):
-    return {"before": 100.0, "limit": None, "verified": "nothing to verify", "settings": {}} | changes
+    as_is = {"before": 100.0, "after": 100.0, "limit": None, "verified": "nothing to verify", "settings": {}}
+    return as_is | changes
 
 
 def test_commands_have_names():
@@ -65,7 +66,16 @@ def test_what_is_slower_or_hardly_known_is_not_met():
     assert not CommandFigures(name="a", command="train.py", seconds=1.0, max_seconds=60.0, **unknown).met
 
 
-def test_the_gain_side_by_side_is_that_of_the_trials_that_were_kept():
+def test_the_gain_side_by_side_is_the_plans_and_not_that_of_the_whole_run():
+    kept = plan(after=250.0, settings={"graphs": True})
+    ran = {"diagnosis": told(), "plan": kept, "after": {"samples_per_second": 300.0, "remaining": None}, "trials": []}
+    found = figures(ran)
+    assert (found["after"], side_by_side(found)) == (300.0, 2.5)
+    as_it_is = figures(ran | {"plan": plan(), "after": None})
+    assert side_by_side(as_it_is) is None
+
+
+def test_an_earlier_results_gain_side_by_side_is_that_of_the_trials_that_were_kept():
     tried = {"16 workers": "+100 %", "compiled": "−13 %: slower", "18 workers": "+10 %"}
     assert side_by_side({"settings": {"x": 1}, "tried": tried}) == pytest.approx(2.2)
     undone = tried | {"both": "rolled back: losses left the band", "16 workers alone": "+90 %"}
