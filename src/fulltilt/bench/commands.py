@@ -119,11 +119,12 @@ def figures(ran: Mapping[str, Any]) -> dict[str, Any]:
         }
     if plan is None:
         return found | {"problem": f"not tuned: {ran['not_tuned']}"}
+    before, beside = plan["before"], plan["after"] if plan["settings"] else None
     return found | {
-        "before": plan["before"],
-        "after": plan["before"] if after is None else after["samples_per_second"],
+        "before": before,
+        "after": before if after is None else after["samples_per_second"],
         "limit": plan["limit"],
-        "side_by_side": plan["after"] / plan["before"] if plan["settings"] else None,
+        "side_by_side": beside / before if beside and before else None,
         "verified": plan["verified"],
         "settings": plan["settings"],
         "tried": {trial["title"]: trial["reason"] for trial in ran["trials"]},
@@ -153,7 +154,7 @@ def _from_words(one: Mapping[str, Any]) -> float | None:
 def _ran(words: Sequence[str], scratch: Path, *, level: str, max_seconds: float) -> dict[str, Any]:
     """What `fulltilt run` writes about the command."""
     file, plan = scratch / "run.json", scratch / "plan.toml"
-    ours = ["run", "--level", level, "--max-seconds", f"{max_seconds:g}", "--plan", str(plan), "--json", str(file)]
+    ours = ["run", "--level", level, "--max-seconds", f"{max_seconds:g}", "--plan", str(plan), "--save", str(file)]
     status, output = output_of([sys.executable, "-m", "fulltilt", *ours, *words], with_errors=True)
     if status or not file.exists():
         last = " / ".join(output.strip().splitlines()[-3:]) or "it said nothing"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fulltilt.cli.bench_outputs import Outputs
+from fulltilt.cli.bench_outputs import Outputs, Save
 from fulltilt.cli.run import LevelName
 from fulltilt.cli.saying import say
 
@@ -17,7 +16,7 @@ def commands(
     *,
     level: Annotated[LevelName, typer.Option(help="As in fulltilt run.")] = LevelName.NUMERIC,
     max_seconds: Annotated[float, typer.Option(help="As in fulltilt run.")] = 180.0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    save: Save = None,
 ) -> None:
     """Put any training commands under fulltilt run: how much of their time is attributed, how much faster they get."""
     from rich.table import Table
@@ -27,13 +26,13 @@ def commands(
     from fulltilt.bench.tables import console_or
 
     named = parse(words)
-    outputs = Outputs(json_file)
+    outputs = Outputs(save)
     found = []
     for one in measure(named, level=level.value, max_seconds=max_seconds, say=say):
         if one.problem is not None:
             say(f"{one.name}: {one.problem}")
         found.append(one)
-        outputs.write(joined(json_file, to_json(found), by="name", order=None, key="commands"))
+        outputs.write(joined(save, to_json(found), by="name", order=None, key="commands"))
     wanted = f"wanted: {100 * ATTRIBUTED_AT_LEAST:g} % of the time known, {TIMES_AT_LEAST:g} times as fast"
     table = Table("command", "known", "before", "after", "times", "verdict", title="Samples per second", caption=wanted)
     for one in found:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fulltilt.cli.bench_outputs import Outputs
+from fulltilt.cli.bench_outputs import Outputs, Save
 from fulltilt.cli.saying import say
 from fulltilt.errors import InputError
 
@@ -20,14 +20,14 @@ def guides(
     only: Annotated[
         str,
         typer.Option(
-            help="Workloads to run, or one contestant: segmentation/after; the others stay in the --json file."
+            help="Workloads to run, or one contestant: segmentation/after; the others stay in the --save file."
         ),
     ] = "segmentation,classification,forecast,video",
     small: Annotated[bool, typer.Option("--small", help="Small sizes, which two CPU cores can train.")] = False,
     seconds: Annotated[
         float | None, typer.Option(help="For all contestants of a workload.", show_default="700, small 240")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    save: Save = None,
     chart_file: Annotated[Path | None, typer.Option("--chart", help="Draw them against their limits (SVG).")] = None,
 ) -> None:
     """The guides' workloads before and after, and with Lightning and Accelerate, each in a process of its own."""
@@ -35,7 +35,7 @@ def guides(
 
     if seconds is not None and not 10 <= seconds <= 3600:
         raise InputError(f"--seconds: expected 10 to 3600, found {seconds:g}")
-    outputs = Outputs(json_file, chart_file)
+    outputs = Outputs(save, chart_file)
 
     from fulltilt.bench.ground import joined
     from fulltilt.bench.guides.chart import chart
@@ -45,27 +45,27 @@ def guides(
     from fulltilt.bench.guides.table import show
 
     def keep(found: GuidesBench) -> None:
-        outputs.write(joined(joinable(json_file, small=small), found.to_json(), by="workload", order=WORKLOADS), chart)
+        outputs.write(joined(joinable(save, small=small), found.to_json(), by="workload", order=WORKLOADS), chart)
 
     scale = FEW if small else FULL
     if seconds is not None:
         scale = replace(scale, workload_seconds=seconds)
-    show(measure(only=parts_of(only), small=small, scale=scale, say=say, keep=keep, earlier=earlier_in(json_file)))
+    show(measure(only=parts_of(only), small=small, scale=scale, say=say, keep=keep, earlier=earlier_in(save)))
 
 
 def scaling(
     *,
     only: Annotated[
-        str, typer.Option(help="Parts to run; the others stay as they are in the --json file.")
+        str, typer.Option(help="Parts to run; the others stay as they are in the --save file.")
     ] = "cores,batch,size",
     folder: Annotated[
         Path | None, typer.Option(help="Where to put the photos meanwhile; by default in memory.")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    save: Save = None,
     chart_file: Annotated[Path | None, typer.Option("--chart", help="Draw the curves (SVG).")] = None,
 ) -> None:
     """Training throughput against cores, batch size and image size, beside the limit."""
-    outputs = Outputs(json_file, chart_file)
+    outputs = Outputs(save, chart_file)
 
     from fulltilt.bench.ground import joined
     from fulltilt.bench.results import parts_of
@@ -74,7 +74,7 @@ def scaling(
     from fulltilt.bench.scaling.table import show
 
     def keep(found: ScalingBench) -> None:
-        outputs.write(joined(json_file, found.to_json(), by="part", order=PARTS), chart)
+        outputs.write(joined(save, found.to_json(), by="part", order=PARTS), chart)
 
     show(measure_scaling(only=parts_of(only, PARTS), folder=folder, say=say, keep=keep))
 
@@ -110,7 +110,7 @@ def simulate(
     if result_file == _OF_THE_REPOSITORY and not result_file.exists():
         raise InputError(
             f"--feed: there is no {result_file} here; that is the H200's result, which comes with the repository. Run "
-            "this in a clone of it, or measure this machine with `fulltilt bench feed --json feed.json` and give that"
+            "this in a clone of it, or measure this machine with `fulltilt bench feed --save feed.json` and give that"
         )
     try:
         result = json.loads(result_file.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What `fulltilt bench` leaves behind: figures as JSON, a chart."""
+"""What `fulltilt bench` leaves behind: figures as JSON, a chart; and the options that ask for them."""
 
 from __future__ import annotations
 
@@ -7,33 +7,37 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from fulltilt.cli.saying import say
 
 Chart = Callable[[dict[str, Any]], str | None]
+
+Save = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figures to this file, as JSON.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
     """The files that were asked for. What can't be written is said here, not after minutes of measuring."""
 
-    json_file: Path | None
+    save: Path | None
     chart_file: Path | None = None
 
     def __post_init__(self) -> None:
         from fulltilt.machine.files import check_writable
 
-        for file, option in ((self.json_file, "--json"), (self.chart_file, "--chart")):
+        for file, option in ((self.save, "--save"), (self.chart_file, "--chart")):
             if file is not None:
                 check_writable(file, option=option)
 
     def write(self, result: dict[str, Any], chart: Chart = lambda _: None) -> None:
         from fulltilt.machine.files import write_whole
 
-        if self.json_file is not None:
-            _spare(self.json_file, result)
-            write_whole(self.json_file, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+        if self.save is not None:
+            _spare(self.save, result)
+            write_whole(self.save, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
         if self.chart_file is not None and (drawn := chart(result)) is not None:
             write_whole(self.chart_file, drawn)
 

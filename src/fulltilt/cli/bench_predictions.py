@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fulltilt.cli.bench_outputs import Outputs
+from fulltilt.cli.bench_outputs import Outputs, Save
 from fulltilt.cli.saying import say
 from fulltilt.errors import InputError
 
@@ -20,12 +20,12 @@ def predictions(
     only: Annotated[
         str,
         typer.Option(
-            help="Names of scripts, with commas between; others stay as they are in the --json file.",
+            help="Names of scripts, with commas between; others stay as they are in the --save file.",
             show_default="all",
         ),
     ] = "",
     rounds: Annotated[int, typer.Option(help="How often both run, alternately.")] = 3,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    save: Save = None,
 ) -> None:
     """The gain that a diagnosis predicts for scripts with a planted fault, and the gain of fixing it."""
     from fulltilt.bench.ground import joined
@@ -33,12 +33,12 @@ def predictions(
 
     if not 1 <= rounds <= 100:
         raise InputError(f"--rounds: expected 1 to 100, found {rounds}")
-    outputs = Outputs(json_file)
+    outputs = Outputs(save)
     names = [name.strip() for name in only.split(",") if name.strip()]
     found = []
     for forecast in measure(folder, names=names, rounds=rounds):
         say(as_line(forecast))
         found.append(forecast)
-        outputs.write(joined(json_file, to_json(found), by="script", order=scripts_in(folder), key="scripts"))
+        outputs.write(joined(save, to_json(found), by="script", order=scripts_in(folder), key="scripts"))
     held = [one.holds for one in found if one.holds is not None]
     print(f"{sum(held)} of {len(held)} forecasts within their points")
