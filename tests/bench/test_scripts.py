@@ -45,10 +45,10 @@ def test_the_scripts_know_nothing_of_us() -> None:
 
 def test_figures_and_bad_input(tmp_path: Path) -> None:
     one = ScriptFigures(
-        script="resnet50_plain", before=672, after=2100, limit=2500, speed_up=3.125, target=3.0, verified="x",
+        script="resnet50_plain", before=672, after=2100, limit=2500, speed_up=3.125, verified="x",
         settings={}, tuning_seconds=1.0,
     )  # fmt: skip
-    assert to_json([one])["scripts"][0]["met"] is True
+    assert to_json([one])["scripts"][0]["targets"][0]["met"] is True
     with pytest.raises(InputError, match="there is no script 'x'"):
         measure(tmp_path, scripts=FOLDER, only=["x"])
     with pytest.raises(InputError, match="benchmarks/scripts"):

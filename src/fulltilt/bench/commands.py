@@ -21,6 +21,8 @@ from typing import Any
 
 from fulltilt.bench.ground import machine_facts, now
 from fulltilt.bench.running import output_of
+from fulltilt.bench.tables import console_or, print_lines
+from fulltilt.bench.target import Target, in_json, target_lines
 from fulltilt.errors import FulltiltError, InputError
 
 ATTRIBUTED_AT_LEAST = 0.95
@@ -66,10 +68,10 @@ class CommandFigures:
         return None if not self.before or self.after is None else self.after / self.before
 
     @property
-    def met(self) -> bool:
-        if self.problem is not None or self.attributed is None or self.times is None:
-            return False
-        return self.attributed >= ATTRIBUTED_AT_LEAST and self.times >= TIMES_AT_LEAST
+    def targets(self) -> tuple[Target, ...]:
+        known = Target(figure="attributed", what="of the time known", wanted=ATTRIBUTED_AT_LEAST, percent=True)
+        faster = Target(figure="times", what="after / before", wanted=TIMES_AT_LEAST, unit="×")
+        return known.given(self.attributed), faster.given(self.times)
 
 
 def parse(words: Sequence[str]) -> dict[str, list[str]]:
@@ -167,5 +169,19 @@ def to_json(found: Sequence[CommandFigures]) -> dict[str, Any]:
     return {
         "machine": machine_facts(PACKAGES),
         "date": now(),
-        "commands": [{**asdict(one), "times": one.times, "met": one.met} for one in found],
+        "commands": [{**asdict(one), "times": one.times, "targets": in_json(one.targets)} for one in found],
     }
+
+
+def show(found: Sequence[CommandFigures]) -> None:
+    from rich.table import Table
+
+    table = Table("command", "known", "before", "after", "times", "verdict", title="Samples per second")
+    for one in found:
+        known = "–" if one.attributed is None else f"{100 * one.attributed:.1f} %"
+        before, after = ("–" if rate is None else f"{rate:,.0f}" for rate in (one.before, one.after))
+        times = "–" if one.times is None else f"{one.times:.2f}"
+        table.add_row(one.name, known, before, after, times, one.problem or one.verdict)
+    console = console_or(None)
+    console.print(table)
+    print_lines(console, target_lines((one.name, target) for one in found for target in one.targets))

@@ -1,9 +1,9 @@
-"""What every benchmark says beside its figures: the machine it ran on, and whether its targets were met."""
+"""What every benchmark says beside its figures: the machine it ran on, when, and what an earlier run has left."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -44,14 +44,6 @@ def finish(device: str) -> None:
         import torch
 
         torch.cuda.synchronize()
-
-
-def all_met(answers: Iterable[bool | None]) -> bool | None:
-    """All targets met; None where there are none, or one could not be measured and the rest were met."""
-    found = list(answers)
-    if False in found:
-        return False
-    return True if found and None not in found else None
 
 
 def said(error: BaseException) -> str:

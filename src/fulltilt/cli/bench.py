@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,9 +14,6 @@ from fulltilt.cli.bench_predictions import predictions
 from fulltilt.cli.run import LevelName
 from fulltilt.cli.saying import say
 from fulltilt.errors import InputError
-
-if TYPE_CHECKING:
-    from fulltilt.bench.monitor import MonitorBench
 
 _PHOTO_BYTES = 100_000
 """A photograph and its mask, at most."""
@@ -40,13 +37,13 @@ def monitor(
     save: Save = None,
 ) -> None:
     """The monitor's cost on the CPU, and its figures under a known load on the GPU."""
-    from fulltilt.bench.monitor import measure
+    from fulltilt.bench.monitor import measure, show
 
     if not 1 <= seconds <= 3600:
         raise InputError(f"--seconds: expected 1 to 3600, found {seconds:g}")
     outputs = Outputs(save)
     found = measure(seconds=seconds, say=say)
-    _show(found)
+    show(found)
     outputs.write(found.to_json())
 
 
@@ -176,13 +173,10 @@ def scripts(
     import shlex
     from contextlib import nullcontext
 
-    from rich.console import Console
-    from rich.table import Table
-
     from fulltilt.bench.feed.material import workplace
     from fulltilt.bench.ground import joined
     from fulltilt.bench.results import parts_of
-    from fulltilt.bench.scripts import SCRIPTS, measure, to_json
+    from fulltilt.bench.scripts import SCRIPTS, measure, show, to_json
 
     outputs = Outputs(save)
     names = parts_of(only, SCRIPTS)
@@ -204,12 +198,7 @@ def scripts(
             outputs.write(joined(save, to_json(found), by="script", order=SCRIPTS, key="scripts"))
     if folder is not None:
         say(f"the photographs stay in {folder}")
-    table = Table("script", "before", "after", "limit", "times", "wanted", title="Images per second")
-    for one in found:
-        limit = "–" if one.limit is None else f"{one.limit:,.0f}"
-        wanted = f"≥ {one.target:g}{'' if one.met else '  missed'}"
-        table.add_row(one.script, f"{one.before:,.0f}", f"{one.after:,.0f}", limit, f"{one.speed_up:.2f}", wanted)
-    Console().print(table)
+    show(found)
 
 
 @bench.command()
@@ -258,40 +247,3 @@ def video(
         outputs.write(joined(save, found.to_json(), by="part", order=PARTS))
 
     show(measure(quick=quick, seconds=seconds, only=parts_of(only, PARTS), folder=folder, say=say, keep=keep))
-
-
-def _show(found: MonitorBench) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from fulltilt.bench.monitor import BUSY_SM_PERCENT, IDLE_SM_PERCENT
-
-    console = Console()
-    costs = Table("interval", "live view", "of one core", "allowed", "CPU per sample", "to start", title="Cost")
-    for cost in found.costs:
-        costs.add_row(
-            f"{cost.interval_seconds:g} s",
-            "on" if cost.live_view else "off",
-            f"{cost.core_percent:.2f} %",
-            f"< {cost.target_percent:g} %{'' if cost.met else '  missed'}",
-            f"{cost.cpu_ms_per_sample:.2f} ms",
-            f"{cost.start_cpu_seconds:.2f} s",
-        )
-    console.print(costs)
-    if found.problem is not None:
-        print(found.problem)
-    if not found.readings:
-        return
-    figures = Table(
-        "load", "util", "SM", "occupancy", "tensor", "DRAM", "power", "expected", title="Known loads, GPU 0"
-    )
-    wanted = {"idle": f"SM < {IDLE_SM_PERCENT:g} %", "fed": f"SM > {BUSY_SM_PERCENT:g} %"}
-    for reading in found.readings:
-        percents = (reading.util, reading.sm, reading.occupancy, reading.tensor, reading.dram)
-        figures.add_row(
-            reading.load,
-            *("–" if value is None else f"{value:.1f} %" for value in percents),
-            "–" if reading.power_w is None else f"{reading.power_w:.0f} W",
-            wanted[reading.load],
-        )
-    console.print(figures)

@@ -30,6 +30,7 @@ def predictions(
     """The gain that a diagnosis predicts for scripts with a planted fault, and the gain of fixing it."""
     from fulltilt.bench.ground import joined
     from fulltilt.bench.predictions import as_line, measure, scripts_in, to_json
+    from fulltilt.bench.target import target_lines
 
     if not 1 <= rounds <= 100:
         raise InputError(f"--rounds: expected 1 to 100, found {rounds}")
@@ -40,5 +41,4 @@ def predictions(
         say(as_line(forecast))
         found.append(forecast)
         outputs.write(joined(save, to_json(found), by="script", order=scripts_in(folder), key="scripts"))
-    held = [one.holds for one in found if one.holds is not None]
-    print(f"{sum(held)} of {len(held)} forecasts within their points")
+    print(*target_lines((one.script, target) for one in found for target in one.targets), sep="\n")

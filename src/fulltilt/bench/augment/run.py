@@ -67,7 +67,7 @@ def _on_gpu(task: Task, *, quick: bool, say: Say) -> AugmentBench:
 def _without_gpu(*, batch: int, size: int, masks: bool, quick: bool, say: Say) -> AugmentBench:
     task = Task(batch=min(batch, _CPU_BATCH), size=min(size, _CPU_SIZE), masks=masks, device="cpu")
     say(f"ours in torch: {task.title}")
-    plan = replace(plans(task, quick=True)[0], bounds=())
+    plan = replace(plans(task, quick=True)[0], wanted=())
     ours = Case(key=plan.key, title=plan.title, timing=time_on_cpu(get_ready(plan, device="cpu")))
     return AugmentBench(
         machine=machine_facts(_PACKAGES),
@@ -93,7 +93,7 @@ def _measured(plan: Plan, check: Check | str, rate_tb_per_s: float, device: str)
     case = Case(
         key=plan.key,
         title=plan.title,
-        bounds=plan.bounds,
+        wanted=plan.wanted,
         floor_ms=plan.bytes_moved / rate_tb_per_s / 1e9,
     )
     if isinstance(check, str):

@@ -9,8 +9,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fulltilt.bench.guides.figures import ANOTHER_RUN, Case, GuidesBench, in_words
+from fulltilt.bench.guides.figures import ANOTHER_RUN, Case, GuidesBench
 from fulltilt.bench.tables import console_or, print_lines
+from fulltilt.bench.target import target_lines
 
 Row = tuple[str, ...]
 _COLUMNS = ("", "samples/s", "whole", "× before", "of limit", "GPU", "waits", "memory", "metric")
@@ -71,13 +72,7 @@ def lines(found: GuidesBench) -> list[str]:
             said.append(f"{case.workload}: {case.title}: {case.problem}")
             said += [f"    {line}" for line in case.answer.trace]
     said += [f"{case.workload}: {case.title}: {case.answer.note}" for case in found.cases if case.answer.note]
-    for case, target in found.targets:
-        word = {True: "met", False: "missed", None: "not measured"}[target.met]
-        value = "" if target.found is None else f", found {in_words(target.figure, target.found)}"
-        said.append(f"{word}: {case.workload}: {target}{value}")
-    if found.targets:
-        met = sum(target.met is True for _, target in found.targets)
-        said.append(f"{met} of {len(found.targets)} targets met, in {found.seconds:.0f} s.")
+    said += target_lines(found.targets)
     if found.problem:
         said.append(found.problem)
     return said

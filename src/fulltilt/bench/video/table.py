@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fulltilt.bench.tables import console_or, print_lines
+from fulltilt.bench.target import target_lines
 from fulltilt.bench.video.figures import VideoBench
 
 
@@ -30,8 +31,7 @@ def show(found: VideoBench, console: Console | None = None) -> None:
 def lines(found: VideoBench) -> list[str]:
     """What the table can't say."""
     texts = [f"{case.title}: {case.problem}" for case in found.cases if case.problem]
-    answers = {True: "met", False: "missed", None: "not measured"}
-    texts += [f"{answers[met]}: {target}" for target, met in found.targets().items()]
+    texts += target_lines(found.targets)
     if found.problem:
         texts.append(found.problem)
     return texts
