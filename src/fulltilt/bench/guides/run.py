@@ -49,16 +49,16 @@ class Scale:
     """How long it may take."""
 
     each_seconds: float
-    """Of training, for each contestant."""
-    before_seconds: float | None = None
-    """For *before*, where not as long: all train with as many samples as it has seen, of which larger batches make
-    fewer steps, and a training of a hundred says what a small batch is good for, no more. None: as all others."""
+    """For each contestant to train in, where it is measured."""
+    before_seconds: float
+    """For *before* to train in, and all others with as many samples as it has seen, however long they take: of these
+    larger batches make fewer steps, and a training of a hundred steps says what a small batch is good for, no more."""
     workload_seconds: float
     """For all contestants of a workload, starting and compiling in it."""
 
 
 FULL = Scale(each_seconds=8.0, before_seconds=24.0, workload_seconds=700.0)
-FEW = Scale(each_seconds=3.0, workload_seconds=240.0)
+FEW = Scale(each_seconds=3.0, before_seconds=3.0, workload_seconds=240.0)
 
 Parts = Mapping[str, Sequence[Contestant]]
 
@@ -179,9 +179,8 @@ def _workload(
             yield case
             continue
         say(f"{name}: {one.title}")
-        seconds = scale.before_seconds if one.key == BEFORE else None
         answer = contend(
-            name, one.key, small=small, seconds=seconds or scale.each_seconds,
+            name, one.key, small=small, seconds=scale.before_seconds if one.key == BEFORE else scale.each_seconds,
             before=Answer() if one.key == BEFORE else known.get(BEFORE, Answer()),
             batch_size=known.get(AFTER, Answer()).batch_size,
             most_seconds=min(left, _MOST_SHARE * scale.workload_seconds),
@@ -212,13 +211,13 @@ def contend(
     """One contestant in a process of its own; what it has found when its time is up counts.
 
     Args:
-        before: what *before* has found: all train for as long.
+        before: what *before* has found: all train with as many samples.
     """
     with tempfile.TemporaryDirectory(prefix="fulltilt-bench-", ignore_cleanup_errors=True) as folder:
         file = Path(folder) / "answer.json"
         order = Order(
             recipe=recipe, contestant=contestant, folder=str(Path(folder) / "run"), answer=str(file), seconds=seconds,
-            small=small, samples=before.samples, batch_size=batch_size, before_seconds=before.seconds,
+            small=small, samples=before.samples, batch_size=batch_size, before_took_seconds=before.seconds,
             metric=before.metric,
         )  # fmt: skip
         command = [sys.executable, "-m", "fulltilt.bench.guides.contestant", order.to_json(), str(os.getpid())]
