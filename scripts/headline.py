@@ -15,7 +15,7 @@ from typing import Any, Literal
 from withheld import read
 
 from fulltilt.bench.commands import side_by_side
-from fulltilt.bench.simulate.page import table
+from fulltilt.bench.tables import markdown
 from fulltilt.words import amount
 
 Language = Literal["en", "zh"]
@@ -220,7 +220,7 @@ _PEERS = {"lightning_tuned": "Lightning", "accelerate_tuned": "Accelerate"}
 def headline(language: Language, results: Path) -> str:
     """The table. What has no result yet has no row."""
     rows = [_row(line, language, results) for line in (*_guide_lines(results), *LINES) if _file(line, results).exists()]
-    return table(COLUMNS[language], [row for row in rows if row is not None]) + "\n"
+    return markdown(COLUMNS[language], [row for row in rows if row is not None]) + "\n"
 
 
 def _file(line: Line, results: Path) -> Path:

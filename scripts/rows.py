@@ -10,9 +10,9 @@ from fulltilt.bench.guides.claims import WORKLOADS
 from fulltilt.bench.guides.figures import ANOTHER_RUN
 from fulltilt.bench.scaling.figures import PARTS, SERIES, TITLES
 from fulltilt.bench.scaling.figures import rows as curve_rows
+from fulltilt.bench.tables import Row
 from fulltilt.words import amount
 
-Row = tuple[str, ...]
 _MUCH = 0.05
 
 

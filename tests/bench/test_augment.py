@@ -51,6 +51,7 @@ def canned(**changes) -> AugmentBench:
     base = AugmentBench(
         machine={"gpus": ["NVIDIA H200"], "cores": 16, "driver": None},
         date="2026-11-15T12:00:00+00:00",
+        seconds=100.0,
         task="32×512² + masks: flip",
         copy_tb_per_s=4.2987,
         cases=(first, crops),

@@ -270,7 +270,7 @@ def canned(*, ours=700.0, lightning=500.0, util=(95.0, 2.0), metric=0.84):
 def bench(cases, **more):
     told = {"segmentation": about("cells", "val_iou", CLAIMS["segmentation"])}
     return GuidesBench(
-        machine={"gpus": ["NVIDIA H200"], "cores": 16}, date="2026-11-15T12:00:00+00:00", small=False,
+        machine={"gpus": ["NVIDIA H200"], "cores": 16}, date="2026-11-15T12:00:00+00:00", small=None,
         workloads=told, cases=tuple(cases), seconds=100.0, **more,
     )  # fmt: skip
 
@@ -559,20 +559,6 @@ def test_workloads_of_a_command_each_stand_in_one_file_as_if_of_one(contended, t
         met = {target["words"]: target.get("met") for target in cases["after"]["targets"]}
         assert met["against Lightning, hand-tuned ≥ 1×"], "of the same run"
     assert [one[0] for one in contended] == ["forecast"] * 4 + ["classification"] * 4
-
-
-def test_small_and_full_figures_never_stand_in_one_file(tmp_path):
-    file = tmp_path / "guides.json"
-    assert run.joinable(file, small=True) == file
-    file.write_text(json.dumps({"small": True}))
-    assert run.joinable(file, small=True) == file
-    assert run.joinable(file, small=False) is None
-    file.write_text("{}")
-    assert run.joinable(file, small=False) == file
-    file.write_text("[]")
-    assert run.joinable(file, small=False) is None
-    file.write_text("half a fi")
-    assert run.joinable(file, small=False) is None
 
 
 def test_unknown_workloads_are_named():

@@ -90,9 +90,9 @@ def test_parts():
 
 def test_targets_only_where_they_were_set_for():
     there, here = setting(gpu=True, cores=16, quick=False, engines=7), setting(gpu=False, cores=2, quick=True)
-    assert there.targets
+    assert there.has_targets
     assert (there.material.width, there.material.height, there.decoders, there.engines) == (1280, 720, 16, 7)
-    assert not here.targets
+    assert not here.has_targets
 
 
 def test_the_material(paths):
@@ -219,7 +219,7 @@ def canned_rates(monkeypatch):
 def test_clips_in_every_way(paths, canned_rates):
     """A share is looked for once; a way that fails is its own line."""
     chosen = run.Setting(
-        material=SMALL, device="cuda:0", decoders=2, engines=1, size=32, batch=4, seconds=0.1, targets=True
+        material=SMALL, device="cuda:0", decoders=2, engines=1, size=32, batch=4, seconds=0.1, has_targets=True
     )
     cases = {}
     for part in (run._clips, run._long):
@@ -282,7 +282,7 @@ def test_the_best_number_of_sessions_is_the_one_for_both(paths, monkeypatch):
     monkeypatch.setattr(run, "beside", beside)
     monkeypatch.setattr(run, "wait_asleep", lambda _, *, asleep=True: None)
     chosen = run.Setting(
-        material=SMALL, device="cuda:0", decoders=16, engines=7, size=32, batch=4, seconds=1.0, targets=True
+        material=SMALL, device="cuda:0", decoders=16, engines=7, size=32, batch=4, seconds=1.0, has_targets=True
     )
     *earlier, nvdec = run._nvdec(chosen, paths, lambda _: None)
     assert len(earlier) == 2, "each trial is told at once"
@@ -408,7 +408,9 @@ def test_training_is_held_against_the_better_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "_rate", lambda *_: next(limits))
     monkeypatch.setattr(training, "_fed", fed)
     course = training.Course.small()
-    told = list(training.training(tmp_path, course, "cpu", 0.1, settle_seconds=0.0, targets=True, say=lambda _: None))
+    told = list(
+        training.training(tmp_path, course, "cpu", 0.1, settle_seconds=0.0, has_targets=True, say=lambda _: None)
+    )
     assert [(case.key, case.per_second, case.times) for case in told] == [
         ("limit", 8.0, None), ("cached", 9.0, 9 / 8), ("files", None, None),
         ("limit", 10.0, None), ("cached", 9.0, 0.9), ("files", None, None),
@@ -430,7 +432,7 @@ def test_training_from_files_without_and_with_the_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "_Step", lambda *_: None)
     monkeypatch.setattr(training, "_resident", lambda *_: None)
     course = training.Course.small()
-    told = training.training(tmp_path, course, "cuda:0", 0.1, settle_seconds=20.0, targets=True, say=lambda _: None)
+    told = training.training(tmp_path, course, "cuda:0", 0.1, settle_seconds=20.0, has_targets=True, say=lambda _: None)
     cases = {case.key: case for case in told}
     assert asked == [("cached", 0.0, 20.0), ("files", 0.0, 20.0), ("files_shared", "auto", 100.0)]
     assert {key: case.times for key, case in cases.items()} == {

@@ -1,12 +1,14 @@
-"""What the benchmarks' tables on the terminal have in common."""
+"""What the benchmarks' tables have in common, on the terminal and in the documents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+
+Row = tuple[str, ...]
 
 
 def console_or(console: Console | None, *, columns: int = 110) -> Console:
@@ -30,3 +32,9 @@ def print_lines(console: Console, lines: Iterable[str]) -> None:
     """As they stand, however long."""
     for text in lines:
         console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def markdown(columns: Row, rows: Sequence[Row]) -> str:
+    """A table of a document."""
+    lines = [columns, ("---",) * len(columns), *rows]
+    return "\n".join("| " + " | ".join(row) + " |" for row in lines)

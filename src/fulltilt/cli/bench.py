@@ -93,8 +93,7 @@ def feed(
     from fulltilt.bench.feed.figures import FeedBench
     from fulltilt.bench.feed.run import PARTS, measure
     from fulltilt.bench.feed.table import show
-    from fulltilt.bench.ground import joined
-    from fulltilt.bench.results import parts_of
+    from fulltilt.bench.results import joined, parts_of
 
     def keep(found: FeedBench) -> None:
         outputs.write(joined(save, found.to_json(), by="part", order=PARTS), chart)
@@ -114,8 +113,7 @@ def train(
     """The training step with everything at "auto", and the whole Trainer, against steps optimised by hand."""
     outputs = Outputs(save)
 
-    from fulltilt.bench.ground import joined
-    from fulltilt.bench.results import parts_of
+    from fulltilt.bench.results import joined, parts_of
     from fulltilt.bench.train.figures import TrainBench
     from fulltilt.bench.train.run import WORKLOADS, measure
     from fulltilt.bench.train.table import show
@@ -141,8 +139,7 @@ def assist(
     from fulltilt.bench.assist.figures import PARTS, AssistBench
     from fulltilt.bench.assist.run import measure
     from fulltilt.bench.assist.table import show
-    from fulltilt.bench.ground import with_parts
-    from fulltilt.bench.results import parts_of
+    from fulltilt.bench.results import parts_of, with_parts
 
     def keep(found: AssistBench) -> None:
         outputs.write(with_parts(save, found.to_json(), PARTS))
@@ -174,8 +171,7 @@ def scripts(
     from contextlib import nullcontext
 
     from fulltilt.bench.feed.material import workplace
-    from fulltilt.bench.ground import joined
-    from fulltilt.bench.results import parts_of
+    from fulltilt.bench.results import joined, parts_of
     from fulltilt.bench.scripts import SCRIPTS, measure, show, to_json
 
     outputs = Outputs(save)
@@ -237,8 +233,7 @@ def video(
     if seconds is not None and not 0.1 <= seconds <= 60:
         raise InputError(f"--seconds: expected 0.1 to 60, found {seconds:g}")
 
-    from fulltilt.bench.ground import joined
-    from fulltilt.bench.results import parts_of
+    from fulltilt.bench.results import joined, parts_of
     from fulltilt.bench.video.figures import PARTS, VideoBench
     from fulltilt.bench.video.run import measure
     from fulltilt.bench.video.table import show

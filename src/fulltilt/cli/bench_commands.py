@@ -20,7 +20,7 @@ def commands(
 ) -> None:
     """Put any training commands under fulltilt run: how much of their time is attributed, how much faster they get."""
     from fulltilt.bench.commands import measure, parse, show, to_json
-    from fulltilt.bench.ground import joined
+    from fulltilt.bench.results import joined
 
     named = parse(words)
     outputs = Outputs(save)

@@ -37,15 +37,15 @@ def guides(
         raise InputError(f"--seconds: expected 10 to 3600, found {seconds:g}")
     outputs = Outputs(save, chart_file)
 
-    from fulltilt.bench.ground import joined
     from fulltilt.bench.guides.chart import chart
     from fulltilt.bench.guides.claims import WORKLOADS
     from fulltilt.bench.guides.figures import GuidesBench
-    from fulltilt.bench.guides.run import FEW, FULL, earlier_in, joinable, measure, parts_of
+    from fulltilt.bench.guides.run import FEW, FULL, measure, parts_of
     from fulltilt.bench.guides.table import show
+    from fulltilt.bench.results import earlier_in, joined
 
     def keep(found: GuidesBench) -> None:
-        outputs.write(joined(joinable(save, small=small), found.to_json(), by="workload", order=WORKLOADS), chart)
+        outputs.write(joined(save, found.to_json(), by="workload", order=WORKLOADS), chart)
 
     scale = FEW if small else FULL
     if seconds is not None:
@@ -67,8 +67,7 @@ def scaling(
     """Training throughput against cores, batch size and image size, beside the limit."""
     outputs = Outputs(save, chart_file)
 
-    from fulltilt.bench.ground import joined
-    from fulltilt.bench.results import parts_of
+    from fulltilt.bench.results import joined, parts_of
     from fulltilt.bench.scaling.figures import PARTS, ScalingBench, chart
     from fulltilt.bench.scaling.run import measure_scaling
     from fulltilt.bench.scaling.table import show

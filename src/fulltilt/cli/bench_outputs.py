@@ -44,14 +44,9 @@ class Outputs:
 
 def _spare(file: Path, result: dict[str, Any]) -> None:
     """Figures of another machine or size can't stand beside these, and can't be had again: they get another name."""
-    if not file.is_file():
-        return
-    try:
-        earlier = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        earlier = None
-    same = isinstance(earlier, dict) and all(earlier.get(key) == result.get(key) for key in ("machine", "small"))
-    if not same:
+    from fulltilt.bench.results import alike, earlier_in
+
+    if file.is_file() and not alike(earlier_in(file), result):
         names = (file.with_name(f"{file.stem}-earlier{number or ''}{file.suffix}") for number in count())
         aside = next(name for name in names if not name.exists())
         file.rename(aside)

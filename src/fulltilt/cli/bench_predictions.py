@@ -28,8 +28,8 @@ def predictions(
     save: Save = None,
 ) -> None:
     """The gain that a diagnosis predicts for scripts with a planted fault, and the gain of fixing it."""
-    from fulltilt.bench.ground import joined
     from fulltilt.bench.predictions import as_line, measure, scripts_in, to_json
+    from fulltilt.bench.results import joined
     from fulltilt.bench.target import target_lines
 
     if not 1 <= rounds <= 100:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fulltilt.bench.assist.phases import BalanceRun
-from fulltilt.bench.results import as_measured
+from fulltilt.bench.results import Result, as_measured
 from fulltilt.bench.target import Target, Titled, in_json
 from fulltilt.bench.train.figures import Case
 
@@ -52,19 +51,12 @@ class Many:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssistBench:
-    """Everything that was measured, and on what."""
-
-    machine: Mapping[str, Any]
-    date: str
-    seconds: float
+class AssistBench(Result):
     title: str = ""
     cases: tuple[Case, ...] = ()
     tasks: Tasks | None = None
     many: Many | None = None
     balance: BalanceRun | None = None
-    problem: str | None = None
-    """Why there are no GPU figures."""
 
     @property
     def targets(self) -> list[Titled]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from fulltilt.bench.results import as_measured
-from fulltilt.bench.target import Target, Titled, in_json
+from fulltilt.bench.results import Result, as_measured
+from fulltilt.bench.target import Target, in_json
 
 FIGURES = {
     "gpu_ms": "GPU ms",
@@ -122,19 +122,13 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AugmentBench:
-    """Everything that was measured, and on what."""
-
-    machine: Mapping[str, Any]
-    date: str
+class AugmentBench(Result):
     task: str
     copy_tb_per_s: float | None = None
     """Device memory, bytes read plus bytes written."""
     cases: tuple[Case, ...] = ()
     """The first is the task itself."""
     peers: tuple[Peer, ...] = ()
-    problem: str | None = None
-    """Why there are no GPU figures."""
 
     def speedup(self, peer: Peer) -> float | None:
         """How many times longer the peer takes than ours, in wall time."""
@@ -149,34 +143,21 @@ class AugmentBench:
         return peer.timing.gpu_ms / ours.gpu_ms
 
     @property
-    def targets(self) -> list[Titled]:
-        return [(case.title, target) for case in self.cases for target in case.targets]
-
-    @property
     def right(self) -> bool:
         """Every output that was compared is right."""
         return all(case.check.right for case in self.cases if case.check is not None)
 
     def to_json(self) -> dict[str, Any]:
-        flat = {
-            "machine": dict(self.machine),
-            "date": self.date,
-            "task": self.task,
-            "copy_tb_per_s": self.copy_tb_per_s,
-            "cases": [case.to_json() for case in self.cases],
-            "peers": [
-                {
-                    "name": peer.name,
-                    "takes": peer.takes,
-                    "masks": peer.masks,
-                    **(asdict(peer.timing) if peer.timing else {}),
-                    "speedup": self.speedup(peer),
-                    "gpu_speedup": self.gpu_speedup(peer),
-                    "problem": peer.problem,
-                }
-                for peer in self.peers
-            ],
-            "problem": self.problem,
-        }
-        plain: dict[str, Any] = as_measured(flat)
-        return plain
+        peers = [
+            {
+                "name": peer.name,
+                "takes": peer.takes,
+                "masks": peer.masks,
+                **(asdict(peer.timing) if peer.timing else {}),
+                "speedup": self.speedup(peer),
+                "gpu_speedup": self.gpu_speedup(peer),
+                "problem": peer.problem,
+            }
+            for peer in self.peers
+        ]
+        return {**Result.to_json(replace(self, peers=())), "peers": as_measured(peers)}

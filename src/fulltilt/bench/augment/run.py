@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -29,9 +30,12 @@ _RATIOS = {"Kornia": "times_kornia", "triton-augment": "times_triton_augment"}
 
 def measure(*, batch: int, size: int, masks: bool, quick: bool, say: Say) -> AugmentBench:
     """Everything that this machine can run; `say` hears what comes next."""
-    if not torch.cuda.is_available():
-        return _without_gpu(batch=batch, size=size, masks=masks, quick=quick, say=say)
-    return _on_gpu(Task(batch=batch, size=size, masks=masks, device="cuda"), quick=quick, say=say)
+    began = time.monotonic()
+    if torch.cuda.is_available():
+        found = _on_gpu(Task(batch=batch, size=size, masks=masks, device="cuda"), quick=quick, say=say)
+    else:
+        found = _without_gpu(batch=batch, size=size, masks=masks, quick=quick, say=say)
+    return replace(found, seconds=time.monotonic() - began)
 
 
 def _on_gpu(task: Task, *, quick: bool, say: Say) -> AugmentBench:
@@ -57,6 +61,7 @@ def _on_gpu(task: Task, *, quick: bool, say: Say) -> AugmentBench:
     return AugmentBench(
         machine=machine_facts(_PACKAGES),
         date=now(),
+        seconds=0.0,
         task=_task(task),
         copy_tb_per_s=rate,
         cases=(_with_ratios(cases[0], peers), *cases[1:]),
@@ -72,6 +77,7 @@ def _without_gpu(*, batch: int, size: int, masks: bool, quick: bool, say: Say) -
     return AugmentBench(
         machine=machine_facts(_PACKAGES),
         date=now(),
+        seconds=0.0,
         task=_task(task),
         cases=(ours,),
         peers=_peers(task, quick=quick, say=say) + _loaders(task, quick=quick, say=say),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from fulltilt.bench.results import as_measured
-from fulltilt.bench.target import Target, Titled, in_json
+from fulltilt.bench.results import Result
+from fulltilt.bench.target import Target, in_json
 
 Figure = Literal["samples_per_second", "share", "times_loader", "of_best", "of_own", "of_alone"]
 _OF = {
@@ -95,35 +94,10 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedBench:
-    """Everything that was measured, and on what."""
-
-    machine: Mapping[str, Any]
-    date: str
+class FeedBench(Result):
     material: str
     """What the samples are, and where they lay."""
     cases: tuple[Case, ...] = ()
-    seconds: float
-    """The whole run, compiling and making photos included."""
-    problem: str | None = None
-    """Why there are no GPU figures."""
-
-    @property
-    def targets(self) -> list[Titled]:
-        return [(case.title, target) for case in self.cases for target in case.targets]
-
-    def to_json(self) -> dict[str, Any]:
-        flat: dict[str, Any] = as_measured(
-            {
-                "machine": dict(self.machine),
-                "date": self.date,
-                "material": self.material,
-                "seconds": self.seconds,
-                "cases": [case.to_json() for case in self.cases],
-                "problem": self.problem,
-            }
-        )
-        return flat
 
 
 def target(figure: Figure, at_least: float) -> Target:

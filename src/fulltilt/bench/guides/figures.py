@@ -17,7 +17,7 @@ from fulltilt.bench.guides.claims import (
 )
 from fulltilt.bench.guides.order import AFTER, BEFORE, CONTESTANTS, TUNED_PEERS, Answer
 from fulltilt.bench.guides.watch import Utilisation
-from fulltilt.bench.results import as_measured
+from fulltilt.bench.results import Result
 from fulltilt.bench.target import Target, Titled, in_json
 
 LIMIT = "limit"
@@ -223,36 +223,16 @@ def _targets(after: Case, by_key: Mapping[str, Case]) -> tuple[Target, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GuidesBench:
-    """Everything that was measured, and on what."""
-
-    machine: Mapping[str, Any]
-    date: str
-    small: bool
+class GuidesBench(Result):
+    small: bool | None
+    """None for the full size."""
     workloads: Mapping[str, Mapping[str, Any]]
     """Name to title, metric and the guide's claim."""
     cases: tuple[Case, ...]
-    seconds: float
-    problem: str | None = None
-    """Why no targets are held against it."""
 
     @property
     def targets(self) -> list[Titled]:
         return [(case.workload, target) for case in self.cases for target in case.targets]
-
-    def to_json(self) -> dict[str, Any]:
-        flat: dict[str, Any] = as_measured(
-            {
-                "machine": dict(self.machine),
-                "date": self.date,
-                "small": self.small or None,
-                "workloads": {name: dict(about) for name, about in self.workloads.items()},
-                "seconds": self.seconds,
-                "cases": [case.to_json() for case in self.cases],
-                "problem": self.problem,
-            }
-        )
-        return flat
 
 
 def about(title: str, metric: str, claim: Claim | None) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -21,7 +20,7 @@ from fulltilt.bench.guides.claims import CLAIMS, WORKLOADS
 from fulltilt.bench.guides.figures import Case, GuidesBench, about, beside, cases_in, compared
 from fulltilt.bench.guides.order import AFTER, BEFORE, CONTESTANTS, WHERE, Answer, Contestant, Order
 from fulltilt.bench.guides.watch import Watch
-from fulltilt.bench.results import as_measured
+from fulltilt.bench.results import alike, as_measured
 from fulltilt.errors import InputError
 from fulltilt.recipes.generated import ROOT
 
@@ -101,8 +100,9 @@ def measure(
     machine = machine_facts(_PACKAGES)
     gpu = bool(machine["gpus"]) and _torch_has_gpu() if has_gpu is None else has_gpu
     problem = NO_GPU if not gpu else SMALL if small else None
-    same = earlier is not None and (earlier.get("machine"), bool(earlier.get("small"))) == (as_measured(machine), small)
-    before = {name: cases_in(earlier, name) if earlier is not None and same else [] for name in only}
+    if not alike(earlier, {"machine": as_measured(machine), "small": small or None}):
+        earlier = None
+    before = {name: [] if earlier is None else cases_in(earlier, name) for name in only}
     done: list[Case] = []
     told: dict[str, dict[str, Any]] = {}
 
@@ -110,7 +110,7 @@ def measure(
         found = GuidesBench(
             machine=machine,
             date=now(),
-            small=small,
+            small=small or None,
             workloads=told,
             cases=(*done, *cases),
             seconds=time.monotonic() - began,
@@ -270,23 +270,6 @@ def make_data(name: str, *, small: bool) -> None:
     from fulltilt.recipes.catalog import recipe_named
 
     plain.loaders(recipe_named(name).config("before", small=small))
-
-
-def earlier_in(file: Path | None) -> dict[str, Any] | None:
-    """What a run before has left in the file, if anything."""
-    try:
-        found = None if file is None else json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def joinable(file: Path | None, *, small: bool) -> Path | None:
-    """The file, where its figures are of the same size: small ones and full ones never stand in one result."""
-    if file is None or not file.exists():
-        return file
-    earlier = earlier_in(file)
-    return file if earlier is not None and bool(earlier.get("small")) == small else None
 
 
 def _torch_has_gpu() -> bool:

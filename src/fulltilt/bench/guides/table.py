@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fulltilt.bench.guides.figures import ANOTHER_RUN, Case, GuidesBench
-from fulltilt.bench.tables import console_or, print_lines
+from fulltilt.bench.tables import Row, console_or, print_lines
 from fulltilt.bench.target import target_lines
 
-Row = tuple[str, ...]
 _COLUMNS = ("", "samples/s", "whole", "× before", "of limit", "GPU", "waits", "memory", "metric")
 _ABSENT = "–"
 

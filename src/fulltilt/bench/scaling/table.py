@@ -17,13 +17,13 @@ def show(found: ScalingBench, console: Console | None = None) -> None:
         cases = [case for case in flat["cases"] if case["part"] == part]
         if not cases:
             continue
-        table = Table(title=f"{TITLES[part]}: {found.about[part]}", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+        table = Table(title=f"{TITLES[part]}: {found.workloads[part]}", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
         for name in (TITLES[part].lower(), *(SERIES[series] for series in present(cases))):
             table.add_column(name, justify="right")
         for row in rows(flat, part):
             table.add_row(*row)
         console.print(table)
-    for point in found.points:
+    for point in found.cases:
         if point.problem:
             console.print(f"{point.part} {point.x}, {SERIES[point.series]}: {point.problem}", markup=False)
     if found.problem:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fulltilt.bench.results import as_measured
+from fulltilt.bench.results import Result
 from fulltilt.bench.target import Target, Titled, in_json
 
 
@@ -58,31 +58,11 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainBench:
-    """Everything that was measured, and on what."""
-
-    machine: Mapping[str, Any]
-    date: str
+class TrainBench(Result):
     workloads: Mapping[str, str]
     """Key to title."""
-    cases: tuple[Case, ...]
-    seconds: float
-    problem: str | None = None
-    """Why there are no GPU figures."""
+    cases: tuple[Case, ...] = ()
 
     @property
     def targets(self) -> list[Titled]:
         return [(f"{case.workload}: {case.title}", target) for case in self.cases for target in case.targets]
-
-    def to_json(self) -> dict[str, Any]:
-        flat: dict[str, Any] = as_measured(
-            {
-                "machine": dict(self.machine),
-                "date": self.date,
-                "workloads": dict(self.workloads),
-                "seconds": self.seconds,
-                "cases": [case.to_json() for case in self.cases],
-                "problem": self.problem,
-            }
-        )
-        return flat

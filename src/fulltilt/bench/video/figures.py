@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fulltilt.bench.results import as_measured
-from fulltilt.bench.target import Target, Titled, in_json
+from fulltilt.bench.results import Result
+from fulltilt.bench.target import Target, in_json
 
 PARTS = ("cpu", "light", "nvdec", "both", "clips", "train", "long")
 CPU_AT_LEAST, NVDEC_AT_LEAST, BOTH_AT_LEAST = 3000.0, 2500.0, 5000.0
@@ -43,44 +43,20 @@ class Case:
         return (Target(figure=f"{self.unit}_per_second", wanted=self.at_least, found=self.per_second, unit="/s"),)
 
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = as_measured(
-            {
-                "part": self.part,
-                "key": self.key,
-                "title": self.title,
-                f"{self.unit}_per_second": self.per_second,
-                "times": self.times,
-                "targets": in_json(self.targets),
-                **self.notes,
-                "problem": self.problem,
-            }
-        )
-        return found
+        return {
+            "part": self.part,
+            "key": self.key,
+            "title": self.title,
+            f"{self.unit}_per_second": self.per_second,
+            "times": self.times,
+            "targets": in_json(self.targets),
+            **self.notes,
+            "problem": self.problem,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VideoBench:
-    """Everything that was measured, and on what."""
-
-    machine: Mapping[str, Any]
-    date: str
+class VideoBench(Result):
     video: str
     """What was decoded."""
-    cases: tuple[Case, ...]
-    seconds: float
-    problem: str | None = None
-    """Why there are no targets."""
-
-    @property
-    def targets(self) -> list[Titled]:
-        return [(case.title, target) for case in self.cases for target in case.targets]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "machine": {key: value for key, value in self.machine.items() if value is not None},
-            "date": self.date,
-            "seconds": round(self.seconds, 1),
-            "video": self.video,
-            "cases": [case.to_json() for case in self.cases],
-            **({} if self.problem is None else {"problem": self.problem}),
-        }
+    cases: tuple[Case, ...] = ()

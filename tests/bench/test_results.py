@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fulltilt.bench.ground import joined, with_parts
+from fulltilt.bench.results import joined, with_parts
 from fulltilt.cli.bench_outputs import Outputs
 
 OLD = {"machine": {"gpu": "a"}, "date": "monday", "cases": [{"part": "x", "n": 1}, {"part": "z", "n": 1}]}
@@ -37,9 +37,10 @@ def test_cases_of_another_name_and_parts_that_are_no_more(file):
     assert found["dates"] == {"a": "monday", "b": "friday"}
 
 
-def test_another_machines_figures_are_not_kept(file):
-    found = joined(file, {**NEW, "machine": {"gpu": "b"}}, by="part", order=("x", "y", "z"))
-    assert {case["part"] for case in found["cases"]} == {"x", "y"}
+def test_figures_of_another_machine_or_size_are_not_kept(file):
+    for other in ({"machine": {"gpu": "b"}}, {"small": True}):
+        found = joined(file, {**NEW, **other}, by="part", order=("x", "y", "z"))
+        assert {case["part"] for case in found["cases"]} == {"x", "y"}
 
 
 def test_a_first_run_and_a_damaged_file(tmp_path, file):
