@@ -52,7 +52,7 @@ def augment(
     *,
     batch: Annotated[int, typer.Option(help="Images in a batch.")] = 32,
     size: Annotated[int, typer.Option(help="Height and width of an image.")] = 512,
-    masks: Annotated[bool, typer.Option(help="Augment a mask with every image.")] = True,
+    images_only: Annotated[bool, typer.Option("--images-only", help="No mask with each image.")] = False,
     quick: Annotated[bool, typer.Option(help="Only what has a target, and the quick peers.")] = False,
     save: Save = None,
 ) -> None:
@@ -65,7 +65,7 @@ def augment(
     from fulltilt.bench.augment.run import measure
     from fulltilt.bench.augment.table import show
 
-    found = measure(batch=batch, size=size, masks=masks, quick=quick, say=say)
+    found = measure(batch=batch, size=size, masks=not images_only, quick=quick, say=say)
     show(found)
     outputs.write(found.to_json())
     if not found.right:  # a figure of something wrong is no figure

@@ -24,8 +24,8 @@ def guides(
         ),
     ] = "segmentation,classification,forecast,video",
     small: Annotated[bool, typer.Option("--small", help="Small sizes, which two CPU cores can train.")] = False,
-    seconds: Annotated[
-        float | None, typer.Option(help="For all contestants of a workload.", show_default="700, small 240")
+    max_seconds: Annotated[
+        float | None, typer.Option(help="Most for all contestants of a workload.", show_default="700, small 240")
     ] = None,
     save: Save = None,
     chart_file: Annotated[Path | None, typer.Option("--chart", help="Draw them against their limits (SVG).")] = None,
@@ -33,8 +33,8 @@ def guides(
     """The guides' workloads before and after, and with Lightning and Accelerate, each in a process of its own."""
     from dataclasses import replace
 
-    if seconds is not None and not 10 <= seconds <= 3600:
-        raise InputError(f"--seconds: expected 10 to 3600, found {seconds:g}")
+    if max_seconds is not None and not 10 <= max_seconds <= 3600:
+        raise InputError(f"--max-seconds: expected 10 to 3600, found {max_seconds:g}")
     outputs = Outputs(save, chart_file)
 
     from fulltilt.bench.guides.chart import chart
@@ -48,8 +48,8 @@ def guides(
         outputs.write(joined(save, found.to_json(), by="workload", order=WORKLOADS), chart)
 
     scale = FEW if small else FULL
-    if seconds is not None:
-        scale = replace(scale, workload_seconds=seconds)
+    if max_seconds is not None:
+        scale = replace(scale, workload_seconds=max_seconds)
     show(measure(only=parts_of(only), small=small, scale=scale, say=say, keep=keep, earlier=earlier_in(save)))
 
 
