@@ -285,7 +285,7 @@ def _against_peers(name: str, known: Mapping[str, float]) -> Words:
 
 def _scripts(result: Result) -> dict[str, float]:
     found: dict[str, float] = {}
-    for one in result["scripts"]:
+    for one in result["cases"]:
         name, before, after = one["script"], one["before"], one["after"]
         found |= {f"{name}_before": before, f"{name}_after": after, f"{name}_times": after / before}
     return found
@@ -293,7 +293,7 @@ def _scripts(result: Result) -> dict[str, float]:
 
 def _commands(result: Result) -> dict[str, float]:
     found: dict[str, float] = {}
-    for one in result["commands"]:
+    for one in result["cases"]:
         figures = {"before": one["before"], "after": one["after"], "beside": side_by_side(one)}
         found |= {f"{one['name']}_{figure}": value for figure, value in figures.items() if value is not None}
     return found

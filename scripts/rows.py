@@ -270,7 +270,7 @@ def scripts_rows(result: dict[str, Any]) -> list[Row]:
             one["script"], rate(one, "before"), rate(one, "after"), rate(one, "limit"),
             f"{one['after'] / one['before']:.2f}×", wanted(one), one.get("remaining") or "",
         )
-        for one in result["scripts"]
+        for one in result["cases"]
     ]  # fmt: skip
 
 
@@ -294,7 +294,7 @@ def commands_rows(result: dict[str, Any]) -> list[Row]:
             f"{one['max_seconds']:.0f} s",
             one["problem"] or one["verdict"], one["remaining"] or "",
         )
-        for one in result["commands"]
+        for one in result["cases"]
     ]  # fmt: skip
 
 
@@ -311,7 +311,7 @@ def predictions_rows(result: dict[str, Any]) -> list[Row]:
             "" if one["points"] is None else _points(one["points"]),
             wanted(one),
         )
-        for one in result["scripts"]
+        for one in result["cases"]
     ]
 
 

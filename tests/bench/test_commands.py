@@ -108,14 +108,14 @@ def test_real_commands_one_after_the_other(tmp_path, monkeypatch):
     words = ["commands", "--max-seconds", "24", "--save", str(result)]
     ended = CliRunner().invoke(bench, [*words, "fails=fails.py", "trains=train.py"])
     assert ended.exit_code == 0, ended.output
-    fails, trains = json.loads(result.read_text())["commands"]
+    fails, trains = json.loads(result.read_text())["cases"]
     assert "no such data" in fails["problem"]
     assert not any(target["met"] for target in fails["targets"])
     assert trains["attributed"] is not None
     assert trains["command"] == "train.py"
     ended = CliRunner().invoke(bench, [*words, "fails=fails.py --again"])
     kept = json.loads(result.read_text())
-    assert [one["name"] for one in kept["commands"]] == ["trains", "fails"], "what was not run now stays"
+    assert [one["name"] for one in kept["cases"]] == ["trains", "fails"], "what was not run now stays"
     assert set(kept["dates"]) == {"trains", "fails"}
 
 

@@ -84,7 +84,7 @@ def test_commands_as_rows(tables):
     failed = dict.fromkeys(known) | {
         "name": "timm", "command": "train.py", "max_seconds": 90.0, "problem": "run ended with status 1: no",
     }  # fmt: skip
-    assert tables.rows.commands_rows({"commands": [known, failed]}) == [
+    assert tables.rows.commands_rows({"cases": [known, failed]}) == [
         ("mnist: `main.py`", "98.6 %", "1,000/s", "1,500/s", "2,000/s", "1.50×", "1.40×", "180 s", "No headroom.",
          "at 75 % of the limit: copies"),
         ("timm: `train.py`", "", "", "", "", "", "", "90 s", "run ended with status 1: no", ""),
@@ -210,7 +210,7 @@ def test_the_other_results_as_rows(tables):
         ("NVDEC", "", "no GPU", ""),
     ]
     scripts = {
-        "scripts": [{"script": "a", "before": 100.0, "after": 250.0, "limit": None, "targets": [{"words": "≥ 2×"}]}]
+        "cases": [{"script": "a", "before": 100.0, "after": 250.0, "limit": None, "targets": [{"words": "≥ 2×"}]}]
     }
     assert tables.rows.scripts_rows(scripts) == [("a", "100/s", "250/s", "", "2.50×", "≥ 2×", "")]
     beside = {"title": "beside", "samples_per_second": 99.0, "share": 0.99, "targets": [{"words": "≥ 98 %"}]}
@@ -253,7 +253,7 @@ def test_a_case_that_failed_is_no_headline(tables, tmp_path):
     assert "**10.0×**" in tables.headline("en", tmp_path)
     file.write_text(json.dumps({"cases": [before, after | {"problem": "stopped after 420 s"}]}))
     assert "Video" not in tables.headline("en", tmp_path)
-    commands = {"commands": [{"name": "timm", "before": None, "after": None, "times": None}]}
+    commands = {"cases": [{"name": "timm", "before": None, "after": None, "times": None}]}
     (tmp_path / "h200" / "commands.json").write_text(json.dumps(commands))
     assert "timm" not in tables.headline("en", tmp_path), "nor does it stop the others"
 
@@ -262,7 +262,7 @@ def test_a_command_is_as_much_faster_as_it_was_side_by_side(tables, tmp_path):
     (tmp_path / "h200").mkdir()
     one = {"name": "timm", "before": 700.0, "after": 2100.0, "times": 3.0, "settings": {"graphs": True}}
     file = tmp_path / "h200" / "commands.json"
-    file.write_text(json.dumps({"commands": [one | {"tried": {"CUDA graphs": "+150 %"}}]}))
+    file.write_text(json.dumps({"cases": [one | {"tried": {"CUDA graphs": "+150 %"}}]}))
     (row,) = tables.headline("en", tmp_path).splitlines()[2:]
     assert "| as it is, watched first: 700 img/s | the whole run: 2,100 img/s | side by side **2.5×** |" in row
     assert "**2.5×**" in tables.headline("zh", tmp_path)

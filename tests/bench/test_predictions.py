@@ -21,7 +21,7 @@ def test_points_are_of_the_steps_time() -> None:
     assert [target.met for target in far.targets] == [False]
     unknown = Forecast(script="x", cause="memory-growth", predicted=None, measured=None)
     assert unknown.points is None
-    first, second, third = to_json([one, far, unknown])["scripts"]
+    first, second, third = to_json([one, far, unknown])["cases"]
     assert (first["targets"][0]["words"], second["targets"][0]["met"]) == ("≤ 15 points", False)
     assert third["targets"] is None, "nothing was predicted"
 

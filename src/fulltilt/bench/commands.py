@@ -169,7 +169,7 @@ def to_json(found: Sequence[CommandFigures]) -> dict[str, Any]:
     return {
         "machine": machine_facts(PACKAGES),
         "date": now(),
-        "commands": [{**asdict(one), "times": one.times, "targets": in_json(one.targets)} for one in found],
+        "cases": [{**asdict(one), "times": one.times, "targets": in_json(one.targets)} for one in found],
     }
 
 

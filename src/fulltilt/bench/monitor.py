@@ -15,7 +15,7 @@ from typing import Any
 from fulltilt.bench.ground import machine_facts, now
 from fulltilt.bench.results import as_measured
 from fulltilt.bench.running import cpu_seconds, on_a_terminal, running_load
-from fulltilt.bench.tables import console_or, print_lines
+from fulltilt.bench.tables import console_or, figures_table, print_lines
 from fulltilt.bench.target import Target, Titled, in_json, target_lines
 from fulltilt.errors import FulltiltError, UnavailableError
 from fulltilt.machine.sampler import Sampler
@@ -168,10 +168,8 @@ def _lines(file: Path) -> int:
 
 
 def show(found: MonitorBench) -> None:
-    from rich.table import Table
-
     console = console_or(None)
-    costs = Table("interval", "live view", "of one core", "CPU per sample", "to start", title="Cost")
+    costs = figures_table("Cost", "live view", "of one core", "CPU per sample", "to start", name="interval")
     for cost in found.costs:
         costs.add_row(
             f"{cost.interval_seconds:g} s",
@@ -182,7 +180,7 @@ def show(found: MonitorBench) -> None:
         )
     console.print(costs)
     if found.readings:
-        figures = Table("load", "util", "SM", "occupancy", "tensor", "DRAM", "power", title="Known loads, GPU 0")
+        figures = figures_table("Known loads, GPU 0", "util", "SM", "occupancy", "tensor", "DRAM", "power", name="load")
         for reading in found.readings:
             percents = (reading.util, reading.sm, reading.occupancy, reading.tensor, reading.dram)
             figures.add_row(

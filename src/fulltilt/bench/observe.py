@@ -13,7 +13,7 @@ from typing import Any
 
 from fulltilt.bench.ground import machine_facts, now
 from fulltilt.bench.results import as_measured
-from fulltilt.bench.tables import console_or, print_lines
+from fulltilt.bench.tables import console_or, figures_table, print_lines
 from fulltilt.bench.target import Target, in_json, target_lines
 from fulltilt.errors import UnavailableError, last_line
 
@@ -117,9 +117,7 @@ def middle(values: Sequence[float]) -> float:
 
 
 def show(found: ObserveBench) -> None:
-    from rich.table import Table
-
-    table = Table("step", "plain", "watched", "added", "±", "share", title=f"Watching, {found.device}")
+    table = figures_table(f"Watching, {found.device}", "plain", "watched", "added", "±", "share", name="step")
     for one in found.costs:
         table.add_row(
             f"{one.asked_ms:g} ms",

@@ -141,5 +141,5 @@ def to_json(forecasts: Sequence[Forecast]) -> dict[str, Any]:
     return {
         "machine": machine_facts({}),
         "date": now(),
-        "scripts": [{**asdict(one), "points": one.points, "targets": in_json(one.targets)} for one in forecasts],
+        "cases": [{**asdict(one), "points": one.points, "targets": in_json(one.targets)} for one in forecasts],
     }

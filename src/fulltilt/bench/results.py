@@ -53,27 +53,25 @@ def as_measured(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def joined(
-    file: Path | None, found: dict[str, Any], *, by: str, order: Sequence[str] | None, key: str = "cases"
-) -> dict[str, Any]:
+def joined(file: Path | None, found: dict[str, Any], *, by: str, order: Sequence[str] | None) -> dict[str, Any]:
     """What was found, and from an earlier run on the same machine the parts that this one left out, with its date.
 
-    Cases are under `key`, and `by` is what says which part one is of; `order` names all that there may be, None where
-    they are anybody's. Every part has its own reference in it, so that parts of two runs stand beside each other and no
-    figure is compared across them.
+    `by` is what says which part a case is of; `order` names all that there may be, None where they are anybody's. Every
+    part has its own reference in it, so that parts of two runs stand beside each other and no figure is compared across
+    them.
     """
-    dates = {case[by]: found["date"] for case in found[key]}
+    dates = {case[by]: found["date"] for case in found["cases"]}
     old = _alike_in(file, found)
     if old is None:
         return {**found, "dates": dates}
-    kept = [case for case in old.get(key, []) if case[by] not in dates and (order is None or case[by] in order)]
+    kept = [case for case in old.get("cases", []) if case[by] not in dates and (order is None or case[by] in order)]
     was = old.get("dates", {})
     dates = {**{case[by]: was.get(case[by], old["date"]) for case in kept}, **dates}
-    cases = [*kept, *found[key]]
+    cases = [*kept, *found["cases"]]
     if order is not None:
         cases.sort(key=lambda case: order.index(case[by]))
     extra = {"workloads": {**old["workloads"], **found["workloads"]}} if "workloads" in old else {}
-    return {**old, **found, **extra, "dates": dates, key: cases}
+    return {**old, **found, **extra, "dates": dates, "cases": cases}
 
 
 def with_parts(file: Path | None, found: dict[str, Any], parts: Mapping[str, Sequence[str]]) -> dict[str, Any]:

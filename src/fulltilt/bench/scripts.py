@@ -19,7 +19,7 @@ from typing import Any
 from fulltilt.bench.bars import Bar, Group, draw
 from fulltilt.bench.ground import now
 from fulltilt.bench.running import output_of
-from fulltilt.bench.tables import console_or, print_lines
+from fulltilt.bench.tables import console_or, figures_table, print_lines
 from fulltilt.bench.target import Target, in_json, target_lines
 from fulltilt.errors import FulltiltError, InputError, last_line
 
@@ -186,14 +186,12 @@ def to_json(found: Sequence[ScriptFigures]) -> dict[str, Any]:
     return {
         "machine": machine_facts({}),
         "date": now(),
-        "scripts": [{**asdict(one), "targets": in_json([one.target])} for one in found],
+        "cases": [{**asdict(one), "targets": in_json([one.target])} for one in found],
     }
 
 
 def show(found: Sequence[ScriptFigures]) -> None:
-    from rich.table import Table
-
-    table = Table("script", "before", "after", "limit", "times", title="Images per second")
+    table = figures_table("Images per second", "before", "after", "limit", "times", name="script")
     for one in found:
         limit = "–" if one.limit is None else f"{one.limit:,.0f}"
         table.add_row(one.script, f"{one.before:,.0f}", f"{one.after:,.0f}", limit, f"{one.speed_up:.2f}")
@@ -215,5 +213,5 @@ def chart(result: dict[str, Any]) -> str | None:
         )  # fmt: skip
         return Group(title=TITLES[one["script"]], bars=[before, after])
 
-    known = [one for one in result["scripts"] if one["limit"]]
+    known = [one for one in result["cases"] if one["limit"]]
     return draw("Ordinary scripts, as a share of their limit", [group(one) for one in known]) if known else None

@@ -19,12 +19,12 @@ def console_or(console: Console | None, *, columns: int = 110) -> Console:
     return console
 
 
-def figures_table(title: str, *figures: str) -> Table:
+def figures_table(title: str | None, *figures: str, name: str = "") -> Table:
     """A name at the left, then figures, which line up at the right."""
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    table.add_column("")
-    for name in figures:
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column(name)
+    for figure in figures:
+        table.add_column(figure, justify="right", no_wrap=True)
     return table
 
 

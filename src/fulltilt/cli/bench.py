@@ -93,10 +93,10 @@ def feed(
     from fulltilt.bench.feed.figures import FeedBench
     from fulltilt.bench.feed.run import PARTS, measure
     from fulltilt.bench.feed.table import show
-    from fulltilt.bench.results import joined, parts_of
+    from fulltilt.bench.results import parts_of
 
     def keep(found: FeedBench) -> None:
-        outputs.write(joined(save, found.to_json(), by="part", order=PARTS), chart)
+        outputs.join(found.to_json(), by="part", order=PARTS, chart=chart)
 
     show(measure(count=count, folder=folder, quick=quick, only=parts_of(only, PARTS), say=say, keep=keep))
 
@@ -113,13 +113,13 @@ def train(
     """The training step with everything at "auto", and the whole Trainer, against steps optimised by hand."""
     outputs = Outputs(save)
 
-    from fulltilt.bench.results import joined, parts_of
+    from fulltilt.bench.results import parts_of
     from fulltilt.bench.train.figures import TrainBench
     from fulltilt.bench.train.run import WORKLOADS, measure
     from fulltilt.bench.train.table import show
 
     def keep(found: TrainBench) -> None:
-        outputs.write(joined(save, found.to_json(), by="workload", order=WORKLOADS))
+        outputs.join(found.to_json(), by="workload", order=WORKLOADS)
 
     show(measure(quick=quick, only=parts_of(only, WORKLOADS), say=say, keep=keep))
 
@@ -171,7 +171,7 @@ def scripts(
     from contextlib import nullcontext
 
     from fulltilt.bench.feed.material import workplace
-    from fulltilt.bench.results import joined, parts_of
+    from fulltilt.bench.results import parts_of
     from fulltilt.bench.scripts import SCRIPTS, measure, show, to_json
 
     outputs = Outputs(save)
@@ -191,7 +191,7 @@ def scripts(
             say=say,
         ):
             found.append(one)
-            outputs.write(joined(save, to_json(found), by="script", order=SCRIPTS, key="scripts"))
+            outputs.join(to_json(found), by="script", order=SCRIPTS)
     if folder is not None:
         say(f"the photographs stay in {folder}")
     show(found)
@@ -233,12 +233,12 @@ def video(
     if seconds is not None and not 0.1 <= seconds <= 60:
         raise InputError(f"--seconds: expected 0.1 to 60, found {seconds:g}")
 
-    from fulltilt.bench.results import joined, parts_of
+    from fulltilt.bench.results import parts_of
     from fulltilt.bench.video.figures import PARTS, VideoBench
     from fulltilt.bench.video.run import measure
     from fulltilt.bench.video.table import show
 
     def keep(found: VideoBench) -> None:
-        outputs.write(joined(save, found.to_json(), by="part", order=PARTS))
+        outputs.join(found.to_json(), by="part", order=PARTS)
 
     show(measure(quick=quick, seconds=seconds, only=parts_of(only, PARTS), folder=folder, say=say, keep=keep))

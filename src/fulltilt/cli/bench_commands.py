@@ -20,7 +20,6 @@ def commands(
 ) -> None:
     """Put any training commands under fulltilt run: how much of their time is attributed, how much faster they get."""
     from fulltilt.bench.commands import measure, parse, show, to_json
-    from fulltilt.bench.results import joined
 
     named = parse(words)
     outputs = Outputs(save)
@@ -29,5 +28,5 @@ def commands(
         if one.problem is not None:
             say(f"{one.name}: {one.problem}")
         found.append(one)
-        outputs.write(joined(save, to_json(found), by="name", order=None, key="commands"))
+        outputs.join(to_json(found), by="name", order=None)
     show(found)

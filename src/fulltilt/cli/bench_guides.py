@@ -42,10 +42,10 @@ def guides(
     from fulltilt.bench.guides.figures import GuidesBench
     from fulltilt.bench.guides.run import FEW, FULL, measure, parts_of
     from fulltilt.bench.guides.table import show
-    from fulltilt.bench.results import earlier_in, joined
+    from fulltilt.bench.results import earlier_in
 
     def keep(found: GuidesBench) -> None:
-        outputs.write(joined(save, found.to_json(), by="workload", order=WORKLOADS), chart)
+        outputs.join(found.to_json(), by="workload", order=WORKLOADS, chart=chart)
 
     scale = FEW if small else FULL
     if max_seconds is not None:
@@ -67,13 +67,13 @@ def scaling(
     """Training throughput against cores, batch size and image size, beside the limit."""
     outputs = Outputs(save, chart_file)
 
-    from fulltilt.bench.results import joined, parts_of
+    from fulltilt.bench.results import parts_of
     from fulltilt.bench.scaling.figures import PARTS, ScalingBench, chart
     from fulltilt.bench.scaling.run import measure_scaling
     from fulltilt.bench.scaling.table import show
 
     def keep(found: ScalingBench) -> None:
-        outputs.write(joined(save, found.to_json(), by="part", order=PARTS), chart)
+        outputs.join(found.to_json(), by="part", order=PARTS, chart=chart)
 
     show(measure_scaling(only=parts_of(only, PARTS), folder=folder, say=say, keep=keep))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -31,6 +31,14 @@ class Outputs:
         for file, option in ((self.save, "--save"), (self.chart_file, "--chart")):
             if file is not None:
                 check_writable(file, option=option)
+
+    def join(
+        self, found: dict[str, Any], *, by: str, order: Sequence[str] | None, chart: Chart = lambda _: None
+    ) -> None:
+        """With what the file has of earlier runs."""
+        from fulltilt.bench.results import joined
+
+        self.write(joined(self.save, found, by=by, order=order), chart)
 
     def write(self, result: dict[str, Any], chart: Chart = lambda _: None) -> None:
         from fulltilt.machine.files import write_whole

@@ -29,7 +29,6 @@ def predictions(
 ) -> None:
     """The gain that a diagnosis predicts for scripts with a planted fault, and the gain of fixing it."""
     from fulltilt.bench.predictions import as_line, measure, scripts_in, to_json
-    from fulltilt.bench.results import joined
     from fulltilt.bench.target import target_lines
 
     if not 1 <= rounds <= 100:
@@ -40,5 +39,5 @@ def predictions(
     for forecast in measure(folder, names=names, rounds=rounds):
         say(as_line(forecast))
         found.append(forecast)
-        outputs.write(joined(save, to_json(found), by="script", order=scripts_in(folder), key="scripts"))
+        outputs.join(to_json(found), by="script", order=scripts_in(folder))
     print(*target_lines((one.script, target) for one in found for target in one.targets), sep="\n")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from fulltilt.bench.guides.figures import ANOTHER_RUN, Case, GuidesBench
-from fulltilt.bench.tables import Row, console_or, print_lines
+from fulltilt.bench.tables import Row, console_or, figures_table, print_lines
 from fulltilt.bench.target import target_lines
 
 _COLUMNS = ("", "samples/s", "whole", "× before", "of limit", "GPU", "waits", "memory", "metric")
@@ -31,9 +30,7 @@ def show(found: GuidesBench, console: Console | None = None) -> None:
 def _table(rows: Sequence[Row]) -> Table:
     """Without the columns that nothing was measured for: a terminal is narrow."""
     kept = [at for at, column in enumerate(zip(*rows, strict=True)) if any(cell != _ABSENT for cell in column)]
-    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    for at in kept:
-        table.add_column(_COLUMNS[at], justify="right" if at else "left", no_wrap=bool(at))
+    table = figures_table(None, *(_COLUMNS[at] for at in kept if at))
     for cells in rows:
         table.add_row(*(cells[at] for at in kept))
     return table
