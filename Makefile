@@ -30,7 +30,7 @@ demo: $(STAMP)
 	@sed '/^epoch/d' $(DEMO)/diagnosis.txt
 	@printf '\n— Make it faster, check that its first losses stay the same, run it: fulltilt run $(SLOW)\n\n'
 	@$(BIN)/fulltilt run --max-seconds 140 --plan $(DEMO)/plan.toml --html $(DEMO)/report.html \
-		--save $(DEMO)/run.json $(SLOW) > $(DEMO)/output.txt
+		--json $(DEMO)/run.json $(SLOW) > $(DEMO)/output.txt
 	@printf '\n— Before, after, limit\n\n'
 	@$(BIN)/python examples/before_after.py $(DEMO)/run.json
 	@test ! -e $(DEMO)/report.html || echo '  report     $(DEMO)/report.html (open it in a browser)'

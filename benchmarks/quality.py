@@ -1,7 +1,7 @@
 """What each recipe reaches, before and after, and what larger batches cost.
 
-    python benchmarks/quality.py --save FILE                        all four, at the small size: minutes on two cores
-    python benchmarks/quality.py forecast --full --save FILE        one, at its full size: hours
+    python benchmarks/quality.py --json FILE                        all four, at the small size: minutes on two cores
+    python benchmarks/quality.py forecast --full --json FILE        one, at its full size: hours
 
 *Before* is the plain loop with the settings that the guide sets out to improve, *after* is `fulltilt train`. Each
 trains along its whole schedule, with the same samples. Rates don't matter: this runs anywhere, beside other work too.
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--full", action="store_true", help="at the full size")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="of the configuration, on both sides")
-    parser.add_argument("--save", type=Path, required=True, help="other recipes in it stay")
+    parser.add_argument("--json", type=Path, required=True, help="other recipes in it stay")
     wanted = parser.parse_args()
     cases: list[dict[str, Any]] = []
     for recipe in map(recipe_named, wanted.recipes):
@@ -52,8 +52,8 @@ def main() -> None:
             for seed in wanted.seeds:
                 cases.append(trained(recipe, side, times, longer, wanted.set, seed=seed, small=not wanted.full))
                 found = {"machine": machine_facts({}), "date": now(), "cases": cases}
-                result = joined(wanted.save, found, by="workload", order=WORKLOADS)
-                write_whole(wanted.save, json.dumps(result, indent=1) + "\n")
+                result = joined(wanted.json, found, by="workload", order=WORKLOADS)
+                write_whole(wanted.json, json.dumps(result, indent=1) + "\n")
 
 
 def unlearnt(recipe: Recipe, overrides: list[str], *, small: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Print what `fulltilt run --save FILE` found, in five lines.
+"""Print what `fulltilt run --json FILE` found, in five lines.
 
 python examples/before_after.py runs/demo/run.json
 """

@@ -107,8 +107,8 @@ FASTER = "160 samples/s, 2.00 times as fast (loader.num_workers = 2, loader.pers
 def test_before_and_after_are_printed_of_what_run_wrote(recipe, place, found, said):
     (words,) = [words[1:] for words in recipe if words[1] == "examples/before_after.py"]
     (run,) = [words for words in recipe if words[1] == "run"]
-    assert run[run.index("--save") + 1] == words[1]
+    assert run[run.index("--json") + 1] == words[1]
     plan = found.plan if isinstance(found, Tuned) else None
-    _write(plan, found, SEEN, None, html=None, save=place / words[1])
+    _write(plan, found, SEEN, None, html=None, as_json=place / words[1])
     printed = python(place, words)
     assert all(part in printed for part in said), printed

@@ -114,7 +114,7 @@ def test_cores_are_taken_from_a_feed_here_and_given_back():
 
 def test_the_command_runs_here_and_writes_its_figures(tmp_path):
     file = tmp_path / "assist.json"
-    result = CliRunner().invoke(bench, ["assist", "--quick", "--save", str(file)])
+    result = CliRunner().invoke(bench, ["assist", "--quick", "--json", str(file)])
     assert result.exit_code == 0, result.output
     found = json.loads(file.read_text())
     assert [case["key"] for case in found["cases"]] == ["none", "beside", "loop"]

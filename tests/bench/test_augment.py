@@ -425,7 +425,7 @@ def command(*options: str) -> subprocess.CompletedProcess[str]:
 def test_without_a_gpu_the_command_measures_what_runs_on_the_cpu_and_says_so(tmp_path):
     file = tmp_path / "augment.json"
     began = time.monotonic()
-    done = command("--quick", "--save", str(file))
+    done = command("--quick", "--json", str(file))
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - began < 120
     assert "GPU figures need an NVIDIA GPU" in done.stdout

@@ -105,7 +105,7 @@ def test_real_commands_one_after_the_other(tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text(TRAINS)
     (tmp_path / "fails.py").write_text("raise SystemExit('no such data')\n")
     result = tmp_path / "found.json"
-    words = ["commands", "--max-seconds", "24", "--save", str(result)]
+    words = ["commands", "--max-seconds", "24", "--json", str(result)]
     ended = CliRunner().invoke(bench, [*words, "fails=fails.py", "trains=train.py"])
     assert ended.exit_code == 0, ended.output
     fails, trains = json.loads(result.read_text())["cases"]

@@ -548,7 +548,7 @@ def test_workloads_of_a_command_each_stand_in_one_file_as_if_of_one(contended, t
     monkeypatch.setattr(run, "_torch_has_gpu", lambda: True)
     file = tmp_path / "guides.json"
     for workload in ("forecast", "classification"):
-        words = ["bench", "guides", "--only", workload, "--max-seconds", "560", "--save", str(file)]
+        words = ["bench", "guides", "--only", workload, "--max-seconds", "560", "--json", str(file)]
         assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
     found = json.loads(file.read_text())
     assert set(found["dates"]) == set(found["workloads"]) == {"forecast", "classification"}

@@ -15,7 +15,7 @@ FEW = ("data.args.hours=1200", "training.epochs=2")
 
 def test_both_sides_train_with_the_same_samples_and_other_recipes_stay(tmp_path: Path) -> None:
     file = tmp_path / "quality.json"
-    command = [sys.executable, SCRIPT, "forecast", "--seeds", "0", "--set", *FEW, "--save", file]
+    command = [sys.executable, SCRIPT, "forecast", "--seeds", "0", "--set", *FEW, "--json", file]
     subprocess.run(command, check=True, capture_output=True, timeout=200, cwd=tmp_path)
     found = json.loads(file.read_text())
     sides = [(case["key"], case.get("batch_size")) for case in found["cases"]]

@@ -156,7 +156,7 @@ def test_a_result_without_a_part_says_which():
             {"machine": {}, "costs": []},
             r"no result of `fulltilt bench feed`, which has .* `cases`.* found machine, costs",
         ),
-        ({"cases": {"a": 1}}, "found cases. Make one with `fulltilt bench feed --save feed.json`"),
+        ({"cases": {"a": 1}}, "found cases. Make one with `fulltilt bench feed --json feed.json`"),
         ({"cases": [1]}, "found cases"),
         ({"cases": []}, "found cases"),
         ({"cases": [{"name": "a"}]}, "found cases"),
@@ -209,7 +209,7 @@ def test_rates_that_are_not_there(tmp_path, monkeypatch):
     problem = CliRunner().invoke(bench, ["simulate"]).exception
     assert isinstance(problem, InputError)
     assert "comes with the repository" in str(problem)
-    assert "`fulltilt bench feed --save feed.json`" in str(problem)
+    assert "`fulltilt bench feed --json feed.json`" in str(problem)
     problem = CliRunner().invoke(bench, ["simulate", "--feed", "mine.json"]).exception
     assert isinstance(problem, InputError)
     assert "mine.json can't be read" in str(problem)

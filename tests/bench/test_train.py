@@ -135,7 +135,7 @@ def test_ours_says_what_it_chose():
 
 def test_the_command_runs_here_and_writes_its_figures(tmp_path):
     file = tmp_path / "train.json"
-    result = CliRunner().invoke(bench, ["train", "--quick", "--only", "windows", "--save", str(file)])
+    result = CliRunner().invoke(bench, ["train", "--quick", "--only", "windows", "--json", str(file)])
     assert result.exit_code == 0, result.output
     found = json.loads(file.read_text())
     assert [case["key"] for case in found["cases"]] == ["hand_0", "step", "loop", "plain", "memory"]

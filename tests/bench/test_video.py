@@ -471,7 +471,7 @@ def test_the_command(tmp_path, monkeypatch):
         lambda **_: setting(gpu=False, cores=1, quick=True),
     )
     file = tmp_path / "video.json"
-    result = CliRunner().invoke(bench, ["video", "--quick", "--save", str(file)])
+    result = CliRunner().invoke(bench, ["video", "--quick", "--json", str(file)])
     assert result.exit_code == 0, result.output
     cases = {case["key"]: case for case in json.loads(file.read_text())["cases"]}
     peers = ["loader", "loader_jumps", "loader_scaled", "loader_alone", "loader_scaled_long"]
@@ -490,6 +490,6 @@ def test_the_command(tmp_path, monkeypatch):
     )
     assert cases["cpu"]["frames_per_second"] > 0
     assert "no video engines" in cases["nvdec"]["problem"]
-    again = CliRunner().invoke(bench, ["video", "--quick", "--only", "cpu", "--save", str(file)])
+    again = CliRunner().invoke(bench, ["video", "--quick", "--only", "cpu", "--json", str(file)])
     assert again.exit_code == 0, again.output
     assert len(json.loads(file.read_text())["cases"]) == len(cases)

@@ -36,7 +36,7 @@ def diagnosed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("diagnosed")
     (folder / "train.py").write_text(SCRIPT.read_text() + "\nprint('never printed: it is ended before')\n")
     done = run(
-        *("diagnose", "--max-steps", 20, "--max-seconds", 4, "--save", "a.json", "--html", "a.html"),
+        *("diagnose", "--max-steps", 20, "--max-seconds", 4, "--json", "a.json", "--html", "a.html"),
         *("train.py", "--lr", "1"),
         cwd=folder,
     )  # fmt: skip

@@ -73,7 +73,7 @@ def test_a_starved_script_is_found_a_plan_that_is_used_again(home: Path) -> None
     """
     (home / "train.py").write_text(f"import helpers\n{SLEEPY}")
     (home / "helpers.py").write_text("")
-    first = run("--max-seconds", "200", "--save", "found.json", "--html", "found.html", "train.py", "90", timeout=500)
+    first = run("--max-seconds", "200", "--json", "found.json", "--html", "found.html", "train.py", "90", timeout=500)
     assert first.returncode == 7, first.stderr
     assert first.stdout == "trained 90\n", "trials' output is not the script's"
     assert "failed" not in first.stderr, first.stderr
@@ -172,7 +172,7 @@ def test_at_level_exact_the_run_prints_what_the_script_does(home: Path, draws: b
     (home / "train.py").write_text(DRAWING)
     words = ("draws" if draws else "own", "0", "12")
     plain = subprocess.run([sys.executable, "train.py", *words], capture_output=True, text=True, check=True)
-    ended = run("--level", "exact", "--max-seconds", "100", "--save", "found.json", "train.py", *words)
+    ended = run("--level", "exact", "--max-seconds", "100", "--json", "found.json", "train.py", *words)
     assert ended.returncode == 0, ended.stderr
     plan = json.loads((home / "found.json").read_text())["plan"]
     assert plan is not None, ended.stderr
@@ -222,7 +222,7 @@ def test_a_time_too_short_for_one_trial_is_said_with_one_that_does(home: Path) -
     Each start takes 6 s at the least: two runs to watch it, two trials and two to compare losses are more than 40.
     """
     (home / "train.py").write_text(SLEEPY.replace("import sys, time, torch", "import sys, time, torch; time.sleep(6)"))
-    ended = run("--max-seconds", "40", "--save", "found.json", "--html", "found.html", "train.py", "30")
+    ended = run("--max-seconds", "40", "--json", "found.json", "--html", "found.html", "train.py", "30")
     assert (ended.returncode, ended.stdout) == (7, "trained 30\n")
     found = json.loads((home / "found.json").read_text())
     assert found["plan"] is None

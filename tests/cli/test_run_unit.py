@@ -128,7 +128,7 @@ def searched(error: BaseException, monkeypatch: pytest.MonkeyPatch, *words: str)
 def test_a_search_that_breaks_does_not_keep_the_script_from_running(
     script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = searched(BROKEN, monkeypatch, "--save", "run.json")
+    done = searched(BROKEN, monkeypatch, "--json", "run.json")
     assert done.exit_code == 7
     assert script.with_name("ran").exists()
     (said,) = [line for line in done.stderr.splitlines() if "failed" in line]
@@ -193,7 +193,7 @@ def test_figures_that_are_no_numbers_make_no_broken_json(tmp_path: Path) -> None
         losses=LossCurves(before=(1.0, nan), after=(1.0, inf), band=(nan,)),
     )
     path = tmp_path / "run.json"
-    _write(found.plan, found, lost, None, html=None, save=path)
+    _write(found.plan, found, lost, None, html=None, as_json=path)
 
     def refuse(word: str) -> None:
         raise AssertionError(f"JSON has no {word}")

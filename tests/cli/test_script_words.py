@@ -30,9 +30,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_written_after_the_script_is_said_to_be_the_scripts() -> None:
     assert said("train.py", "--dry-run") == [f"{STANDS}fulltilt run --dry-run train.py"]
     assert said("train.py", "x", "--dry-run=1", "y") == [f"{STANDS}fulltilt run --dry-run=1 train.py"]
-    assert said("train.py", "--max-seconds", "10", "--save", "a b.json", "--lr", "1") == [
-        "fulltilt: --max-seconds and --save stand after train.py, so they go to train.py; for fulltilt, write them "
-        "before: fulltilt run --max-seconds 10 --save 'a b.json' train.py"
+    assert said("train.py", "--max-seconds", "10", "--json", "a b.json", "--lr", "1") == [
+        "fulltilt: --max-seconds and --json stand after train.py, so they go to train.py; for fulltilt, write them "
+        "before: fulltilt run --max-seconds 10 --json 'a b.json' train.py"
     ]
     assert said("-m", "train", "--no-tune") == [
         "fulltilt: --no-tune stands after train, so it goes to train; for fulltilt, write it before: "

@@ -112,7 +112,7 @@ def _mask(photo: bytes, out: Path) -> None:
 def diagnosis(workshop: Path) -> Path:
     """One real diagnosis, for all that are shown."""
     out = workshop / "diagnosis.json"
-    words = ["diagnose", "--max-steps", "40", "--max-seconds", "2", "--save", str(out), str(workshop / "train.py")]
+    words = ["diagnose", "--max-steps", "40", "--max-seconds", "2", "--json", str(out), str(workshop / "train.py")]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     return out
@@ -176,8 +176,8 @@ def _as_run(words: list[str]) -> tuple[str, ...]:
 
 
 def _hand_over(diagnosis: Path, words: list[str]) -> None:
-    if "--save" in words:
-        shutil.copy(diagnosis, words[words.index("--save") + 1])
+    if "--json" in words:
+        shutil.copy(diagnosis, words[words.index("--json") + 1])
 
 
 def _shortened(words: list[str]) -> list[str]:

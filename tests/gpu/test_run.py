@@ -145,7 +145,7 @@ def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "train.py").write_text(SCRIPT)
     result = tmp_path / "found.json"
-    words = ["--max-seconds", "120", "--save", str(result), str(tmp_path / "train.py"), "images", "20"]
+    words = ["--max-seconds", "120", "--json", str(result), str(tmp_path / "train.py"), "images", "20"]
     ended = subprocess.run(
         [sys.executable, "-m", "fulltilt", "run", *words], capture_output=True, text=True, timeout=280, check=False
     )

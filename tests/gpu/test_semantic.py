@@ -159,7 +159,7 @@ def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     script, result = tmp_path / "train.py", tmp_path / "found.json"
     script.write_text(SCRIPT + TRAIN)
-    words = ["--level", "semantic", "--max-seconds", "150", "--save", str(result), str(script), "v1"]
+    words = ["--level", "semantic", "--max-seconds", "150", "--json", str(result), str(script), "v1"]
     ended = subprocess.run(
         [sys.executable, "-m", "fulltilt", "run", *words], capture_output=True, text=True, timeout=380, check=False
     )

@@ -156,7 +156,7 @@ def _from_words(one: Mapping[str, Any]) -> float | None:
 def _ran(words: Sequence[str], scratch: Path, *, level: str, max_seconds: float) -> dict[str, Any]:
     """What `fulltilt run` writes about the command."""
     file, plan = scratch / "run.json", scratch / "plan.toml"
-    ours = ["run", "--level", level, "--max-seconds", f"{max_seconds:g}", "--plan", str(plan), "--save", str(file)]
+    ours = ["run", "--level", level, "--max-seconds", f"{max_seconds:g}", "--plan", str(plan), "--json", str(file)]
     status, output = output_of([sys.executable, "-m", "fulltilt", *ours, *words], with_errors=True)
     if status or not file.exists():
         last = " / ".join(output.strip().splitlines()[-3:]) or "it said nothing"

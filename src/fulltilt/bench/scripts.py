@@ -105,7 +105,7 @@ def _one(
     with tempfile.TemporaryDirectory(prefix="fulltilt-") as scratch:
         result = Path(scratch) / "run.json"
         ours = ["--level", level, "--max-seconds", str(max_seconds), "--plan", str(Path(scratch) / "plan.toml")]
-        command = [sys.executable, "-m", "fulltilt", "run", *ours, "--save", str(result)]
+        command = [sys.executable, "-m", "fulltilt", "run", *ours, "--json", str(result)]
         say(f"{script.stem} under fulltilt run")
         began = time.monotonic()
         after = _rate([*command, str(script), str(data), "--steps", str(steps), *extra])

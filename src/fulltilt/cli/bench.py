@@ -9,7 +9,7 @@ import typer
 
 from fulltilt.cli.bench_commands import commands
 from fulltilt.cli.bench_guides import guides, scaling, simulate
-from fulltilt.cli.bench_outputs import Outputs, Save
+from fulltilt.cli.bench_outputs import JsonFile, Outputs
 from fulltilt.cli.bench_predictions import predictions
 from fulltilt.cli.run import LevelName
 from fulltilt.cli.saying import say
@@ -34,14 +34,14 @@ def _tidy(context: typer.Context) -> None:
 def monitor(
     *,
     seconds: Annotated[float, typer.Option(help="How long each of the six parts is measured.")] = 20.0,
-    save: Save = None,
+    json_file: JsonFile = None,
 ) -> None:
     """The monitor's cost on the CPU, and its figures under a known load on the GPU."""
     from fulltilt.bench.monitor import measure, show
 
     if not 1 <= seconds <= 3600:
         raise InputError(f"--seconds: expected 1 to 3600, found {seconds:g}")
-    outputs = Outputs(save)
+    outputs = Outputs(json_file)
     found = measure(seconds=seconds, say=say)
     show(found)
     outputs.write(found.to_json())
@@ -54,13 +54,13 @@ def augment(
     size: Annotated[int, typer.Option(help="Height and width of an image.")] = 512,
     images_only: Annotated[bool, typer.Option("--images-only", help="No mask with each image.")] = False,
     quick: Annotated[bool, typer.Option(help="Only what has a target, and the quick peers.")] = False,
-    save: Save = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Augmentation against Kornia, torchvision, triton-augment, plain torch and the CPU, whichever are there."""
     for option, value, limit in (("--batch", batch, 4096), ("--size", size, 4096)):
         if not 1 <= value <= limit:
             raise InputError(f"{option}: expected 1 to {limit}, found {value}")
-    outputs = Outputs(save)
+    outputs = Outputs(json_file)
 
     from fulltilt.bench.augment.run import measure
     from fulltilt.bench.augment.table import show
@@ -78,16 +78,16 @@ def feed(
     count: Annotated[int, typer.Option(help="Photos to make and feed.")] = 6144,
     folder: Annotated[Path | None, typer.Option(help="Where to put them meanwhile; by default in memory.")] = None,
     only: Annotated[
-        str, typer.Option(help="Parts to run; the others stay as they are in the --save file.")
+        str, typer.Option(help="Parts to run; the others stay as they are in the --json file.")
     ] = "ladder,train,cores,unet,windows,grid",
     quick: Annotated[bool, typer.Option(help="A smoke run: few steps, few peers.")] = False,
-    save: Save = None,
+    json_file: JsonFile = None,
     chart_file: Annotated[Path | None, typer.Option("--chart", help="Draw training against its limit (SVG).")] = None,
 ) -> None:
     """The feed alone and under training, against the limit (batch on the device already) and DataLoaders."""
     if not 8 <= count <= 1_000_000:
         raise InputError(f"--count: expected 8 to 1000000, found {count}")
-    outputs = Outputs(save, chart_file)
+    outputs = Outputs(json_file, chart_file)
 
     from fulltilt.bench.feed.chart import chart
     from fulltilt.bench.feed.figures import FeedBench
@@ -105,13 +105,13 @@ def feed(
 def train(
     *,
     only: Annotated[
-        str, typer.Option(help="Workloads to run; the others stay in the --save file.")
+        str, typer.Option(help="Workloads to run; the others stay in the --json file.")
     ] = "resnet50,unet,windows",
     quick: Annotated[bool, typer.Option(help="A smoke run: few rounds, short ones.")] = False,
-    save: Save = None,
+    json_file: JsonFile = None,
 ) -> None:
     """The training step with everything at "auto", and the whole Trainer, against steps optimised by hand."""
-    outputs = Outputs(save)
+    outputs = Outputs(json_file)
 
     from fulltilt.bench.results import parts_of
     from fulltilt.bench.train.figures import TrainBench
@@ -128,13 +128,13 @@ def train(
 def assist(
     *,
     only: Annotated[
-        str, typer.Option(help="Parts to run; the others stay in the --save file. balance takes two minutes.")
+        str, typer.Option(help="Parts to run; the others stay in the --json file. balance takes two minutes.")
     ] = "tasks,metrics",
     quick: Annotated[bool, typer.Option(help="A smoke run: few rounds, few tasks.")] = False,
-    save: Save = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Metrics beside the step against none and against metrics in the loop; the task queue; cores taken away."""
-    outputs = Outputs(save)
+    outputs = Outputs(json_file)
 
     from fulltilt.bench.assist.figures import PARTS, AssistBench
     from fulltilt.bench.assist.run import measure
@@ -142,7 +142,7 @@ def assist(
     from fulltilt.bench.results import parts_of, with_parts
 
     def keep(found: AssistBench) -> None:
-        outputs.write(with_parts(save, found.to_json(), PARTS))
+        outputs.write(with_parts(json_file, found.to_json(), PARTS))
 
     show(measure(quick=quick, only=parts_of(only, tuple(PARTS)), say=say, keep=keep))
 
@@ -157,14 +157,14 @@ def scripts(
         "benchmarks/scripts"
     ),
     only: Annotated[
-        str, typer.Option(help="Scripts to run; others stay as they are in the --save file.")
+        str, typer.Option(help="Scripts to run; others stay as they are in the --json file.")
     ] = "resnet50_plain,unet_plain",
     count: Annotated[int, typer.Option(help="Photographs to make for each.")] = 2048,
     steps: Annotated[int, typer.Option(help="Steps of the full run.")] = 400,
     level: Annotated[LevelName, typer.Option(help="As in fulltilt run.")] = LevelName.NUMERIC,
     max_seconds: Annotated[float, typer.Option(help="As in fulltilt run.")] = 180.0,
     extra: Annotated[str, typer.Option(help="Arguments for the scripts, such as '--batch-size 16'.")] = "",
-    save: Save = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Ordinary training scripts by themselves and under fulltilt run."""
     import shlex
@@ -174,7 +174,7 @@ def scripts(
     from fulltilt.bench.results import parts_of
     from fulltilt.bench.scripts import SCRIPTS, measure, show, to_json
 
-    outputs = Outputs(save)
+    outputs = Outputs(json_file)
     names = parts_of(only, SCRIPTS)
     found = []
     needed = len(names) * count * _PHOTO_BYTES
@@ -201,10 +201,10 @@ def scripts(
 def observe(
     *,
     quick: Annotated[bool, typer.Option(help="A smoke run: few and short blocks.")] = False,
-    save: Save = None,
+    json_file: JsonFile = None,
 ) -> None:
     """What `fulltilt diagnose` costs a script while it watches: steps of 1, 10 and 100 ms with and without."""
-    outputs = Outputs(save)
+    outputs = Outputs(json_file)
 
     from fulltilt.bench.observe import measure, show
 
@@ -217,17 +217,17 @@ def observe(
 def video(
     *,
     only: Annotated[
-        str, typer.Option(help="Parts to run; the others stay as they are in the --save file.")
+        str, typer.Option(help="Parts to run; the others stay as they are in the --json file.")
     ] = "cpu,light,nvdec,both,clips,train,long",
     folder: Annotated[Path | None, typer.Option(help="Where to put the videos meanwhile.")] = None,
     quick: Annotated[bool, typer.Option(help="A smoke run: a short time for each.")] = False,
     seconds: Annotated[
         float | None, typer.Option(help="For each measurement; the searches before it get a multiple of that.")
     ] = None,
-    save: Save = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Frames a second of the CPU, of NVDEC and of both; random clips against DataLoaders; training on clips."""
-    outputs = Outputs(save)
+    outputs = Outputs(json_file)
     if folder is not None and not folder.is_dir():
         raise InputError(f"--folder: {folder} is not a folder")
     if seconds is not None and not 0.1 <= seconds <= 60:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fulltilt.cli.bench_outputs import Outputs, Save
+from fulltilt.cli.bench_outputs import JsonFile, Outputs
 from fulltilt.cli.run import LevelName
 from fulltilt.cli.saying import say
 
@@ -16,13 +16,13 @@ def commands(
     *,
     level: Annotated[LevelName, typer.Option(help="As in fulltilt run.")] = LevelName.NUMERIC,
     max_seconds: Annotated[float, typer.Option(help="As in fulltilt run.")] = 180.0,
-    save: Save = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Put any training commands under fulltilt run: how much of their time is attributed, how much faster they get."""
     from fulltilt.bench.commands import measure, parse, show, to_json
 
     named = parse(words)
-    outputs = Outputs(save)
+    outputs = Outputs(json_file)
     found = []
     for one in measure(named, level=level.value, max_seconds=max_seconds, say=say):
         if one.problem is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fulltilt.cli.bench_outputs import Outputs, Save
+from fulltilt.cli.bench_outputs import JsonFile, Outputs
 from fulltilt.cli.saying import say
 from fulltilt.errors import InputError
 
@@ -20,14 +20,14 @@ def guides(
     only: Annotated[
         str,
         typer.Option(
-            help="Workloads to run, or one contestant: segmentation/after; the others stay in the --save file."
+            help="Workloads to run, or one contestant: segmentation/after; the others stay in the --json file."
         ),
     ] = "segmentation,classification,forecast,video",
     small: Annotated[bool, typer.Option("--small", help="Small sizes, which two CPU cores can train.")] = False,
     max_seconds: Annotated[
         float | None, typer.Option(help="Most for all contestants of a workload.", show_default="700, small 240")
     ] = None,
-    save: Save = None,
+    json_file: JsonFile = None,
     chart_file: Annotated[Path | None, typer.Option("--chart", help="Draw them against their limits (SVG).")] = None,
 ) -> None:
     """The guides' workloads before and after, and with Lightning and Accelerate, each in a process of its own."""
@@ -35,7 +35,7 @@ def guides(
 
     if max_seconds is not None and not 10 <= max_seconds <= 3600:
         raise InputError(f"--max-seconds: expected 10 to 3600, found {max_seconds:g}")
-    outputs = Outputs(save, chart_file)
+    outputs = Outputs(json_file, chart_file)
 
     from fulltilt.bench.guides.chart import chart
     from fulltilt.bench.guides.claims import WORKLOADS
@@ -50,22 +50,22 @@ def guides(
     scale = FEW if small else FULL
     if max_seconds is not None:
         scale = replace(scale, workload_seconds=max_seconds)
-    show(measure(only=parts_of(only), small=small, scale=scale, say=say, keep=keep, earlier=earlier_in(save)))
+    show(measure(only=parts_of(only), small=small, scale=scale, say=say, keep=keep, earlier=earlier_in(json_file)))
 
 
 def scaling(
     *,
     only: Annotated[
-        str, typer.Option(help="Parts to run; the others stay as they are in the --save file.")
+        str, typer.Option(help="Parts to run; the others stay as they are in the --json file.")
     ] = "cores,batch,size",
     folder: Annotated[
         Path | None, typer.Option(help="Where to put the photos meanwhile; by default in memory.")
     ] = None,
-    save: Save = None,
+    json_file: JsonFile = None,
     chart_file: Annotated[Path | None, typer.Option("--chart", help="Draw the curves (SVG).")] = None,
 ) -> None:
     """Training throughput against cores, batch size and image size, beside the limit."""
-    outputs = Outputs(save, chart_file)
+    outputs = Outputs(json_file, chart_file)
 
     from fulltilt.bench.results import parts_of
     from fulltilt.bench.scaling.figures import PARTS, ScalingBench, chart
@@ -109,7 +109,7 @@ def simulate(
     if result_file == _OF_THE_REPOSITORY and not result_file.exists():
         raise InputError(
             f"--feed: there is no {result_file} here; that is the H200's result, which comes with the repository. Run "
-            "this in a clone of it, or measure this machine with `fulltilt bench feed --save feed.json` and give that"
+            "this in a clone of it, or measure this machine with `fulltilt bench feed --json feed.json` and give that"
         )
     try:
         result = json.loads(result_file.read_text(encoding="utf-8"))

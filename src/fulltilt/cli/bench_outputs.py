@@ -15,20 +15,22 @@ from fulltilt.cli.saying import say
 
 Chart = Callable[[dict[str, Any]], str | None]
 
-Save = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figures to this file, as JSON.")]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the figures to this file, as JSON.")
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
     """The files that were asked for. What can't be written is said here, not after minutes of measuring."""
 
-    save: Path | None
+    json_file: Path | None
     chart_file: Path | None = None
 
     def __post_init__(self) -> None:
         from fulltilt.machine.files import check_writable
 
-        for file, option in ((self.save, "--save"), (self.chart_file, "--chart")):
+        for file, option in ((self.json_file, "--json"), (self.chart_file, "--chart")):
             if file is not None:
                 check_writable(file, option=option)
 
@@ -38,14 +40,14 @@ class Outputs:
         """With what the file has of earlier runs."""
         from fulltilt.bench.results import joined
 
-        self.write(joined(self.save, found, by=by, order=order), chart)
+        self.write(joined(self.json_file, found, by=by, order=order), chart)
 
     def write(self, result: dict[str, Any], chart: Chart = lambda _: None) -> None:
         from fulltilt.machine.files import write_whole
 
-        if self.save is not None:
-            _spare(self.save, result)
-            write_whole(self.save, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+        if self.json_file is not None:
+            _spare(self.json_file, result)
+            write_whole(self.json_file, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
         if self.chart_file is not None and (drawn := chart(result)) is not None:
             write_whole(self.chart_file, drawn)
 

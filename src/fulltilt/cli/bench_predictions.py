@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fulltilt.cli.bench_outputs import Outputs, Save
+from fulltilt.cli.bench_outputs import JsonFile, Outputs
 from fulltilt.cli.saying import say
 from fulltilt.errors import InputError
 
@@ -20,12 +20,12 @@ def predictions(
     only: Annotated[
         str,
         typer.Option(
-            help="Names of scripts, with commas between; others stay as they are in the --save file.",
+            help="Names of scripts, with commas between; others stay as they are in the --json file.",
             show_default="all",
         ),
     ] = "",
     rounds: Annotated[int, typer.Option(help="How often both run, alternately.")] = 3,
-    save: Save = None,
+    json_file: JsonFile = None,
 ) -> None:
     """The gain that a diagnosis predicts for scripts with a planted fault, and the gain of fixing it."""
     from fulltilt.bench.predictions import as_line, measure, scripts_in, to_json
@@ -33,7 +33,7 @@ def predictions(
 
     if not 1 <= rounds <= 100:
         raise InputError(f"--rounds: expected 1 to 100, found {rounds}")
-    outputs = Outputs(save)
+    outputs = Outputs(json_file)
     names = [name.strip() for name in only.split(",") if name.strip()]
     found = []
     for forecast in measure(folder, names=names, rounds=rounds):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def compare(
     first: Annotated[
-        Path, typer.Argument(metavar="A.json", help="A file that --save wrote: before.", show_default=False)
+        Path, typer.Argument(metavar="A.json", help="A file that --json wrote: before.", show_default=False)
     ],
     second: Annotated[Path, typer.Argument(metavar="B.json", help="Another: after.", show_default=False)],
     *,

@@ -48,7 +48,7 @@ def diagnose(
     *,
     nproc_per_node: Annotated[int | None, typer.Option(help="Run it under torchrun with this many processes.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
-    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all of it to this file, as JSON.")] = None,
+    as_json: Annotated[Path | None, typer.Option("--json", help="Write all of it as JSON.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Watch the script to its end.")] = False,
     max_steps: Annotated[int, typer.Option(help="Watch at most this many steps.")] = 200,
     max_seconds: Annotated[
@@ -63,7 +63,7 @@ def diagnose(
     """
     from fulltilt.machine.files import check_writable
 
-    for option, path in (("--html", html), ("--save", save)):
+    for option, path in (("--html", html), ("--json", as_json)):
         if path is not None:
             check_writable(path, option=option)
     if max_steps < 5:
@@ -84,7 +84,7 @@ def diagnose(
         say("interrupted while watching: there is no diagnosis")
         raise typer.Exit(INTERRUPTED) from None
     _show(found)
-    _write(found, html=html, save=save, recording=() if recording is None else recording.samples)
+    _write(found, html=html, as_json=as_json, recording=() if recording is None else recording.samples)
     seen = found.observation
     if seen.ended == "script" and seen.exit_status:
         say(f"{Path(command.target).name} ended with exit status {seen.exit_status}, which is ours too")
@@ -231,16 +231,16 @@ def _show(found: Diagnosis) -> None:
         print(line.rstrip())
 
 
-def _write(found: Diagnosis, *, html: Path | None, save: Path | None, recording: Sequence[Sample]) -> None:
+def _write(found: Diagnosis, *, html: Path | None, as_json: Path | None, recording: Sequence[Sample]) -> None:
     from fulltilt.machine.files import write_whole
 
-    if save is not None:
+    if as_json is not None:
         import json
 
         from fulltilt.diagnose.serial import to_json
 
-        write_whole(save, json.dumps(to_json(found), indent=1))
-        say(f"wrote {save}")
+        write_whole(as_json, json.dumps(to_json(found), indent=1))
+        say(f"wrote {as_json}")
     if html is not None:
         from fulltilt.report import diagnosis_page
 

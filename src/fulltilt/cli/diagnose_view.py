@@ -161,7 +161,7 @@ def _findings(findings: Sequence[Finding], width: int) -> Iterator[RenderableTyp
         table.add_row(Text(_gain(finding), style="bold yellow" if finding.gain else "dim"), body)
     yield table
     if len(findings) > _MOST_FINDINGS:
-        yield Text(f"and {len(findings) - _MOST_FINDINGS} more; --html and --save have them all", style="dim")
+        yield Text(f"and {len(findings) - _MOST_FINDINGS} more; --html and --json have them all", style="dim")
 
 
 def _gain(finding: Finding) -> str:

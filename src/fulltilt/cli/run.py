@@ -58,7 +58,7 @@ def run(
         float, typer.Option(help="Most seconds that the search for a plan may take: 10 to 86400.")
     ] = 180.0,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
-    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all of it to this file, as JSON.")] = None,
+    as_json: Annotated[Path | None, typer.Option("--json", help="Write all of it as JSON.")] = None,
 ) -> None:
     """Find what makes a training script faster, check that its first losses stay the same, and run it with that.
 
@@ -68,7 +68,7 @@ def run(
     """
     from fulltilt.machine.files import check_writable
 
-    for option, path in (("--html", html), ("--save", save)):
+    for option, path in (("--html", html), ("--json", as_json)):
         if path is not None:
             check_writable(path, option=option)
     if not 10 <= max_seconds <= 86_400:
@@ -86,7 +86,7 @@ def run(
         raise typer.Exit(INTERRUPTED) from None
     if dry_run:
         show_plan(command, plan, found)
-        _write(plan, found, None, None, html=html, save=save)
+        _write(plan, found, None, None, html=html, as_json=as_json)
         return
     from fulltilt.launch.run import execute
     from fulltilt.launch.search.plan import default_path
@@ -94,7 +94,7 @@ def run(
     status, seen = execute(command, {} if plan is None else plan.settings)
     left = remaining_of(plan, seen)
     try:
-        _write(plan, found, seen, left, html=html, save=save)
+        _write(plan, found, seen, left, html=html, as_json=as_json)
     except FulltiltError as error:  # the exit status is the script's
         say(str(error))
     summarise(plan, found, seen, left)
@@ -262,7 +262,7 @@ def _write(
     left: str | None,
     *,
     html: Path | None,
-    save: Path | None,
+    as_json: Path | None,
 ) -> None:
     from dataclasses import asdict, replace
 
@@ -277,7 +277,7 @@ def _write(
         rate = rate_of(seen)
         reached = after.samples_per_second if rate is None else rate.value
         after = replace(after, observation=seen, samples_per_second=reached, remaining=left)
-    if save is not None:
+    if as_json is not None:
         import json
 
         from fulltilt.diagnose.serial import plain, to_json
@@ -290,8 +290,8 @@ def _write(
             "after": None if after is None else asdict(after),
             "losses": None if tuned is None or tuned.losses is None else asdict(tuned.losses),
         }
-        write_whole(save, json.dumps(plain(data), indent=1, allow_nan=False))
-        say(f"wrote {save}")
+        write_whole(as_json, json.dumps(plain(data), indent=1, allow_nan=False))
+        say(f"wrote {as_json}")
     if html is not None and diagnosis is None:
         say("no page was written: it shows what a search finds, and none was made this time; --tune makes one")
     elif html is not None and diagnosis is not None:

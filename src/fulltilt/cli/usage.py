@@ -7,8 +7,6 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fulltilt.errors import InputError
-
 _PYDANTICS = "Value error, "
 """typer has values checked by pydantic, and passes its words on."""
 
@@ -21,15 +19,6 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except typer.BadParameter as error:
             error.message = error.message.removeprefix(_PYDANTICS)
-            raise
-        except Exception as error:
-            if getattr(error, "option_name", None) == "--json":  # of a command that has none
-                from fulltilt.cli.script_words import options_of
-                from fulltilt.launch.command import no_option
-
-                options = options_of(error.ctx)  # type: ignore[attr-defined]
-                if "--save" in options:
-                    raise InputError(no_option("--json", tuple(options))) from None
             raise
 
 

@@ -1,4 +1,4 @@
-"""A diagnosis as JSON and back; `fulltilt compare` reads what `--save` wrote, of `fulltilt run`, too."""
+"""A diagnosis as JSON and back; `fulltilt compare` reads what `--json` wrote, of `fulltilt run`, too."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def read(path: Path) -> Diagnosis | Observation | Outcome:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"can't read {path} ({error.strerror}); give a file that --save wrote") from None
+        raise InputError(f"can't read {path} ({error.strerror}); give a file that --json wrote") from None
     except ValueError as error:
-        raise InputError(f"{path} is not JSON ({error}); give a file that --save wrote") from None
+        raise InputError(f"{path} is not JSON ({error}); give a file that --json wrote") from None
     if not isinstance(data, dict):
-        raise InputError(f"{path} holds a {type(data).__name__}, not a diagnosis; give a file that --save wrote")
+        raise InputError(f"{path} holds a {type(data).__name__}, not a diagnosis; give a file that --json wrote")
     try:
         if "plan" in data:  # what `fulltilt run` writes
             return _of_run(data, path)
@@ -60,7 +60,7 @@ def read(path: Path) -> Diagnosis | Observation | Outcome:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         raise InputError(
-            f"{path} is neither a diagnosis nor an observation ({where}: {first['msg']}); give a file that --save wrote"
+            f"{path} is neither a diagnosis nor an observation ({where}: {first['msg']}); give a file that --json wrote"
         ) from None
 
 

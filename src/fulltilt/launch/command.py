@@ -73,7 +73,7 @@ def parse(
         return Command(target=words[1], arguments=tuple(words[2:]), module=True, processes=processes)
     script, *arguments = words
     if script.startswith("-"):
-        raise InputError(no_option(script.partition("=")[0], options))
+        raise InputError(_no_option(script.partition("=")[0], options))
     path = Path(script)
     if not path.is_dir() and (around := _not_the_script(path.name, arguments, name)) is not None:
         raise InputError(around)
@@ -88,10 +88,8 @@ def parse(
     return Command(target=script, arguments=tuple(arguments), processes=processes)
 
 
-def no_option(option: str, options: Sequence[str]) -> str:
+def _no_option(option: str, options: Sequence[str]) -> str:
     """Of a word that stands where only our own options can."""
-    if option == "--json" and "--save" in options:
-        return "there is no option --json; to keep all of it in a file, as JSON: --save FILE"
     near = difflib.get_close_matches(option.lstrip("-"), [known.lstrip("-") for known in options], n=1)
     hint = f"did you mean --{near[0]}?" if near else f"the script's own come after it: train.py {option}"
     return f"there is no option {option}; {hint}"

@@ -37,7 +37,7 @@ def cases_of(result: object) -> dict[str, Mapping[str, Any]]:
         parts = ", ".join(map(str, result)) if isinstance(result, Mapping) else type(result).__name__
         raise InputError(
             f"this is no result of `fulltilt bench feed`, which has a list `cases`, each with its key; found {parts}. "
-            "Make one with `fulltilt bench feed --save feed.json`"
+            "Make one with `fulltilt bench feed --json feed.json`"
         )
     return {str(case["key"]): case for case in cases}
 
@@ -55,7 +55,7 @@ def workloads(result: Mapping[str, Any]) -> tuple[dict[str, Workload], list[Sour
         if not isinstance(found, int | float) or found <= 0:
             told = "no" if found is None else f"{found!r} as"
             raise InputError(
-                f"the result has {told} {figure} of {key}: give what `fulltilt bench feed --save feed.json` writes, "
+                f"the result has {told} {figure} of {key}: give what `fulltilt bench feed --json feed.json` writes, "
                 "all its parts"
             )
         return float(found)
