@@ -17,8 +17,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fulltilt.bench.ground import joined, machine_facts, now
+from fulltilt.bench.ground import machine_facts, now
 from fulltilt.bench.guides.claims import WORKLOADS
+from fulltilt.bench.results import joined
 from fulltilt.machine.files import write_whole
 from fulltilt.recipes.catalog import Recipe, Side, recipe_named
 from fulltilt.recipes.forecast import windows

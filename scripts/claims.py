@@ -14,7 +14,7 @@ from typing import Any
 
 from withheld import read
 
-from fulltilt.bench.simulate.page import table
+from fulltilt.bench.tables import markdown
 from fulltilt.words import amount
 
 _LEAST_MS = 0.01
@@ -49,7 +49,7 @@ def claims(results: Path) -> str:
         known |= figures(read(results, f"h200/{name}.json"))
     rows = [(guide, claim, found.format_map(known)) for guide, claim, found in CLAIMS]
     named = ", ".join(f"[{file.name}](../benchmarks/results/h200/{file.name})" for file in files.values())
-    return f"{table(COLUMNS, rows)}\n\nFrom {named}, by `python scripts/tables.py`.\n"
+    return f"{markdown(COLUMNS, rows)}\n\nFrom {named}, by `python scripts/tables.py`.\n"
 
 
 def _guides(result: Mapping[str, Any]) -> dict[str, str]:

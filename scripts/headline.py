@@ -15,7 +15,7 @@ from typing import Any, Literal
 from withheld import read
 
 from fulltilt.bench.commands import side_by_side
-from fulltilt.bench.simulate.page import table
+from fulltilt.bench.tables import markdown
 from fulltilt.words import amount
 
 Language = Literal["en", "zh"]
@@ -220,7 +220,7 @@ _PEERS = {"lightning_tuned": "Lightning", "accelerate_tuned": "Accelerate"}
 def headline(language: Language, results: Path) -> str:
     """The table. What has no result yet has no row."""
     rows = [_row(line, language, results) for line in (*_guide_lines(results), *LINES) if _file(line, results).exists()]
-    return table(COLUMNS[language], [row for row in rows if row is not None]) + "\n"
+    return markdown(COLUMNS[language], [row for row in rows if row is not None]) + "\n"
 
 
 def _file(line: Line, results: Path) -> Path:
@@ -285,7 +285,7 @@ def _against_peers(name: str, known: Mapping[str, float]) -> Words:
 
 def _scripts(result: Result) -> dict[str, float]:
     found: dict[str, float] = {}
-    for one in result["scripts"]:
+    for one in result["cases"]:
         name, before, after = one["script"], one["before"], one["after"]
         found |= {f"{name}_before": before, f"{name}_after": after, f"{name}_times": after / before}
     return found
@@ -293,7 +293,7 @@ def _scripts(result: Result) -> dict[str, float]:
 
 def _commands(result: Result) -> dict[str, float]:
     found: dict[str, float] = {}
-    for one in result["commands"]:
+    for one in result["cases"]:
         figures = {"before": one["before"], "after": one["after"], "beside": side_by_side(one)}
         found |= {f"{one['name']}_{figure}": value for figure, value in figures.items() if value is not None}
     return found

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fulltilt.bench.simulate.page import table
+from fulltilt.bench.tables import markdown
 from fulltilt.launch.settings import SETTINGS
 from fulltilt.train.config import config
 from fulltilt.train.config.file import allowed_values
@@ -40,14 +40,14 @@ def keys() -> str:
             for name, field in model.model_fields.items()
         ]
         about = inspect.cleandoc(model.__doc__ or "")
-        parts.append(f"## {section}\n\n{about}\n\n{table(('key', 'default', 'allowed', 'meaning'), rows)}\n")
+        parts.append(f"## {section}\n\n{about}\n\n{markdown(('key', 'default', 'allowed', 'meaning'), rows)}\n")
     return "\n".join(parts)
 
 
 def settings() -> str:
     """What `fulltilt run` can put upon a script."""
     rows = [(f"`{name}`", kind.level, kind.says) for name, kind in SETTINGS.items()]
-    return table(("setting", "level", "what it does"), rows) + "\n"
+    return markdown(("setting", "level", "what it does"), rows) + "\n"
 
 
 def _meanings() -> dict[tuple[str, str], str]:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from fulltilt.bench.assist.phases import KEEPS_AT_LEAST
-from fulltilt.bench.augment.figures import Bound
 from fulltilt.bench.commands import side_by_side
 from fulltilt.bench.feed.figures import Figure, in_words
 from fulltilt.bench.guides.claims import WORKLOADS
 from fulltilt.bench.guides.figures import ANOTHER_RUN
-from fulltilt.bench.monitor import BUSY_SM_PERCENT, IDLE_SM_PERCENT
 from fulltilt.bench.scaling.figures import PARTS, SERIES, TITLES
 from fulltilt.bench.scaling.figures import rows as curve_rows
+from fulltilt.bench.tables import Row
 from fulltilt.words import amount
 
-Row = tuple[str, ...]
 _MUCH = 0.05
+
+
+def wanted(one: dict[str, Any]) -> str:
+    """The targets of a case, and whether one was missed."""
+    targets = one.get("targets") or ()
+    missed = any(target.get("met") is False for target in targets)
+    return ", ".join(target["words"] for target in targets) + ", missed" * missed
 
 
 QUALITY_COLUMNS = ("", "batch size", "steps", "metric with each seed")
@@ -47,17 +51,13 @@ def monitor_rows(result: dict[str, Any]) -> list[Row]:
             f"CPU of the monitor, a sample every {cost['interval_seconds']:g} s"
             + (", live view" if cost["live_view"] else ", no view"),
             f"{cost['core_percent']:.2f} % of one core",
-            f"< {cost['target_percent']:g} %",
+            wanted(cost),
         )
         for cost in result["costs"]
     ]
-    loads = {
-        "idle": ("an idle card", f"< {IDLE_SM_PERCENT:g} %"),
-        "fed": ("one bf16 matrix product after another", f"> {BUSY_SM_PERCENT:g} %"),
-    }
+    loads = {"idle": "an idle card", "fed": "one bf16 matrix product after another"}
     readings: list[Row] = [
-        (f"SM activity read from {loads[one['load']][0]}", f"{one['sm']:.1f} %", loads[one["load"]][1])
-        for one in result["readings"]
+        (f"SM activity read from {loads[one['load']]}", f"{one['sm']:.1f} %", wanted(one)) for one in result["readings"]
     ]
     return costs + readings
 
@@ -72,10 +72,7 @@ def augment_rows(result: dict[str, Any]) -> list[Row]:
             ms(case, "gpu_ms"),
             ms(case, "wall_ms"),
             "",
-            ", ".join(
-                str(Bound(figure=t["figure"], limit=t.get("at_least", t.get("at_most")), at_least="at_least" in t))
-                for t in case.get("target", ())
-            ),
+            wanted(case),
         )
         for case in result["cases"]
     ]
@@ -97,15 +94,14 @@ def augment_rows(result: dict[str, Any]) -> list[Row]:
 def feed_rows(result: dict[str, Any]) -> list[Row]:
     rows: list[Row] = []
     for case in result["cases"]:
-        if case["part"] == "grid" and "target" not in case:
+        if case["part"] == "grid" and "targets" not in case:
             continue  # of a grid's many settings, only what is compared with the best of them
         if "samples_per_second" not in case:
             rows.append((case["title"], "", case.get("problem", ""), ""))
             continue
         figures: tuple[Figure, ...] = ("share", "times_loader", "of_best", "of_own", "of_alone")
         against = ", ".join([in_words(name, case[name]) for name in figures if name in case] + _same_step(case, result))
-        wanted = ", ".join(f"≥ {in_words(target['figure'], target['at_least'])}" for target in case.get("target", ()))
-        rows.append((case["title"], f"{case['samples_per_second']:,.0f}/s", against, wanted))
+        rows.append((case["title"], f"{case['samples_per_second']:,.0f}/s", against, wanted(case)))
     return rows
 
 
@@ -126,13 +122,13 @@ def train_rows(result: dict[str, Any]) -> list[Row]:
             rows.append((title, "", case.get("problem", ""), ""))
             continue
         against = titles.get((case["workload"], case.get("against")), "the fastest by hand")
-        share, wanted = case.get("share"), case.get("at_least")
+        share = case.get("share")
         rows.append(
             (
                 title,
                 f"{case['samples_per_second']:,.0f}/s" + _spread(case),
                 "" if share is None else f"{_share(share)} of {against}",
-                "" if wanted is None else f"≥ {_share(wanted)}",
+                wanted(case),
             )
         )
     return rows
@@ -212,13 +208,10 @@ def video_rows(result: dict[str, Any]) -> list[Row]:
         if unit is None:
             rows.append((case["title"], "", case.get("problem", ""), ""))
             continue
-        wanted = case.get("at_least")
-        target = "" if wanted is None else f"≥ {wanted:g}×" if unit == "clips" else f"≥ {wanted:,.0f}/s"
-        target += ", missed" if case.get("met") is False else ""
         against = f"{case['times']:.2f}×" if "times" in case else ""
         loaders = [value for key, value in case.items() if key.startswith("times_loader")]
         against += f", {min(loaders):.2f}× the fastest DataLoader" if loaders else ""
-        rows.append((case["title"], f"{case[f'{unit}_per_second']:,.0f} {unit}/s", against, target))
+        rows.append((case["title"], f"{case[f'{unit}_per_second']:,.0f} {unit}/s", against, wanted(case)))
     return rows
 
 
@@ -228,7 +221,7 @@ def assist_rows(result: dict[str, Any]) -> list[Row]:
             f"{result['workload']}: {case['title']}",
             f"{case['samples_per_second']:,.0f}/s" if "samples_per_second" in case else "",
             f"{100 * case['share']:.1f} %" if "share" in case else "",
-            f"≥ {100 * case['at_least']:g} %" if "at_least" in case else "",
+            wanted(case),
         )
         for case in result.get("cases", ())
     ]
@@ -241,19 +234,19 @@ def assist_rows(result: dict[str, Any]) -> list[Row]:
 
 
 def _balance_rows(balance: dict[str, Any]) -> list[Row]:
-    before, taken, back = (balance[name] for name in ("before", "taken", "back"))
+    before, taken, back, targets = (balance[name] for name in ("before", "taken", "back", "targets"))
     best = max(balance["fixed"].values())
 
-    def row(phase: dict[str, Any], what: str, base: float | None, of: str) -> Row:
+    def row(phase: dict[str, Any], what: str, base: float | None = None, of: str = "", figure: str = "") -> Row:
         title = f"ResNet-50 from image files, {phase['cores']} cores{what}: {100 * phase['gpu_share']:.0f} % by the GPU"
         rate = phase["samples_per_second"]
         against = "" if base is None else f"{100 * rate / base:.1f} % of {of}"
-        return title, f"{rate:,.0f}/s", against, "" if base is None else f"≥ {100 * KEEPS_AT_LEAST:g} %"
+        return title, f"{rate:,.0f}/s", against, wanted({"targets": [t for t in targets if t["figure"] == figure]})
 
     return [
-        row(before, "", None, ""),
-        row(taken, " when half are taken away", best, "the best fixed share"),
-        row(back, " when they are back", before["samples_per_second"], "before"),
+        row(before, ""),
+        row(taken, " when half are taken away", best, "the best fixed share", "taken"),
+        row(back, " when they are back", before["samples_per_second"], "before", "back"),
     ]
 
 
@@ -262,7 +255,7 @@ def observe_rows(result: dict[str, Any]) -> list[Row]:
         (
             f"steps of {cost['asked_ms']:g} ms",
             f"{cost['added_ms']:.3f} ms, {100 * cost['share']:.2f} %",
-            cost["allowed"],
+            wanted(cost),
         )
         for cost in result["costs"]
     ]
@@ -275,9 +268,9 @@ def scripts_rows(result: dict[str, Any]) -> list[Row]:
     return [
         (
             one["script"], rate(one, "before"), rate(one, "after"), rate(one, "limit"),
-            f"{one['after'] / one['before']:.2f}×", f"≥ {one['target']:g}×", one.get("remaining") or "",
+            f"{one['after'] / one['before']:.2f}×", wanted(one), one.get("remaining") or "",
         )
-        for one in result["scripts"]
+        for one in result["cases"]
     ]  # fmt: skip
 
 
@@ -301,7 +294,7 @@ def commands_rows(result: dict[str, Any]) -> list[Row]:
             f"{one['max_seconds']:.0f} s",
             one["problem"] or one["verdict"], one["remaining"] or "",
         )
-        for one in result["commands"]
+        for one in result["cases"]
     ]  # fmt: skip
 
 
@@ -316,9 +309,9 @@ def predictions_rows(result: dict[str, Any]) -> list[Row]:
             gain(one, "predicted"),
             gain(one, "measured"),
             "" if one["points"] is None else _points(one["points"]),
-            "" if one["points"] is None else f"≤ {result['allowed_points']:g}",
+            wanted(one),
         )
-        for one in result["scripts"]
+        for one in result["cases"]
     ]
 
 

@@ -20,7 +20,6 @@ import rows
 from claims import claims
 from headline import headline
 from options import keys, settings
-from rows import Row
 from withheld import read
 
 from fulltilt.bench.feed.chart import chart as feed_chart
@@ -31,7 +30,7 @@ from fulltilt.bench.scaling.figures import chart as scaling_chart
 from fulltilt.bench.scripts import chart as scripts_chart
 from fulltilt.bench.simulate.page import chart as simulation_chart
 from fulltilt.bench.simulate.page import page as simulation_page
-from fulltilt.bench.simulate.page import table
+from fulltilt.bench.tables import Row, markdown
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -219,7 +218,7 @@ def benchmarks_page(sections: Sequence[Section] = SECTIONS, results: Path = RESU
                     *picture,
                     *trained,
                     *of,
-                    table(section.columns, section.rows(result)),
+                    markdown(section.columns, section.rows(result)),
                     "",
                 ]
             )
@@ -231,7 +230,7 @@ def reached(recipe: str, results: Path = RESULTS) -> str:
     """Between the marks of a recipe's page: its metric, before and after."""
     if not (results / QUALITY).exists():
         return ""
-    return table(rows.QUALITY_COLUMNS, rows.quality_rows(read(results, QUALITY), recipe)) + "\n"
+    return markdown(rows.QUALITY_COLUMNS, rows.quality_rows(read(results, QUALITY), recipe)) + "\n"
 
 
 def scaling_page(results: Path = RESULTS) -> str:

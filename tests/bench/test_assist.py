@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -52,17 +53,22 @@ def canned(beside=99.0, ours=90_000.0, grown=1 << 20):
     ],
 )
 def test_targets(figures, met):
-    assert list(canned(**figures).targets().values()) == met
+    assert [target.met for _, target in canned(**figures).targets] == met
 
 
 def test_what_is_said():
     said = lines(canned(beside=97.9))
-    assert "missed: beside ≥ 98 % of none" in said
+    assert "missed: beside: ≥ 98 %, found 97.9 %" in said
     assert "beside: auroc on the device: so" in said
     assert "1,000,000 tasks in 9.0 s; memory grew by 1.0 MiB" in said
     flat = json.loads(json.dumps(canned().to_json()))
     assert flat["cases"][2]["share"] == 0.8
     assert flat["machine"] == {"gpus": ["NVIDIA H200"]}
+    assert flat["tasks"]["targets"][0] == {
+        "figure": "tasks_per_second", "words": "≥ 80,000/s", "at_least": 80_000, "found": 90_000, "met": True,
+    }  # fmt: skip
+    balance = replace(canned(), balance=phases()).to_json()["balance"]
+    assert [target["figure"] for target in balance["targets"]] == ["taken", "early", "back"]
 
 
 def phases(taken=3000.0, early=2900.0, back=4000.0):
@@ -87,7 +93,7 @@ def phases(taken=3000.0, early=2900.0, back=4000.0):
     ],
 )
 def test_targets_of_the_balance(figures, met):
-    assert list(phases(**figures).targets().values()) == met
+    assert [target.met for _, target in phases(**figures).targets] == met
     assert "half taken: " in phases(**figures).lines()[1]
 
 

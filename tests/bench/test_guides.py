@@ -270,7 +270,7 @@ def canned(*, ours=700.0, lightning=500.0, util=(95.0, 2.0), metric=0.84):
 def bench(cases, **more):
     told = {"segmentation": about("cells", "val_iou", CLAIMS["segmentation"])}
     return GuidesBench(
-        machine={"gpus": ["NVIDIA H200"], "cores": 16}, date="2026-11-15T12:00:00+00:00", small=False,
+        machine={"gpus": ["NVIDIA H200"], "cores": 16}, date="2026-11-15T12:00:00+00:00", small=None,
         workloads=told, cases=tuple(cases), seconds=100.0, **more,
     )  # fmt: skip
 
@@ -414,7 +414,7 @@ def test_before_trains_long_enough_for_a_metric_where_that_can_be_afforded(secon
 
 def test_a_peer_that_is_as_slow_as_before_comes_to_its_metric(tmp_path):
     assert patience(order(tmp_path)) == 1.5
-    assert patience(order(tmp_path, before_seconds=20.0)) == 30.0
+    assert patience(order(tmp_path, before_took_seconds=20.0)) == 30.0
 
 
 def test_who_tunes_by_hand_decodes_with_one_thread_a_worker(tmp_path):
@@ -492,7 +492,7 @@ def contended(monkeypatch):
     return asked
 
 
-def test_contestants_train_as_long_as_before_and_each_is_kept_at_once(contended):
+def test_contestants_train_as_much_as_before_and_each_is_kept_at_once(contended):
     kept = []
     found = run.measure(
         only=run.parts_of("classification"), small=False, scale=run.FULL, say=lambda _: None, keep=kept.append,
@@ -514,7 +514,7 @@ def test_contestants_train_as_long_as_before_and_each_is_kept_at_once(contended)
 
 
 def test_without_time_a_contestant_is_not_begun(contended, tmp_path, monkeypatch):
-    scale = run.Scale(each_seconds=1.0, workload_seconds=1e-9)
+    scale = run.Scale(each_seconds=1.0, before_seconds=1.0, workload_seconds=1e-9)
     said = []
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "data").mkdir(parents=True)
@@ -542,18 +542,23 @@ def test_a_recipe_that_cannot_begin_is_a_line_and_the_next_goes_on(monkeypatch, 
     assert {one[0] for one in contended} == {"forecast"}
 
 
-def test_small_and_full_figures_never_stand_in_one_file(tmp_path):
+def test_workloads_of_a_command_each_stand_in_one_file_as_if_of_one(contended, tmp_path, monkeypatch):
+    """A command that may not run for as long as all of them take, on a machine that may be another the next time."""
+    monkeypatch.setattr(run, "machine_facts", lambda _: {"gpus": ["NVIDIA H200"], "cores": 16})
+    monkeypatch.setattr(run, "_torch_has_gpu", lambda: True)
     file = tmp_path / "guides.json"
-    assert run.joinable(file, small=True) == file
-    file.write_text(json.dumps({"small": True}))
-    assert run.joinable(file, small=True) == file
-    assert run.joinable(file, small=False) is None
-    file.write_text("{}")
-    assert run.joinable(file, small=False) == file
-    file.write_text("[]")
-    assert run.joinable(file, small=False) is None
-    file.write_text("half a fi")
-    assert run.joinable(file, small=False) is None
+    for workload in ("forecast", "classification"):
+        words = ["bench", "guides", "--only", workload, "--max-seconds", "560", "--json", str(file)]
+        assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    found = json.loads(file.read_text())
+    assert set(found["dates"]) == set(found["workloads"]) == {"forecast", "classification"}
+    for workload in found["workloads"]:
+        cases = {case["key"]: case for case in found["cases"] if case["workload"] == workload}
+        assert not any("another_run" in case for case in cases.values())
+        assert cases["after"]["speed_up"] == 9
+        met = {target["words"]: target.get("met") for target in cases["after"]["targets"]}
+        assert met["against Lightning, hand-tuned ≥ 1×"], "of the same run"
+    assert [one[0] for one in contended] == ["forecast"] * 4 + ["classification"] * 4
 
 
 def test_unknown_workloads_are_named():

@@ -17,9 +17,8 @@ import pytest
 from tests.machine.fake_nvml import h200, install
 
 from fulltilt.bench.loads import LOADS
-from fulltilt.bench.monitor import Cost, MonitorBench, Reading, measure_cost, measure_reading
+from fulltilt.bench.monitor import Cost, MonitorBench, Reading, measure_cost, measure_reading, show
 from fulltilt.bench.running import cpu_seconds, running_load
-from fulltilt.cli.bench import _show
 from fulltilt.errors import FulltiltError, UnavailableError
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("live", [False, True])
 def test_the_cost_of_a_real_monitor(live):
-    cost = measure_cost(interval=0.2, live=live, target=3.0, seconds=2.0)
+    cost = measure_cost(interval=0.2, live=live, seconds=2.0)
     assert 0 < cost.core_percent < 50, "it runs, and sleeps most of the time"
     assert cost.cpu_ms_per_sample > 0.05
     assert cost.measured_seconds >= 2
@@ -36,7 +35,7 @@ def test_the_cost_of_a_real_monitor(live):
 def test_a_monitor_that_takes_no_sample_has_no_cost(monkeypatch):
     monkeypatch.setattr("fulltilt.bench.monitor._STARTING_SECONDS", 0.0)
     with pytest.raises(FulltiltError, match="took no sample"):
-        measure_cost(interval=3600.0, live=False, target=0.5, seconds=0.1)
+        measure_cost(interval=3600.0, live=False, seconds=0.1)
 
 
 def test_cpu_time_is_that_of_the_whole_process():
@@ -86,18 +85,21 @@ def test_readings_are_means_over_the_load(monkeypatch):
 
 
 def test_the_table_shows_what_missed_its_target_and_why_there_are_no_readings(capsys):
-    cost = {"interval_seconds": 1.0, "target_percent": 0.5, "cpu_ms_per_sample": 4.1, "start_cpu_seconds": 0.3}
+    cost = {"interval_seconds": 1.0, "cpu_ms_per_sample": 4.1, "start_cpu_seconds": 0.3}
     costs = (
         Cost(**cost, live_view=False, core_percent=0.41, measured_seconds=20.0),
         Cost(**cost, live_view=True, core_percent=0.61, measured_seconds=20.0),
     )
-    _show(MonitorBench(machine={}, costs=costs, readings=(), problem="no GPU can be read"))
+    show(MonitorBench(machine={}, date="2026-11-15", costs=costs, readings=(), problem="no GPU can be read"))
     said = capsys.readouterr().out
     assert said.count("missed") == 1
     assert "no GPU can be read" in said
     fed = Reading(load="fed", util=100.0, sm=93.0, occupancy=12.0, tensor=80.0, dram=None, power_w=690.0, samples=9)
-    _show(MonitorBench(machine={}, costs=costs, readings=(fed,)))
-    assert "93.0 %" in capsys.readouterr().out
+    show(MonitorBench(machine={}, date="2026-11-15", costs=costs, readings=(fed,)))
+    said = capsys.readouterr().out
+    assert "93.0 %" in said
+    assert "met: fed: SM ≥ 85 %, found 93 %" in said
+    assert "missed: 1 s, live view: ≤ 0.5 %, found 0.61 %" in said
 
 
 def test_a_load_ends_when_the_one_who_started_it_is_killed():
@@ -125,15 +127,17 @@ def test_the_json_says_what_was_met_and_leaves_out_what_was_not_measured():
         interval_seconds=1.0,
         live_view=False,
         core_percent=0.41234,
-        target_percent=0.5,
         cpu_ms_per_sample=4.1,
         start_cpu_seconds=0.3,
         measured_seconds=20.0,
     )
     idle = Reading(load="idle", util=0.0, sm=0.0, occupancy=0.0, tensor=None, dram=0.0, power_w=76.0, samples=100)
-    flat = json.loads(json.dumps(MonitorBench(machine={"cores": 16}, costs=(cost,), readings=(idle,)).to_json()))
-    assert flat["costs"][0]["core_percent"] == 0.412
-    assert flat["costs"][0]["met"] is True
+    flat = json.loads(
+        json.dumps(MonitorBench(machine={"cores": 16}, date="x", costs=(cost,), readings=(idle,)).to_json())
+    )
+    assert flat["costs"][0]["core_percent"] == 0.4123
+    assert flat["costs"][0]["targets"][0]["met"] is True
+    assert flat["readings"][0]["targets"][0]["at_most"] == 1.0
     assert flat["readings"][0]["sm"] == 0.0
     assert "problem" not in flat
 

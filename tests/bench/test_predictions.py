@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fulltilt.bench.predictions import Forecast, as_line, measure, to_json
+from fulltilt.bench.predictions import Forecast, measure, to_json
 from fulltilt.errors import InputError
 
 FOLDER = Path(__file__).parents[1] / "diagnose" / "scripts"
@@ -16,13 +16,14 @@ FOLDER = Path(__file__).parents[1] / "diagnose" / "scripts"
 def test_points_are_of_the_steps_time() -> None:
     one = Forecast(script="x", cause="slow-disk", predicted=1.5, measured=7 / 3)
     assert one.points == pytest.approx(10.0)  # 60 % are saved where 70 % were predicted
-    assert one.holds
+    assert [target.met for target in one.targets] == [True]
     far = Forecast(script="x", cause="slow-disk", predicted=0.1, measured=1.0)
-    assert far.holds is False
-    assert "(!)" in as_line(far)
+    assert [target.met for target in far.targets] == [False]
     unknown = Forecast(script="x", cause="memory-growth", predicted=None, measured=None)
     assert unknown.points is None
-    assert to_json([one, far, unknown])["scripts"][1]["holds"] is False
+    first, second, third = to_json([one, far, unknown])["cases"]
+    assert (first["targets"][0]["words"], second["targets"][0]["met"]) == ("≤ 15 points", False)
+    assert third["targets"] is None, "nothing was predicted"
 
 
 @pytest.mark.parametrize("folder", [FOLDER, FOLDER / "gpu"], ids=["cpu", "gpu"])

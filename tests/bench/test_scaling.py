@@ -40,7 +40,7 @@ def canned():
     ]
     return ScalingBench(
         machine={"gpus": ["NVIDIA H200"], "cores": 16, "torchvision": None}, date="2026-11-15T12:00:00+00:00",
-        about={"cores": "ResNet-50", "batch": "ResNet-50"}, points=tuple(points), seconds=10.0,
+        workloads={"cores": "ResNet-50", "batch": "ResNet-50"}, cases=tuple(points), seconds=10.0,
     )  # fmt: skip
 
 
@@ -105,14 +105,14 @@ def test_points_are_measured_and_each_is_kept():
     scale = replace(run.ON_CPU, photos=16, cores=(1,), batches=(4,), sides=(16,), seconds=0.02)
     kept = []
     found = run.measure_scaling(only=("cores", "batch"), scale=scale, say=lambda _: None, keep=kept.append)
-    assert [(point.part, point.series, point.x) for point in found.points] == [
+    assert [(point.part, point.series, point.x) for point in found.cases] == [
         ("cores", "limit", 1),
         ("cores", "feed", 1),
         ("batch", "limit", 4),
         ("batch", "feed", 4),
     ]
-    assert all(point.problem is None and point.samples_per_second > 0 for point in found.points)
-    assert [len(one.points) for one in kept] == [1, 2, 3, 4]
+    assert all(point.problem is None and point.samples_per_second > 0 for point in found.cases)
+    assert [len(one.cases) for one in kept] == [1, 2, 3, 4]
 
 
 def test_a_point_that_fails_is_a_line(monkeypatch):
@@ -132,7 +132,7 @@ def test_a_part_that_can_not_begin_is_a_line_and_the_next_goes_on(monkeypatch):
     monkeypatch.setattr(run._Curves, "_step", fail)
     scale = replace(run.ON_CPU, photos=16, cores=(1,), batches=(4,), sides=(16,), seconds=0.02)
     found = run.measure_scaling(only=("batch", "size"), scale=scale, say=lambda _: None)
-    assert [(point.part, point.problem) for point in found.points] == [
+    assert [(point.part, point.problem) for point in found.cases] == [
         ("batch", "RuntimeError: no kernel image"),
         ("size", "RuntimeError: no kernel image"),
     ]

@@ -45,10 +45,10 @@ def test_the_scripts_know_nothing_of_us() -> None:
 
 def test_figures_and_bad_input(tmp_path: Path) -> None:
     one = ScriptFigures(
-        script="resnet50_plain", before=672, after=2100, limit=2500, speed_up=3.125, target=3.0, verified="x",
+        script="resnet50_plain", before=672, after=2100, limit=2500, speed_up=3.125, verified="x",
         settings={}, tuning_seconds=1.0,
     )  # fmt: skip
-    assert to_json([one])["scripts"][0]["met"] is True
+    assert to_json([one])["cases"][0]["targets"][0]["met"] is True
     with pytest.raises(InputError, match="there is no script 'x'"):
         measure(tmp_path, scripts=FOLDER, only=["x"])
     with pytest.raises(InputError, match="benchmarks/scripts"):
@@ -103,7 +103,7 @@ def test_what_is_misspelt_is_said_before_anything_is_made(
 
 def test_the_chart_has_before_and_after_of_every_script_with_a_limit() -> None:
     known = {"script": "unet_plain", "before": 100.0, "after": 290.0, "limit": 400.0}
-    drawn = chart({"scripts": [known, known | {"script": "resnet50_plain", "limit": None}]})
+    drawn = chart({"cases": [known, known | {"script": "resnet50_plain", "limit": None}]})
     assert drawn is not None
     root = ElementTree.fromstring(drawn)
     name = "{http://www.w3.org/2000/svg}"
@@ -112,4 +112,4 @@ def test_the_chart_has_before_and_after_of_every_script_with_a_limit() -> None:
     words = " ".join(one.text or "" for one in root.iter(f"{name}text"))
     assert "2.9 times as fast" in words
     assert "ResNet" not in words
-    assert chart({"scripts": [known | {"limit": None}]}) is None
+    assert chart({"cases": [known | {"limit": None}]}) is None

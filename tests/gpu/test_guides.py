@@ -11,7 +11,7 @@ pytestmark = pytest.mark.gpu
 
 def test_before_and_after_have_memory_metric_and_limit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    scale = run.Scale(each_seconds=4.0, workload_seconds=240.0)
+    scale = run.Scale(each_seconds=4.0, before_seconds=4.0, workload_seconds=240.0)
     only = run.parts_of("forecast/before,forecast/after")
     found = run.measure(only=only, small=True, scale=scale, say=lambda _: None, has_gpu=True)
     cases = {one.key: one for one in found.cases}

@@ -169,7 +169,7 @@ def test_watching_costs_next_to_nothing() -> None:
     from fulltilt.bench.observe import measure
 
     found = measure(quick=False, say=print, device="cuda")
-    missed = [cost for cost in found.costs if not cost.met]
+    missed = [cost for cost in found.costs if not cost.target.met]
     assert not missed, missed
 
 

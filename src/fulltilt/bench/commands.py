@@ -21,6 +21,8 @@ from typing import Any
 
 from fulltilt.bench.ground import machine_facts, now
 from fulltilt.bench.running import output_of
+from fulltilt.bench.tables import console_or, print_lines
+from fulltilt.bench.target import Target, in_json, target_lines
 from fulltilt.errors import FulltiltError, InputError
 
 ATTRIBUTED_AT_LEAST = 0.95
@@ -28,7 +30,6 @@ TIMES_AT_LEAST = 0.98
 """Of the script as it is: never slower."""
 PACKAGES = {name: name for name in ("lightning", "transformers", "timm", "torchvision")}
 _GAIN = re.compile(r"\+(\d+) %")
-"""All that is said of a trial that is kept."""
 _SAID = 300
 """Characters of what a command said last, where it failed."""
 
@@ -53,6 +54,9 @@ class CommandFigures:
     after: float | None = None
     """In the full run with the plan; as before where it is left as it is."""
     limit: float | None = None
+    side_by_side: float | None = None
+    """How many times as fast as the command as it is, in trials by turns. None where it is left as it is. `times` holds
+    the whole run against a rate that was watched minutes before: it has in it what else has changed."""
     verified: str = ""
     settings: Mapping[str, Any] | None = None
     tried: Mapping[str, str] | None = None
@@ -64,10 +68,10 @@ class CommandFigures:
         return None if not self.before or self.after is None else self.after / self.before
 
     @property
-    def met(self) -> bool:
-        if self.problem is not None or self.attributed is None or self.times is None:
-            return False
-        return self.attributed >= ATTRIBUTED_AT_LEAST and self.times >= TIMES_AT_LEAST
+    def targets(self) -> tuple[Target, ...]:
+        known = Target(figure="attributed", what="of the time known", wanted=ATTRIBUTED_AT_LEAST, percent=True)
+        faster = Target(figure="times", what="after / before", wanted=TIMES_AT_LEAST, unit="×")
+        return known.given(self.attributed), faster.given(self.times)
 
 
 def parse(words: Sequence[str]) -> dict[str, list[str]]:
@@ -117,10 +121,12 @@ def figures(ran: Mapping[str, Any]) -> dict[str, Any]:
         }
     if plan is None:
         return found | {"problem": f"not tuned: {ran['not_tuned']}"}
+    before, beside = plan["before"], plan["after"] if plan["settings"] else None
     return found | {
-        "before": plan["before"],
-        "after": plan["before"] if after is None else after["samples_per_second"],
+        "before": before,
+        "after": before if after is None else after["samples_per_second"],
         "limit": plan["limit"],
+        "side_by_side": beside / before if beside and before else None,
         "verified": plan["verified"],
         "settings": plan["settings"],
         "tried": {trial["title"]: trial["reason"] for trial in ran["trials"]},
@@ -129,10 +135,13 @@ def figures(ran: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def side_by_side(one: Mapping[str, Any]) -> float | None:
-    """Of a command in the JSON: how many times as fast as the command as it is its plan was, in trials by turns.
+    """Of a command in the JSON."""
+    found: float | None = one["side_by_side"] if "side_by_side" in one else _from_words(one)
+    return found
 
-    `times` holds the whole run against a rate that was watched minutes before: it has in it what else has changed.
-    """
+
+def _from_words(one: Mapping[str, Any]) -> float | None:
+    """In results from before the figure was kept (h200/commands.json), the gains stand in the words on the trials."""
     if not one.get("settings"):
         return None
     times = 1.0
@@ -160,5 +169,19 @@ def to_json(found: Sequence[CommandFigures]) -> dict[str, Any]:
     return {
         "machine": machine_facts(PACKAGES),
         "date": now(),
-        "commands": [{**asdict(one), "times": one.times, "met": one.met} for one in found],
+        "cases": [{**asdict(one), "times": one.times, "targets": in_json(one.targets)} for one in found],
     }
+
+
+def show(found: Sequence[CommandFigures]) -> None:
+    from rich.table import Table
+
+    table = Table("command", "known", "before", "after", "times", "verdict", title="Samples per second")
+    for one in found:
+        known = "–" if one.attributed is None else f"{100 * one.attributed:.1f} %"
+        before, after = ("–" if rate is None else f"{rate:,.0f}" for rate in (one.before, one.after))
+        times = "–" if one.times is None else f"{one.times:.2f}"
+        table.add_row(one.name, known, before, after, times, one.problem or one.verdict)
+    console = console_or(None)
+    console.print(table)
+    print_lines(console, target_lines((one.name, target) for one in found for target in one.targets))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import subprocess
 import sys
 import tempfile
@@ -13,18 +12,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fulltilt import __version__
+from fulltilt.bench.ground import machine_facts, now
+from fulltilt.bench.results import as_measured
 from fulltilt.bench.running import cpu_seconds, on_a_terminal, running_load
+from fulltilt.bench.tables import console_or, figures_table, print_lines
+from fulltilt.bench.target import Target, Titled, in_json, target_lines
 from fulltilt.errors import FulltiltError, UnavailableError
-from fulltilt.machine.cores import read_cores
 from fulltilt.machine.sampler import Sampler
 
 TARGETS = {1.0: 0.5, 0.2: 3.0}
 """Interval in seconds -> at most this share of one core, in percent."""
 BUSY_SM_PERCENT = 85.0
-"""A loop of matrix products must read more."""
+"""A loop of matrix products must read at least so much."""
 IDLE_SM_PERCENT = 1.0
-"""An idle card must read less."""
+"""An idle card may read so much."""
 _STARTING_SECONDS = 3.0
 
 
@@ -36,15 +37,15 @@ class Cost:
     live_view: bool
     core_percent: float
     """CPU time over wall time."""
-    target_percent: float
     cpu_ms_per_sample: float
     start_cpu_seconds: float
     """What starting took, imports included; not in the percentage."""
     measured_seconds: float
 
     @property
-    def met(self) -> bool:
-        return self.core_percent < self.target_percent
+    def target(self) -> Target:
+        wanted = TARGETS[self.interval_seconds]
+        return Target(figure="core_percent", wanted=wanted, found=self.core_percent, at_most=True, unit=" %")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,30 +61,44 @@ class Reading:
     power_w: float | None
     samples: int
 
+    @property
+    def target(self) -> Target:
+        idle = self.load == "idle"
+        wanted = IDLE_SM_PERCENT if idle else BUSY_SM_PERCENT
+        return Target(figure="sm", what="SM", wanted=wanted, found=self.sm, at_most=idle, unit=" %")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorBench:
     """Everything that was measured, and on what."""
 
     machine: dict[str, Any]
+    date: str
     costs: tuple[Cost, ...]
     readings: tuple[Reading, ...]
     """Of GPU 0; none when `problem` says why."""
     problem: str | None = None
 
+    @property
+    def targets(self) -> list[Titled]:
+        costs = [(f"{cost.interval_seconds:g} s{', live view' * cost.live_view}", cost.target) for cost in self.costs]
+        return [*costs, *((reading.load, reading.target) for reading in self.readings)]
+
     def to_json(self) -> dict[str, Any]:
         flat = asdict(self)
-        flat["costs"] = [{**asdict(cost), "met": cost.met} for cost in self.costs]
-        return {key: value for key, value in _rounded(flat).items() if value is not None}
+        for name in ("costs", "readings"):
+            flat[name] = [{**asdict(one), "targets": in_json([one.target])} for one in getattr(self, name)]
+        found: dict[str, Any] = as_measured(flat)
+        return found
 
 
 def measure(*, seconds: float, say: Callable[[str], None]) -> MonitorBench:
     """Measure all of it; `seconds` is how long each of the six parts takes, `say` hears what comes next."""
     costs = []
-    for interval, target in TARGETS.items():
+    for interval in TARGETS:
         for live in (False, True):
             say(f"cost at {interval:g} s, live view {'on' if live else 'off'}: {seconds:g} s")
-            costs.append(measure_cost(interval=interval, live=live, target=target, seconds=seconds))
+            costs.append(measure_cost(interval=interval, live=live, seconds=seconds))
     readings: list[Reading] = []
     problem = None
     try:
@@ -92,10 +107,12 @@ def measure(*, seconds: float, say: Callable[[str], None]) -> MonitorBench:
             readings.append(measure_reading(load, seconds=seconds))
     except UnavailableError as error:
         problem = str(error)
-    return MonitorBench(machine=_machine(), costs=tuple(costs), readings=tuple(readings), problem=problem)
+    return MonitorBench(
+        machine=machine_facts({}), date=now(), costs=tuple(costs), readings=tuple(readings), problem=problem
+    )
 
 
-def measure_cost(*, interval: float, live: bool, target: float, seconds: float) -> Cost:
+def measure_cost(*, interval: float, live: bool, seconds: float) -> Cost:
     """Start a monitor, let it settle, and compare its CPU time at two moments."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         file = Path(folder) / "recording.jsonl"
@@ -117,7 +134,6 @@ def measure_cost(*, interval: float, live: bool, target: float, seconds: float) 
         interval_seconds=interval,
         live_view=live,
         core_percent=100 * (after - before) / (ended - began),
-        target_percent=target,
         cpu_ms_per_sample=1000 * (after - before) / taken,
         start_cpu_seconds=before,
         measured_seconds=ended - began,
@@ -151,22 +167,28 @@ def _lines(file: Path) -> int:
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
-def _machine() -> dict[str, Any]:
-    with Sampler() as sampler:
-        sampler.start()
-        gpus = [gpu.name for gpu in sampler.read().gpus]
-    return {
-        "fulltilt": __version__,
-        "python": platform.python_version(),
-        "system": platform.platform(terse=True),
-        "cores": read_cores().usable,
-        "gpus": gpus,
-    }
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
-    return round(value, 3) if isinstance(value, float) else value
+def show(found: MonitorBench) -> None:
+    console = console_or(None)
+    costs = figures_table("Cost", "live view", "of one core", "CPU per sample", "to start", name="interval")
+    for cost in found.costs:
+        costs.add_row(
+            f"{cost.interval_seconds:g} s",
+            "on" if cost.live_view else "off",
+            f"{cost.core_percent:.2f} %",
+            f"{cost.cpu_ms_per_sample:.2f} ms",
+            f"{cost.start_cpu_seconds:.2f} s",
+        )
+    console.print(costs)
+    if found.readings:
+        figures = figures_table("Known loads, GPU 0", "util", "SM", "occupancy", "tensor", "DRAM", "power", name="load")
+        for reading in found.readings:
+            percents = (reading.util, reading.sm, reading.occupancy, reading.tensor, reading.dram)
+            figures.add_row(
+                reading.load,
+                *("–" if value is None else f"{value:.1f} %" for value in percents),
+                "–" if reading.power_w is None else f"{reading.power_w:.0f} W",
+            )
+        console.print(figures)
+    print_lines(console, target_lines(found.targets))
+    if found.problem is not None:
+        print_lines(console, [found.problem])

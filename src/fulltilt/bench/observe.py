@@ -8,11 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from statistics import fmean, median
 from typing import Any
 
-from fulltilt.bench.ground import machine_facts
+from fulltilt.bench.ground import machine_facts, now
+from fulltilt.bench.results import as_measured
+from fulltilt.bench.tables import console_or, figures_table, print_lines
+from fulltilt.bench.target import Target, in_json, target_lines
 from fulltilt.errors import UnavailableError, last_line
 
 SHORT_MS = 2.0
@@ -47,12 +49,10 @@ class Cost:
         return self.added_ms / self.plain_ms
 
     @property
-    def met(self) -> bool:
-        return self.added_ms <= MOST_MS if self.asked_ms <= SHORT_MS else self.share <= MOST_SHARE
-
-    @property
-    def allowed(self) -> str:
-        return f"≤ {MOST_MS} ms" if self.asked_ms <= SHORT_MS else f"≤ {MOST_SHARE:.0%}"
+    def target(self) -> Target:
+        if self.asked_ms <= SHORT_MS:
+            return Target(figure="added_ms", wanted=MOST_MS, found=self.added_ms, at_most=True, unit=" ms")
+        return Target(figure="share", wanted=MOST_SHARE, found=self.share, at_most=True, percent=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +63,8 @@ class ObserveBench:
     costs: tuple[Cost, ...]
 
     def to_json(self) -> dict[str, Any]:
-        costs = [{**asdict(cost), "share": cost.share, "allowed": cost.allowed, "met": cost.met} for cost in self.costs]
-        rounded = [
-            {name: round(value, 5) if isinstance(value, float) else value for name, value in cost.items()}
-            for cost in costs
-        ]
-        return {"machine": self.machine, "date": self.date, "device": self.device, "costs": rounded}
+        costs = [{**asdict(cost), "share": cost.share, "targets": in_json([cost.target])} for cost in self.costs]
+        return {"machine": self.machine, "date": self.date, "device": self.device, "costs": as_measured(costs)}
 
 
 def measure(*, quick: bool, say: Callable[[str], None], device: str | None = None) -> ObserveBench:
@@ -83,7 +79,7 @@ def measure(*, quick: bool, say: Callable[[str], None], device: str | None = Non
     found = json.loads(done.stdout)
     return ObserveBench(
         machine=machine_facts({}),
-        date=datetime.now(UTC).date().isoformat(),
+        date=now(),
         device=device,
         costs=tuple(cost(float(asked), **blocks) for asked, blocks in found["steps"].items()),
     )
@@ -121,10 +117,7 @@ def middle(values: Sequence[float]) -> float:
 
 
 def show(found: ObserveBench) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("step", "plain", "watched", "added", "±", "share", "allowed", title=f"Watching, {found.device}")
+    table = figures_table(f"Watching, {found.device}", "plain", "watched", "added", "±", "share", name="step")
     for one in found.costs:
         table.add_row(
             f"{one.asked_ms:g} ms",
@@ -133,9 +126,10 @@ def show(found: ObserveBench) -> None:
             f"{one.added_ms:+.4f} ms",
             f"{one.noise_ms:.4f} ms",
             f"{one.share:+.2%}",
-            f"{one.allowed}{'' if one.met else '  missed'}",
         )
-    Console().print(table)
+    console = console_or(None)
+    console.print(table)
+    print_lines(console, target_lines((f"steps of {one.asked_ms:g} ms", one.target) for one in found.costs))
 
 
 def _device() -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fulltilt.bench.ground import machine_facts, now
+from fulltilt.bench.target import Target, in_json
 from fulltilt.errors import InputError
 
 ALLOWED_POINTS = 15.0
@@ -48,8 +49,11 @@ class Forecast:
         return 100 * abs(1 / (1 + self.predicted) - 1 / (1 + self.measured))
 
     @property
-    def holds(self) -> bool | None:
-        return None if self.points is None else self.points <= ALLOWED_POINTS
+    def targets(self) -> tuple[Target, ...]:
+        """None where nothing was predicted, or nothing mended."""
+        if self.points is None:
+            return ()
+        return (Target(figure="points", wanted=ALLOWED_POINTS, found=self.points, at_most=True, unit=" points"),)
 
 
 def scripts_in(folder: Path) -> list[str]:
@@ -130,14 +134,12 @@ def as_line(one: Forecast) -> str:
         f"{name} {'—' if gain is None else f'{gain:+.0%}'}"
         for name, gain in (("predicted", one.predicted), ("measured", one.measured))
     )
-    apart = "" if one.points is None else f", {one.points:.0f} points apart{'' if one.holds else ' (!)'}"
-    return f"{one.script:20} {one.cause or 'no finding':18} {told}{apart}"
+    return f"{one.script:20} {one.cause or 'no finding':18} {told}"
 
 
 def to_json(forecasts: Sequence[Forecast]) -> dict[str, Any]:
     return {
         "machine": machine_facts({}),
         "date": now(),
-        "allowed_points": ALLOWED_POINTS,
-        "scripts": [{**asdict(one), "points": one.points, "holds": one.holds} for one in forecasts],
+        "cases": [{**asdict(one), "points": one.points, "targets": in_json(one.targets)} for one in forecasts],
     }

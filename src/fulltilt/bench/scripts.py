@@ -19,6 +19,8 @@ from typing import Any
 from fulltilt.bench.bars import Bar, Group, draw
 from fulltilt.bench.ground import now
 from fulltilt.bench.running import output_of
+from fulltilt.bench.tables import console_or, figures_table, print_lines
+from fulltilt.bench.target import Target, in_json, target_lines
 from fulltilt.errors import FulltiltError, InputError, last_line
 
 SCRIPTS = ("resnet50_plain", "unet_plain")
@@ -45,7 +47,6 @@ class ScriptFigures:
     limit: float | None
     """The step's, with the plan, its batches on the device."""
     speed_up: float
-    target: float
     verified: str
     settings: dict[str, Any]
     tuning_seconds: float
@@ -57,8 +58,8 @@ class ScriptFigures:
     """Of the first steps, before and after, with the band, as they were judged last."""
 
     @property
-    def met(self) -> bool:
-        return self.speed_up >= self.target
+    def target(self) -> Target:
+        return Target(figure="speed_up", wanted=TARGETS[self.script], found=self.speed_up, unit="×")
 
 
 def measure(
@@ -119,7 +120,6 @@ def _one(
         after=after,
         limit=plan["limit"],
         speed_up=after / before,
-        target=TARGETS[script.stem],
         verified=plan["verified"],
         settings=plan["settings"],
         tuning_seconds=round(seconds, 1),
@@ -186,8 +186,18 @@ def to_json(found: Sequence[ScriptFigures]) -> dict[str, Any]:
     return {
         "machine": machine_facts({}),
         "date": now(),
-        "scripts": [{**asdict(one), "met": one.met} for one in found],
+        "cases": [{**asdict(one), "targets": in_json([one.target])} for one in found],
     }
+
+
+def show(found: Sequence[ScriptFigures]) -> None:
+    table = figures_table("Images per second", "before", "after", "limit", "times", name="script")
+    for one in found:
+        limit = "–" if one.limit is None else f"{one.limit:,.0f}"
+        table.add_row(one.script, f"{one.before:,.0f}", f"{one.after:,.0f}", limit, f"{one.speed_up:.2f}")
+    console = console_or(None)
+    console.print(table)
+    print_lines(console, target_lines((one.script, one.target) for one in found))
 
 
 def chart(result: dict[str, Any]) -> str | None:
@@ -203,5 +213,5 @@ def chart(result: dict[str, Any]) -> str | None:
         )  # fmt: skip
         return Group(title=TITLES[one["script"]], bars=[before, after])
 
-    known = [one for one in result["scripts"] if one["limit"]]
+    known = [one for one in result["cases"] if one["limit"]]
     return draw("Ordinary scripts, as a share of their limit", [group(one) for one in known]) if known else None

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fulltilt.cli.bench_commands import commands
 from fulltilt.cli.bench_guides import guides, scaling, simulate
-from fulltilt.cli.bench_outputs import Outputs
+from fulltilt.cli.bench_outputs import JsonFile, Outputs
 from fulltilt.cli.bench_predictions import predictions
 from fulltilt.cli.run import LevelName
 from fulltilt.cli.saying import say
 from fulltilt.errors import InputError
-
-if TYPE_CHECKING:
-    from fulltilt.bench.monitor import MonitorBench
 
 _PHOTO_BYTES = 100_000
 """A photograph and its mask, at most."""
@@ -37,16 +34,16 @@ def _tidy(context: typer.Context) -> None:
 def monitor(
     *,
     seconds: Annotated[float, typer.Option(help="How long each of the six parts is measured.")] = 20.0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """The monitor's cost on the CPU, and its figures under a known load on the GPU."""
-    from fulltilt.bench.monitor import measure
+    from fulltilt.bench.monitor import measure, show
 
     if not 1 <= seconds <= 3600:
         raise InputError(f"--seconds: expected 1 to 3600, found {seconds:g}")
     outputs = Outputs(json_file)
     found = measure(seconds=seconds, say=say)
-    _show(found)
+    show(found)
     outputs.write(found.to_json())
 
 
@@ -55,9 +52,9 @@ def augment(
     *,
     batch: Annotated[int, typer.Option(help="Images in a batch.")] = 32,
     size: Annotated[int, typer.Option(help="Height and width of an image.")] = 512,
-    masks: Annotated[bool, typer.Option(help="Augment a mask with every image.")] = True,
+    images_only: Annotated[bool, typer.Option("--images-only", help="No mask with each image.")] = False,
     quick: Annotated[bool, typer.Option(help="Only what has a target, and the quick peers.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Augmentation against Kornia, torchvision, triton-augment, plain torch and the CPU, whichever are there."""
     for option, value, limit in (("--batch", batch, 4096), ("--size", size, 4096)):
@@ -68,7 +65,7 @@ def augment(
     from fulltilt.bench.augment.run import measure
     from fulltilt.bench.augment.table import show
 
-    found = measure(batch=batch, size=size, masks=masks, quick=quick, say=say)
+    found = measure(batch=batch, size=size, masks=not images_only, quick=quick, say=say)
     show(found)
     outputs.write(found.to_json())
     if not found.right:  # a figure of something wrong is no figure
@@ -84,7 +81,7 @@ def feed(
         str, typer.Option(help="Parts to run; the others stay as they are in the --json file.")
     ] = "ladder,train,cores,unet,windows,grid",
     quick: Annotated[bool, typer.Option(help="A smoke run: few steps, few peers.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json_file: JsonFile = None,
     chart_file: Annotated[Path | None, typer.Option("--chart", help="Draw training against its limit (SVG).")] = None,
 ) -> None:
     """The feed alone and under training, against the limit (batch on the device already) and DataLoaders."""
@@ -96,11 +93,10 @@ def feed(
     from fulltilt.bench.feed.figures import FeedBench
     from fulltilt.bench.feed.run import PARTS, measure
     from fulltilt.bench.feed.table import show
-    from fulltilt.bench.ground import joined
     from fulltilt.bench.results import parts_of
 
     def keep(found: FeedBench) -> None:
-        outputs.write(joined(json_file, found.to_json(), by="part", order=PARTS), chart)
+        outputs.join(found.to_json(), by="part", order=PARTS, chart=chart)
 
     show(measure(count=count, folder=folder, quick=quick, only=parts_of(only, PARTS), say=say, keep=keep))
 
@@ -112,19 +108,18 @@ def train(
         str, typer.Option(help="Workloads to run; the others stay in the --json file.")
     ] = "resnet50,unet,windows",
     quick: Annotated[bool, typer.Option(help="A smoke run: few rounds, short ones.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """The training step with everything at "auto", and the whole Trainer, against steps optimised by hand."""
     outputs = Outputs(json_file)
 
-    from fulltilt.bench.ground import joined
     from fulltilt.bench.results import parts_of
     from fulltilt.bench.train.figures import TrainBench
     from fulltilt.bench.train.run import WORKLOADS, measure
     from fulltilt.bench.train.table import show
 
     def keep(found: TrainBench) -> None:
-        outputs.write(joined(json_file, found.to_json(), by="workload", order=WORKLOADS))
+        outputs.join(found.to_json(), by="workload", order=WORKLOADS)
 
     show(measure(quick=quick, only=parts_of(only, WORKLOADS), say=say, keep=keep))
 
@@ -136,7 +131,7 @@ def assist(
         str, typer.Option(help="Parts to run; the others stay in the --json file. balance takes two minutes.")
     ] = "tasks,metrics",
     quick: Annotated[bool, typer.Option(help="A smoke run: few rounds, few tasks.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Metrics beside the step against none and against metrics in the loop; the task queue; cores taken away."""
     outputs = Outputs(json_file)
@@ -144,8 +139,7 @@ def assist(
     from fulltilt.bench.assist.figures import PARTS, AssistBench
     from fulltilt.bench.assist.run import measure
     from fulltilt.bench.assist.table import show
-    from fulltilt.bench.ground import with_parts
-    from fulltilt.bench.results import parts_of
+    from fulltilt.bench.results import parts_of, with_parts
 
     def keep(found: AssistBench) -> None:
         outputs.write(with_parts(json_file, found.to_json(), PARTS))
@@ -170,19 +164,15 @@ def scripts(
     level: Annotated[LevelName, typer.Option(help="As in fulltilt run.")] = LevelName.NUMERIC,
     max_seconds: Annotated[float, typer.Option(help="As in fulltilt run.")] = 180.0,
     extra: Annotated[str, typer.Option(help="Arguments for the scripts, such as '--batch-size 16'.")] = "",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Ordinary training scripts by themselves and under fulltilt run."""
     import shlex
     from contextlib import nullcontext
 
-    from rich.console import Console
-    from rich.table import Table
-
     from fulltilt.bench.feed.material import workplace
-    from fulltilt.bench.ground import joined
     from fulltilt.bench.results import parts_of
-    from fulltilt.bench.scripts import SCRIPTS, measure, to_json
+    from fulltilt.bench.scripts import SCRIPTS, measure, show, to_json
 
     outputs = Outputs(json_file)
     names = parts_of(only, SCRIPTS)
@@ -201,22 +191,17 @@ def scripts(
             say=say,
         ):
             found.append(one)
-            outputs.write(joined(json_file, to_json(found), by="script", order=SCRIPTS, key="scripts"))
+            outputs.join(to_json(found), by="script", order=SCRIPTS)
     if folder is not None:
         say(f"the photographs stay in {folder}")
-    table = Table("script", "before", "after", "limit", "times", "wanted", title="Images per second")
-    for one in found:
-        limit = "–" if one.limit is None else f"{one.limit:,.0f}"
-        wanted = f"≥ {one.target:g}{'' if one.met else '  missed'}"
-        table.add_row(one.script, f"{one.before:,.0f}", f"{one.after:,.0f}", limit, f"{one.speed_up:.2f}", wanted)
-    Console().print(table)
+    show(found)
 
 
 @bench.command()
 def observe(
     *,
     quick: Annotated[bool, typer.Option(help="A smoke run: few and short blocks.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """What `fulltilt diagnose` costs a script while it watches: steps of 1, 10 and 100 ms with and without."""
     outputs = Outputs(json_file)
@@ -239,7 +224,7 @@ def video(
     seconds: Annotated[
         float | None, typer.Option(help="For each measurement; the searches before it get a multiple of that.")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Frames a second of the CPU, of NVDEC and of both; random clips against DataLoaders; training on clips."""
     outputs = Outputs(json_file)
@@ -248,50 +233,12 @@ def video(
     if seconds is not None and not 0.1 <= seconds <= 60:
         raise InputError(f"--seconds: expected 0.1 to 60, found {seconds:g}")
 
-    from fulltilt.bench.ground import joined
     from fulltilt.bench.results import parts_of
     from fulltilt.bench.video.figures import PARTS, VideoBench
     from fulltilt.bench.video.run import measure
     from fulltilt.bench.video.table import show
 
     def keep(found: VideoBench) -> None:
-        outputs.write(joined(json_file, found.to_json(), by="part", order=PARTS))
+        outputs.join(found.to_json(), by="part", order=PARTS)
 
     show(measure(quick=quick, seconds=seconds, only=parts_of(only, PARTS), folder=folder, say=say, keep=keep))
-
-
-def _show(found: MonitorBench) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from fulltilt.bench.monitor import BUSY_SM_PERCENT, IDLE_SM_PERCENT
-
-    console = Console()
-    costs = Table("interval", "live view", "of one core", "allowed", "CPU per sample", "to start", title="Cost")
-    for cost in found.costs:
-        costs.add_row(
-            f"{cost.interval_seconds:g} s",
-            "on" if cost.live_view else "off",
-            f"{cost.core_percent:.2f} %",
-            f"< {cost.target_percent:g} %{'' if cost.met else '  missed'}",
-            f"{cost.cpu_ms_per_sample:.2f} ms",
-            f"{cost.start_cpu_seconds:.2f} s",
-        )
-    console.print(costs)
-    if found.problem is not None:
-        print(found.problem)
-    if not found.readings:
-        return
-    figures = Table(
-        "load", "util", "SM", "occupancy", "tensor", "DRAM", "power", "expected", title="Known loads, GPU 0"
-    )
-    wanted = {"idle": f"SM < {IDLE_SM_PERCENT:g} %", "fed": f"SM > {BUSY_SM_PERCENT:g} %"}
-    for reading in found.readings:
-        percents = (reading.util, reading.sm, reading.occupancy, reading.tensor, reading.dram)
-        figures.add_row(
-            reading.load,
-            *("–" if value is None else f"{value:.1f} %" for value in percents),
-            "–" if reading.power_w is None else f"{reading.power_w:.0f} W",
-            wanted[reading.load],
-        )
-    console.print(figures)

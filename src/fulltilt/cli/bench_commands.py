@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fulltilt.cli.bench_outputs import Outputs
+from fulltilt.cli.bench_outputs import JsonFile, Outputs
 from fulltilt.cli.run import LevelName
 from fulltilt.cli.saying import say
 
@@ -17,14 +16,10 @@ def commands(
     *,
     level: Annotated[LevelName, typer.Option(help="As in fulltilt run.")] = LevelName.NUMERIC,
     max_seconds: Annotated[float, typer.Option(help="As in fulltilt run.")] = 180.0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Put any training commands under fulltilt run: how much of their time is attributed, how much faster they get."""
-    from rich.table import Table
-
-    from fulltilt.bench.commands import ATTRIBUTED_AT_LEAST, TIMES_AT_LEAST, measure, parse, to_json
-    from fulltilt.bench.ground import joined
-    from fulltilt.bench.tables import console_or
+    from fulltilt.bench.commands import measure, parse, show, to_json
 
     named = parse(words)
     outputs = Outputs(json_file)
@@ -33,12 +28,5 @@ def commands(
         if one.problem is not None:
             say(f"{one.name}: {one.problem}")
         found.append(one)
-        outputs.write(joined(json_file, to_json(found), by="name", order=None, key="commands"))
-    wanted = f"wanted: {100 * ATTRIBUTED_AT_LEAST:g} % of the time known, {TIMES_AT_LEAST:g} times as fast"
-    table = Table("command", "known", "before", "after", "times", "verdict", title="Samples per second", caption=wanted)
-    for one in found:
-        known = "–" if one.attributed is None else f"{100 * one.attributed:.1f} %"
-        before, after = ("–" if rate is None else f"{rate:,.0f}" for rate in (one.before, one.after))
-        times = "–" if one.times is None else f"{one.times:.2f}"
-        table.add_row(one.name, known, before, after, times, one.problem or one.verdict)
-    console_or(None).print(table)
+        outputs.join(to_json(found), by="name", order=None)
+    show(found)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fulltilt.cli.bench_outputs import Outputs
+from fulltilt.cli.bench_outputs import JsonFile, Outputs
 from fulltilt.cli.saying import say
 from fulltilt.errors import InputError
 
@@ -24,32 +24,32 @@ def guides(
         ),
     ] = "segmentation,classification,forecast,video",
     small: Annotated[bool, typer.Option("--small", help="Small sizes, which two CPU cores can train.")] = False,
-    seconds: Annotated[
-        float | None, typer.Option(help="For all contestants of a workload.", show_default="700, small 240")
+    max_seconds: Annotated[
+        float | None, typer.Option(help="Most for all contestants of a workload.", show_default="700, small 240")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json_file: JsonFile = None,
     chart_file: Annotated[Path | None, typer.Option("--chart", help="Draw them against their limits (SVG).")] = None,
 ) -> None:
     """The guides' workloads before and after, and with Lightning and Accelerate, each in a process of its own."""
     from dataclasses import replace
 
-    if seconds is not None and not 10 <= seconds <= 3600:
-        raise InputError(f"--seconds: expected 10 to 3600, found {seconds:g}")
+    if max_seconds is not None and not 10 <= max_seconds <= 3600:
+        raise InputError(f"--max-seconds: expected 10 to 3600, found {max_seconds:g}")
     outputs = Outputs(json_file, chart_file)
 
-    from fulltilt.bench.ground import joined
     from fulltilt.bench.guides.chart import chart
     from fulltilt.bench.guides.claims import WORKLOADS
     from fulltilt.bench.guides.figures import GuidesBench
-    from fulltilt.bench.guides.run import FEW, FULL, earlier_in, joinable, measure, parts_of
+    from fulltilt.bench.guides.run import FEW, FULL, measure, parts_of
     from fulltilt.bench.guides.table import show
+    from fulltilt.bench.results import earlier_in
 
     def keep(found: GuidesBench) -> None:
-        outputs.write(joined(joinable(json_file, small=small), found.to_json(), by="workload", order=WORKLOADS), chart)
+        outputs.join(found.to_json(), by="workload", order=WORKLOADS, chart=chart)
 
     scale = FEW if small else FULL
-    if seconds is not None:
-        scale = replace(scale, workload_seconds=seconds)
+    if max_seconds is not None:
+        scale = replace(scale, workload_seconds=max_seconds)
     show(measure(only=parts_of(only), small=small, scale=scale, say=say, keep=keep, earlier=earlier_in(json_file)))
 
 
@@ -61,20 +61,19 @@ def scaling(
     folder: Annotated[
         Path | None, typer.Option(help="Where to put the photos meanwhile; by default in memory.")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json_file: JsonFile = None,
     chart_file: Annotated[Path | None, typer.Option("--chart", help="Draw the curves (SVG).")] = None,
 ) -> None:
     """Training throughput against cores, batch size and image size, beside the limit."""
     outputs = Outputs(json_file, chart_file)
 
-    from fulltilt.bench.ground import joined
     from fulltilt.bench.results import parts_of
     from fulltilt.bench.scaling.figures import PARTS, ScalingBench, chart
     from fulltilt.bench.scaling.run import measure_scaling
     from fulltilt.bench.scaling.table import show
 
     def keep(found: ScalingBench) -> None:
-        outputs.write(joined(json_file, found.to_json(), by="part", order=PARTS), chart)
+        outputs.join(found.to_json(), by="part", order=PARTS, chart=chart)
 
     show(measure_scaling(only=parts_of(only, PARTS), folder=folder, say=say, keep=keep))
 

@@ -1,17 +1,23 @@
-"""What `fulltilt bench` leaves behind: figures as JSON, a chart."""
+"""What `fulltilt bench` leaves behind: figures as JSON, a chart; and the options that ask for them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from fulltilt.cli.saying import say
 
 Chart = Callable[[dict[str, Any]], str | None]
+
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the figures to this file, as JSON.")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,14 @@ class Outputs:
             if file is not None:
                 check_writable(file, option=option)
 
+    def join(
+        self, found: dict[str, Any], *, by: str, order: Sequence[str] | None, chart: Chart = lambda _: None
+    ) -> None:
+        """With what the file has of earlier runs."""
+        from fulltilt.bench.results import joined
+
+        self.write(joined(self.json_file, found, by=by, order=order), chart)
+
     def write(self, result: dict[str, Any], chart: Chart = lambda _: None) -> None:
         from fulltilt.machine.files import write_whole
 
@@ -40,14 +54,9 @@ class Outputs:
 
 def _spare(file: Path, result: dict[str, Any]) -> None:
     """Figures of another machine or size can't stand beside these, and can't be had again: they get another name."""
-    if not file.is_file():
-        return
-    try:
-        earlier = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        earlier = None
-    same = isinstance(earlier, dict) and all(earlier.get(key) == result.get(key) for key in ("machine", "small"))
-    if not same:
+    from fulltilt.bench.results import alike, earlier_in
+
+    if file.is_file() and not alike(earlier_in(file), result):
         names = (file.with_name(f"{file.stem}-earlier{number or ''}{file.suffix}") for number in count())
         aside = next(name for name in names if not name.exists())
         file.rename(aside)

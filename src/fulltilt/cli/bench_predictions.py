@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fulltilt.cli.bench_outputs import Outputs
+from fulltilt.cli.bench_outputs import JsonFile, Outputs
 from fulltilt.cli.saying import say
 from fulltilt.errors import InputError
 
@@ -25,11 +25,11 @@ def predictions(
         ),
     ] = "",
     rounds: Annotated[int, typer.Option(help="How often both run, alternately.")] = 3,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """The gain that a diagnosis predicts for scripts with a planted fault, and the gain of fixing it."""
-    from fulltilt.bench.ground import joined
     from fulltilt.bench.predictions import as_line, measure, scripts_in, to_json
+    from fulltilt.bench.target import target_lines
 
     if not 1 <= rounds <= 100:
         raise InputError(f"--rounds: expected 1 to 100, found {rounds}")
@@ -39,6 +39,5 @@ def predictions(
     for forecast in measure(folder, names=names, rounds=rounds):
         say(as_line(forecast))
         found.append(forecast)
-        outputs.write(joined(json_file, to_json(found), by="script", order=scripts_in(folder), key="scripts"))
-    held = [one.holds for one in found if one.holds is not None]
-    print(f"{sum(held)} of {len(held)} forecasts within their points")
+        outputs.join(to_json(found), by="script", order=scripts_in(folder))
+    print(*target_lines((one.script, target) for one in found for target in one.targets), sep="\n")

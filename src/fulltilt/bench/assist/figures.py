@@ -1,12 +1,13 @@
-"""Results and targets as plain values. Nothing runs here."""
+"""Results as plain values. Nothing runs here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fulltilt.bench.assist.phases import BalanceRun
+from fulltilt.bench.results import Result, as_measured
+from fulltilt.bench.target import Target, Titled, in_json
 from fulltilt.bench.train.figures import Case
 
 PARTS = {"tasks": ("tasks", "many"), "metrics": ("cases", "workload"), "balance": ("balance",)}
@@ -30,8 +31,9 @@ class Tasks:
     workers: int
 
     @property
-    def met(self) -> bool:
-        return self.ours_per_second >= min(TASKS_PER_SECOND, self.theirs_per_second / TIMES_SLOWER)
+    def target(self) -> Target:
+        wanted = min(TASKS_PER_SECOND, self.theirs_per_second / TIMES_SLOWER)
+        return Target(figure="tasks_per_second", wanted=wanted, found=self.ours_per_second, unit="/s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,40 +46,28 @@ class Many:
     """Memory of the process at the end, less that after the first tenth."""
 
     @property
-    def met(self) -> bool:
-        return self.grown_bytes <= FLAT_BYTES
+    def target(self) -> Target:
+        return Target(figure="grown_bytes", wanted=FLAT_BYTES, found=self.grown_bytes, at_most=True, unit=" bytes more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssistBench:
-    """Everything that was measured, and on what."""
-
-    machine: Mapping[str, Any]
-    date: str
-    seconds: float
+class AssistBench(Result):
     title: str = ""
     cases: tuple[Case, ...] = ()
     tasks: Tasks | None = None
     many: Many | None = None
     balance: BalanceRun | None = None
-    problem: str | None = None
-    """Why there are no GPU figures."""
 
-    def targets(self) -> dict[str, bool | None]:
-        """Met or not, by what is asked for; None where it could not be measured."""
-        asked: dict[str, bool | None] = {
-            f"{case.title} ≥ {100 * case.at_least:g} % of none": case.met
-            for case in self.cases
-            if case.at_least is not None
-        }
+    @property
+    def targets(self) -> list[Titled]:
+        found = [(case.title, target) for case in self.cases for target in case.targets]
         if self.tasks is not None:
-            name = f"trivial tasks ≥ {TASKS_PER_SECOND:,.0f}/s or concurrent.futures / {TIMES_SLOWER:g}"
-            asked[name] = self.tasks.met
+            found.append(("trivial tasks", self.tasks.target))
         if self.many is not None:
-            asked[f"{self.many.tasks:,} tasks within {FLAT_BYTES >> 20} MiB"] = self.many.met
+            found.append((f"{self.many.tasks:,} tasks", self.many.target))
         if self.balance is not None and self.problem is None:
-            asked |= self.balance.targets()
-        return asked
+            found += self.balance.targets
+        return found
 
     def to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {
@@ -86,28 +76,22 @@ class AssistBench:
             "seconds": round(self.seconds, 1),
         }
         if self.cases:
-            lines = [case.to_json() for case in self.cases]
-            cases = [{key: _short(value) for key, value in line.items() if value is not None} for line in lines]
-            found |= {"workload": self.title, "cases": cases}
+            found |= {"workload": self.title, "cases": as_measured([case.to_json() for case in self.cases])}
         if self.tasks is not None:
             found["tasks"] = {
                 "tasks": self.tasks.tasks,
                 "workers": self.tasks.workers,
                 "tasks_per_second": round(self.tasks.ours_per_second),
                 "concurrent_futures_tasks_per_second": round(self.tasks.theirs_per_second),
-                "met": self.tasks.met,
+                "targets": as_measured(in_json([self.tasks.target])),
             }
         if self.many is not None:
             found["many"] = {
                 "tasks": self.many.tasks,
-                "seconds": _short(self.many.seconds),
+                "seconds": as_measured(self.many.seconds),
                 "grown_bytes": self.many.grown_bytes,
-                "met": self.many.met,
+                "targets": in_json([self.many.target]),
             }
         if self.balance is not None:
             found["balance"] = self.balance.to_json()
         return found | ({} if self.problem is None else {"problem": self.problem})
-
-
-def _short(value: Any) -> Any:
-    return float(f"{value:.4g}") if isinstance(value, float) else value

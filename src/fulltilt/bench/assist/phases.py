@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fulltilt.bench.target import Target, Titled, in_json
+
 FOLLOWS_SECONDS = 10.0
 KEEPS_AT_LEAST = 0.95
 """Of the best fixed share, when it has settled; of its own rate before, when the cores are back."""
+EARLY_AT_LEAST = 0.9
+"""Of the best fixed share, after `FOLLOWS_SECONDS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,23 +39,26 @@ class BalanceRun:
     fixed: dict[float, float]
     """Samples a second with half of the cores, by the GPU's share."""
 
-    def targets(self) -> dict[str, bool]:
-        best = max(self.fixed.values())
-        return {
-            f"half of the cores: ≥ {KEEPS_AT_LEAST:.0%} of the best fixed share": (
-                self.taken.samples_per_second >= KEEPS_AT_LEAST * best
-            ),
-            f"followed within {FOLLOWS_SECONDS:g} s": self.taken.early_samples_per_second >= 0.9 * best,
-            f"cores are back: ≥ {KEEPS_AT_LEAST:.0%} of before": (
-                self.back.samples_per_second >= KEEPS_AT_LEAST * self.before.samples_per_second
-            ),
-        }
+    @property
+    def targets(self) -> list[Titled]:
+        best, before = max(self.fixed.values()), self.before.samples_per_second
+        taken, early, back = (
+            self.taken.samples_per_second / best,
+            self.taken.early_samples_per_second / best,
+            self.back.samples_per_second / before,
+        )
+        of_best, of_before = " of the best fixed share", " of before"
+        return [
+            ("half of the cores", _share("taken", KEEPS_AT_LEAST, taken, of_best)),
+            (f"half of the cores, after {FOLLOWS_SECONDS:g} s", _share("early", EARLY_AT_LEAST, early, of_best)),
+            ("cores are back", _share("back", KEEPS_AT_LEAST, back, of_before)),
+        ]
 
     def to_json(self) -> dict[str, Any]:
         return {
             **{name: asdict(getattr(self, name)) for name in ("before", "taken", "back")},
             "fixed": {f"{share:g}": rate for share, rate in self.fixed.items()},
-            "targets": self.targets(),
+            "targets": in_json(target for _, target in self.targets),
         }
 
     def lines(self) -> list[str]:
@@ -63,3 +70,7 @@ class BalanceRun:
         ]
         fixed = ", ".join(f"{share:.0%}: {rate:,.0f}/s" for share, rate in self.fixed.items())
         return [*said, f"half taken, fixed shares: {fixed}"]
+
+
+def _share(figure: str, wanted: float, found: float, of: str) -> Target:
+    return Target(figure=figure, wanted=wanted, found=found, percent=True, unit=of)

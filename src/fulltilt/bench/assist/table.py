@@ -6,6 +6,7 @@ from rich.console import Console
 
 from fulltilt.bench.assist.figures import AssistBench
 from fulltilt.bench.tables import console_or, figures_table, print_lines
+from fulltilt.bench.target import target_lines
 
 
 def show(found: AssistBench, console: Console | None = None) -> None:
@@ -44,8 +45,7 @@ def lines(found: AssistBench) -> list[str]:
             said.append(f"{case.title}: {case.problem}")
         if case.notes.get("on_device"):
             said.append(f"{case.title}: {', '.join(case.notes['on_device'])} on the device: {case.notes['why']}")
-    answers = {True: "met", False: "missed", None: "not measured"}
-    said += [f"{answers[met]}: {target}" for target, met in found.targets().items()]
+    said += target_lines(found.targets)
     if found.problem:
         said.append(found.problem)
     return said

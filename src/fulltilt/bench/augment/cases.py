@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from fulltilt.augment import GPUAugmentation, MinimalGPUAugmentation, Ragged, StrongGPUAugmentation
-from fulltilt.bench.augment.figures import Bound
+from fulltilt.bench.augment.figures import target
 from fulltilt.bench.augment.task import CLASSES, OPTIONS, Task, floor_bytes, random_bytes, sets_needed
+from fulltilt.bench.target import Target
 
 PROMISED = (32, 512)
 """The batch and size that the task's targets are about."""
@@ -35,7 +36,7 @@ class Plan:
     bytes_in: int
     bytes_moved: int
     """The memory floor."""
-    bounds: tuple[Bound, ...] = ()
+    wanted: tuple[Target, ...] = ()
     graph: bool = True
     """Whether a CUDA graph can hold the call."""
 
@@ -60,21 +61,21 @@ def get_ready(plan: Plan, *, device: str, sets: int | None = None) -> Ready:
 def plans(task: Task, *, quick: bool) -> list[Plan]:
     """The task first; then the other cases with targets; then, unless quick, those without."""
     promised = (task.batch, task.size) == PROMISED
-    wanted = [_dense(task, "task", bounds=_task_bounds(task) if promised else ())]
+    found = [_dense(task, "task", wanted=_task_wanted(task) if promised else ())]
     if task.masks:
         plain = Task(batch=task.batch, size=task.size, masks=False, device=task.device)
-        wanted.append(_dense(plain, "task_no_masks", bounds=_task_bounds(plain) if promised else ()))
-    near_floor = (Bound(figure="floor_ratio", limit=3.0),)
+        found.append(_dense(plain, "task_no_masks", wanted=_task_wanted(plain) if promised else ()))
+    near_floor = (target("floor_ratio", 3.0),)
     for masks in (True, False):
         small = Task(batch=256, size=224, masks=masks, device=task.device)
-        wanted.append(_dense(small, "small" if masks else "small_no_masks", bounds=near_floor))
-    strong_bounds = (Bound(figure="gpu_ms", limit=0.30), Bound(figure="wall_ms", limit=0.30))
+        found.append(_dense(small, "small" if masks else "small_no_masks", wanted=near_floor))
+    strong_wanted = (target("gpu_ms", 0.30), target("wall_ms", 0.30))
     strong = Task(batch=task.batch, size=task.size, masks=True, device=task.device)
-    wanted.append(
-        _dense(strong, "strong", "Strong", module=_strong, bounds=strong_bounds if promised else ()),
+    found.append(
+        _dense(strong, "strong", "Strong", module=_strong, wanted=strong_wanted if promised else ()),
     )
-    wanted += [_crops(task.device, as_list=False), _crops(task.device, as_list=True)]
-    return wanted if quick else wanted + _others(task)
+    found += [_crops(task.device, as_list=False), _crops(task.device, as_list=True)]
+    return found if quick else found + _others(task)
 
 
 def _others(task: Task) -> list[Plan]:
@@ -87,14 +88,14 @@ def _others(task: Task) -> list[Plan]:
     ]
 
 
-def _task_bounds(task: Task) -> tuple[Bound, ...]:
-    times = (Bound(figure="gpu_ms", limit=0.08), Bound(figure="wall_ms", limit=0.10))
+def _task_wanted(task: Task) -> tuple[Target, ...]:
+    times = (target("gpu_ms", 0.08), target("wall_ms", 0.10))
     if not task.masks:
         return times
     return (
         *times,
-        Bound(figure="times_kornia", limit=50.0, at_least=True),
-        Bound(figure="times_triton_augment", limit=14.0, at_least=True),
+        target("times_kornia", 50.0),
+        target("times_triton_augment", 14.0),
     )
 
 
@@ -106,7 +107,7 @@ def _dense(
     module: Callable[[], GPUAugmentation] | None = None,
     make: Callable[[], Inputs] | None = None,
     bytes_each: int = 1,
-    bounds: tuple[Bound, ...] = (),
+    wanted: tuple[Target, ...] = (),
 ) -> Plan:
     def default() -> Inputs:
         images = random_bytes(task.batch, task.size, task.size, 3, device=task.device)
@@ -119,7 +120,7 @@ def _dense(
         make=make or default,
         bytes_in=task.pixels * (3 * bytes_each + task.masks),
         bytes_moved=floor_bytes(pixels_in=task.pixels, pixels_out=task.pixels, bytes_in=bytes_each, masks=task.masks),
-        bounds=bounds,
+        wanted=wanted,
     )
 
 
@@ -164,7 +165,7 @@ def _crops(device: str, *, as_list: bool, count: int = 256, size: int = 224) -> 
     ends = (heights * widths * 3).cumsum(0)
     starts = torch.cat([ends.new_zeros(1), ends[:-1]])
     total = int(ends[-1])
-    limit = Bound(figure="gpu_ms", limit=0.15)
+    limit = target("gpu_ms", 0.15)
 
     def make() -> Inputs:
         flat = random_bytes(total, device=device)
@@ -186,6 +187,6 @@ def _crops(device: str, *, as_list: bool, count: int = 256, size: int = 224) -> 
         bytes_in=total,
         bytes_moved=floor_bytes(pixels_in=total / 3 * _CROP_SHARE, pixels_out=count * size * size),
         # A list is 256 tensors to look at on every call: its wall time is Python's.
-        bounds=(limit,) if as_list else (limit, Bound(figure="wall_ms", limit=0.15)),
+        wanted=(limit,) if as_list else (limit, target("wall_ms", 0.15)),
         graph=not as_list,
     )  # fmt: skip

@@ -1,13 +1,13 @@
-"""Results and targets as plain values: what was measured, what was wanted, whether it was met. Nothing runs here."""
+"""Results as plain values. Nothing runs here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from fulltilt.bench.ground import all_met
-from fulltilt.bench.results import as_measured
+from fulltilt.bench.results import Result, as_measured
+from fulltilt.bench.target import Target, in_json
 
 FIGURES = {
     "gpu_ms": "GPU ms",
@@ -17,6 +17,11 @@ FIGURES = {
     "times_triton_augment": "times faster than triton-augment",
 }
 """What a target can be about, and how to say it."""
+
+
+def target(figure: str, wanted: float) -> Target:
+    """Times are at most so long, and others' so many times longer at least."""
+    return Target(figure=figure, wanted=wanted, at_most=not figure.startswith("times_"), what=FIGURES[figure])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,25 +36,6 @@ class Timing:
     """Calls back to back, the host's work included, waited for at the end."""
     host_us: float | None = None
     """Until the call returns, with room in the GPU's queue."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """A target: a figure and how far it may go."""
-
-    figure: str
-    """A key of `FIGURES`."""
-    limit: float
-    at_least: bool = False
-
-    def holds(self, found: float | None) -> bool | None:
-        """None where the figure was not measured: that is neither met nor missed."""
-        if found is None:
-            return None
-        return found >= self.limit if self.at_least else found <= self.limit
-
-    def __str__(self) -> str:
-        return f"{FIGURES[self.figure]} {'≥' if self.at_least else '≤'} {self.limit:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +64,7 @@ class Case:
     timing: Timing | None = None
     floor_ms: float | None = None
     """What the memory alone takes, at the copy rate of the same run."""
-    bounds: tuple[Bound, ...] = ()
+    wanted: tuple[Target, ...] = ()
     ratios: Mapping[str, float] = field(default_factory=dict)
     """Speed-ups that targets are about, in wall time."""
     check: Check | None = None
@@ -91,49 +77,32 @@ class Case:
             return None
         return self.timing.gpu_ms / self.floor_ms
 
-    def found(self, bound: Bound) -> float | None:
-        if bound.figure == "floor_ratio":
-            return self.floor_ratio
-        if bound.figure in self.ratios:
-            return self.ratios[bound.figure]
-        return getattr(self.timing, bound.figure, None)
-
     @property
-    def met(self) -> bool | None:
-        """All targets; None where there are none, or one could not be measured and the rest were met."""
-        return all_met(bound.holds(self.found(bound)) for bound in self.bounds)
+    def targets(self) -> tuple[Target, ...]:
+        """With what was found."""
+        known = {"floor_ratio": self.floor_ratio, **self.ratios}
+        return tuple(
+            target.given(known.get(target.figure, getattr(self.timing, target.figure, None))) for target in self.wanted
+        )
 
-    def shortfalls(self) -> list[str]:
-        """A line per target that was missed or not measured."""
-        lines = []
-        for bound in self.bounds:
-            found = self.found(bound)
-            if bound.holds(found) is False:
-                lines.append(f"missed: {self.title}: {bound}, found {found:.3g}")
-            elif found is None:
-                lines.append(f"not measured: {self.title}: {bound}" + (f" ({self.problem})" if self.problem else ""))
-        if self.check is not None and not self.check.right:
-            lines.append(
-                f"WRONG: {self.title}: images {self.check.worst:.2g} × the allowed difference, "
-                f"labels wrong {self.check.wrong_labels or 0:.2g}, unwritten {self.check.unwritten}"
-            )
-        return lines
+    def wrong(self) -> str | None:
+        """What is not right about it."""
+        if self.check is None or self.check.right:
+            return None
+        return (
+            f"WRONG: {self.title}: images {self.check.worst:.2g} × the allowed difference, "
+            f"labels wrong {self.check.wrong_labels or 0:.2g}, unwritten {self.check.unwritten}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         timing = asdict(self.timing) if self.timing else {}
-        targets = [
-            {"figure": bound.figure, "at_least" if bound.at_least else "at_most": bound.limit,
-             "found": self.found(bound), "met": bound.holds(self.found(bound))}
-            for bound in self.bounds
-        ]  # fmt: skip
         return {
             "key": self.key,
             "title": self.title,
             **timing,
             "floor_ms": self.floor_ms,
             "floor_ratio": self.floor_ratio,
-            "target": targets or None,
-            "met": self.met,
+            "targets": in_json(self.targets),
             "check": {**asdict(self.check), "right": self.check.right} if self.check else None,
             "problem": self.problem,
         }
@@ -153,19 +122,13 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AugmentBench:
-    """Everything that was measured, and on what."""
-
-    machine: Mapping[str, Any]
-    date: str
+class AugmentBench(Result):
     task: str
     copy_tb_per_s: float | None = None
     """Device memory, bytes read plus bytes written."""
     cases: tuple[Case, ...] = ()
     """The first is the task itself."""
     peers: tuple[Peer, ...] = ()
-    problem: str | None = None
-    """Why there are no GPU figures."""
 
     def speedup(self, peer: Peer) -> float | None:
         """How many times longer the peer takes than ours, in wall time."""
@@ -179,34 +142,22 @@ class AugmentBench:
             return None
         return peer.timing.gpu_ms / ours.gpu_ms
 
-    def shortfalls(self) -> list[str]:
-        return [line for case in self.cases for line in case.shortfalls()]
-
     @property
     def right(self) -> bool:
         """Every output that was compared is right."""
         return all(case.check.right for case in self.cases if case.check is not None)
 
     def to_json(self) -> dict[str, Any]:
-        flat = {
-            "machine": dict(self.machine),
-            "date": self.date,
-            "task": self.task,
-            "copy_tb_per_s": self.copy_tb_per_s,
-            "cases": [case.to_json() for case in self.cases],
-            "peers": [
-                {
-                    "name": peer.name,
-                    "takes": peer.takes,
-                    "masks": peer.masks,
-                    **(asdict(peer.timing) if peer.timing else {}),
-                    "speedup": self.speedup(peer),
-                    "gpu_speedup": self.gpu_speedup(peer),
-                    "problem": peer.problem,
-                }
-                for peer in self.peers
-            ],
-            "problem": self.problem,
-        }
-        plain: dict[str, Any] = as_measured(flat)
-        return plain
+        peers = [
+            {
+                "name": peer.name,
+                "takes": peer.takes,
+                "masks": peer.masks,
+                **(asdict(peer.timing) if peer.timing else {}),
+                "speedup": self.speedup(peer),
+                "gpu_speedup": self.gpu_speedup(peer),
+                "problem": peer.problem,
+            }
+            for peer in self.peers
+        ]
+        return {**Result.to_json(replace(self, peers=())), "peers": as_measured(peers)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -29,9 +30,12 @@ _RATIOS = {"Kornia": "times_kornia", "triton-augment": "times_triton_augment"}
 
 def measure(*, batch: int, size: int, masks: bool, quick: bool, say: Say) -> AugmentBench:
     """Everything that this machine can run; `say` hears what comes next."""
-    if not torch.cuda.is_available():
-        return _without_gpu(batch=batch, size=size, masks=masks, quick=quick, say=say)
-    return _on_gpu(Task(batch=batch, size=size, masks=masks, device="cuda"), quick=quick, say=say)
+    began = time.monotonic()
+    if torch.cuda.is_available():
+        found = _on_gpu(Task(batch=batch, size=size, masks=masks, device="cuda"), quick=quick, say=say)
+    else:
+        found = _without_gpu(batch=batch, size=size, masks=masks, quick=quick, say=say)
+    return replace(found, seconds=time.monotonic() - began)
 
 
 def _on_gpu(task: Task, *, quick: bool, say: Say) -> AugmentBench:
@@ -57,6 +61,7 @@ def _on_gpu(task: Task, *, quick: bool, say: Say) -> AugmentBench:
     return AugmentBench(
         machine=machine_facts(_PACKAGES),
         date=now(),
+        seconds=0.0,
         task=_task(task),
         copy_tb_per_s=rate,
         cases=(_with_ratios(cases[0], peers), *cases[1:]),
@@ -67,11 +72,12 @@ def _on_gpu(task: Task, *, quick: bool, say: Say) -> AugmentBench:
 def _without_gpu(*, batch: int, size: int, masks: bool, quick: bool, say: Say) -> AugmentBench:
     task = Task(batch=min(batch, _CPU_BATCH), size=min(size, _CPU_SIZE), masks=masks, device="cpu")
     say(f"ours in torch: {task.title}")
-    plan = replace(plans(task, quick=True)[0], bounds=())
+    plan = replace(plans(task, quick=True)[0], wanted=())
     ours = Case(key=plan.key, title=plan.title, timing=time_on_cpu(get_ready(plan, device="cpu")))
     return AugmentBench(
         machine=machine_facts(_PACKAGES),
         date=now(),
+        seconds=0.0,
         task=_task(task),
         cases=(ours,),
         peers=_peers(task, quick=quick, say=say) + _loaders(task, quick=quick, say=say),
@@ -93,7 +99,7 @@ def _measured(plan: Plan, check: Check | str, rate_tb_per_s: float, device: str)
     case = Case(
         key=plan.key,
         title=plan.title,
-        bounds=plan.bounds,
+        wanted=plan.wanted,
         floor_ms=plan.bytes_moved / rate_tb_per_s / 1e9,
     )
     if isinstance(check, str):

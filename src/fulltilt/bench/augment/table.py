@@ -1,11 +1,12 @@
-"""The result as a short table and a line for everything that fell short."""
+"""The result as a short table, and a line for every target."""
 
 from __future__ import annotations
 
 from rich.console import Console
 
-from fulltilt.bench.augment.figures import AugmentBench, Case, Peer, Timing
+from fulltilt.bench.augment.figures import AugmentBench, Peer, Timing
 from fulltilt.bench.tables import console_or, figures_table, print_lines
+from fulltilt.bench.target import target_lines
 from fulltilt.words import amount
 
 
@@ -13,10 +14,10 @@ def show(found: AugmentBench, console: Console | None = None) -> None:
     console = console_or(console, columns=100)
     title = found.task.split(":", 1)[0]
     table = figures_table(
-        f"Augmentation, {title}" + _rate(found), "GPU ms", "graph ms", "wall ms", "host µs", "floor", "× ours", "target"
+        f"Augmentation, {title}" + _rate(found), "GPU ms", "graph ms", "wall ms", "host µs", "floor", "× ours"
     )
     for case in found.cases:
-        table.add_row(f"ours: {case.title}", *_times(case.timing), _share(case.timing, case.floor_ms), "", _met(case))
+        table.add_row(f"ours: {case.title}", *_times(case.timing), _share(case.timing, case.floor_ms), "")
     table.add_section()
     floor = found.cases[0].floor_ms if found.cases else None
     for peer in found.peers:
@@ -27,7 +28,6 @@ def show(found: AugmentBench, console: Console | None = None) -> None:
                 *_times(peer.timing),
                 _share(peer.timing, floor),
                 "" if faster is None else f"{amount(faster)}×",
-                "",
             )
     console.print(table)
     print_lines(console, lines(found))
@@ -37,7 +37,8 @@ def lines(found: AugmentBench) -> list[str]:
     """What the table can't say."""
     said = [f"{peer.name}: {peer.problem}" for peer in found.peers if peer.timing is None]
     said += [f"ours: {case.title}: {case.problem}" for case in found.cases if case.problem]
-    said += found.shortfalls()
+    said += [wrong for case in found.cases if (wrong := case.wrong()) is not None]
+    said += target_lines(found.targets)
     checked = [case for case in found.cases if case.check is not None]
     if checked and found.right:
         said.append(f"{len(checked)} cases checked against the torch path, outputs poisoned: right.")
@@ -75,9 +76,3 @@ def _share(timing: Timing | None, floor_ms: float | None) -> str:
         return "–"
     share = 100 * floor_ms / timing.gpu_ms
     return "< 1 %" if share < 1 else f"{share:.0f} %"
-
-
-def _met(case: Case) -> str:
-    if not case.bounds:
-        return ""
-    return {True: "met", False: "missed", None: "?"}[case.met]

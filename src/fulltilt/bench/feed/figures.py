@@ -1,15 +1,22 @@
-"""Results and targets as plain values: what was measured, what was wanted, whether it was met. Nothing runs here."""
+"""Results as plain values. Nothing runs here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from fulltilt.bench.ground import all_met
-from fulltilt.bench.results import as_measured
+from fulltilt.bench.results import Result
+from fulltilt.bench.target import Target, in_json
 
 Figure = Literal["samples_per_second", "share", "times_loader", "of_best", "of_own", "of_alone"]
+_OF = {
+    "share": "the limit",
+    "of_best": "the best of all settings",
+    "of_own": "one's own setting",
+    "of_alone": "the better of cores alone and GPU alone",
+}
+"""Figures that are shares, and of what."""
+_UNITS = {"samples_per_second": " samples/s", "times_loader": " × DataLoader"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,22 +39,6 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A figure and what it has to reach."""
-
-    figure: Figure
-    at_least: float
-    """A share is a fraction of 1."""
-
-    def holds(self, found: float | None) -> bool | None:
-        """None where the figure was not measured: that is neither met nor missed."""
-        return None if found is None else found >= self.at_least
-
-    def __str__(self) -> str:
-        return f"≥ {in_words(self.figure, self.at_least)}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One line of the result: ours, a peer's, or a limit."""
 
@@ -65,7 +56,7 @@ class Case:
     """The rate as a share of what somebody's own setting gives."""
     of_alone: float | None = None
     """The rate as a share of the better of two: decoded by the cores alone, or by the GPU alone."""
-    targets: tuple[Target, ...] = ()
+    wanted: tuple[Target, ...] = ()
     problem: str | None = None
     """Why there is no rate."""
 
@@ -76,36 +67,16 @@ class Case:
             return None
         return self.rate.samples_per_second / self.limit_per_second
 
-    def found(self, target: Target) -> float | None:
-        if target.figure == "share":
-            return self.share
-        if target.figure != "samples_per_second":
-            found: float | None = getattr(self, target.figure)
-            return found
-        return None if self.rate is None else self.rate.samples_per_second
-
     @property
-    def met(self) -> bool | None:
-        """All targets; None where there are none, or one could not be measured and the rest were met."""
-        return all_met(target.holds(self.found(target)) for target in self.targets)
-
-    def shortfalls(self) -> list[str]:
-        """A line per target that was missed or not measured."""
-        lines = []
-        for target in self.targets:
-            found = self.found(target)
-            if found is None:
-                lines.append(f"not measured: {self.title}: {target}" + (f" ({self.problem})" if self.problem else ""))
-            elif not target.holds(found):
-                lines.append(f"missed: {self.title}: {target}, found {in_words(target.figure, found)}")
-        return lines
+    def targets(self) -> tuple[Target, ...]:
+        """With what was found."""
+        rate = None if self.rate is None else self.rate.samples_per_second
+        return tuple(
+            target.given(rate if target.figure == "samples_per_second" else getattr(self, target.figure))
+            for target in self.wanted
+        )
 
     def to_json(self) -> dict[str, Any]:
-        targets = [
-            {"figure": target.figure, "at_least": target.at_least, "found": self.found(target),
-             "met": target.holds(self.found(target))}
-            for target in self.targets
-        ]  # fmt: skip
         return {
             "part": self.part,
             "key": self.key,
@@ -117,55 +88,26 @@ class Case:
             "of_best": self.of_best,
             "of_own": self.of_own,
             "of_alone": self.of_alone,
-            "target": targets or None,
-            "met": self.met,
+            "targets": in_json(self.targets),
             "problem": self.problem,
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedBench:
-    """Everything that was measured, and on what."""
-
-    machine: Mapping[str, Any]
-    date: str
+class FeedBench(Result):
     material: str
     """What the samples are, and where they lay."""
     cases: tuple[Case, ...] = ()
-    seconds: float
-    """The whole run, compiling and making photos included."""
-    problem: str | None = None
-    """Why there are no GPU figures."""
 
-    def shortfalls(self) -> list[str]:
-        return [line for case in self.cases for line in case.shortfalls()]
 
-    def to_json(self) -> dict[str, Any]:
-        flat: dict[str, Any] = as_measured(
-            {
-                "machine": dict(self.machine),
-                "date": self.date,
-                "material": self.material,
-                "seconds": self.seconds,
-                "cases": [case.to_json() for case in self.cases],
-                "problem": self.problem,
-            }
-        )
-        return flat
+def target(figure: Figure, at_least: float) -> Target:
+    """Of a figure of a case; a share is a fraction of 1."""
+    if figure in _OF:
+        return Target(figure=figure, wanted=at_least, percent=True, unit=f" of {_OF[figure]}")
+    return Target(figure=figure, wanted=at_least, unit=_UNITS[figure])
 
 
 def in_words(figure: Figure, value: float) -> str:
     """A figure with its unit."""
-    match figure:
-        case "share":
-            return f"{100 * value:.3g} % of the limit"
-        case "times_loader":
-            return f"{value:.3g} × DataLoader"
-        case "of_best":
-            return f"{100 * value:.3g} % of the best of all settings"
-        case "of_own":
-            return f"{100 * value:.3g} % of one's own setting"
-        case "of_alone":
-            return f"{100 * value:.4g} % of the better of cores alone and GPU alone"
-        case _:
-            return f"{value:,.0f} samples/s"
+    near = figure == "of_alone"  # all of them are about as good: a tenth of a percent shows which is better
+    return target(figure, value).say(value, digits=4 if near else 3)

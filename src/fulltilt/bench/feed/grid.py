@@ -21,18 +21,19 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from fulltilt.bench.feed.figures import Case, Rate, Target
+from fulltilt.bench.feed.figures import Case, Rate, target
 from fulltilt.bench.feed.limit import Plan, attempt
 from fulltilt.bench.feed.measure import Batches, endless, measure
 from fulltilt.bench.feed.scale import Scale
 from fulltilt.bench.ground import Say
+from fulltilt.bench.target import Target
 from fulltilt.feed import Feed, feed
 from fulltilt.feed.datasets.leg import Kind
 from fulltilt.feed.tuner import BEYOND_CORES
 
 PART = "grid"
-OF_BEST = Target(figure="of_best", at_least=0.95)
-OF_OWN = Target(figure="of_own", at_least=0.98)
+OF_BEST = target("of_best", 0.95)
+OF_OWN = target("of_own", 0.98)
 OWN_WORKERS = 4
 """What somebody may have set by hand, as many guides say; on a smaller machine, as many as cores."""
 
@@ -171,11 +172,9 @@ class _Grid:
             replace(tuned, of_own=_ratio(tuned, own)),
         ]
 
-    def _plan(self, key: str, title: str, run: Callable[[], Rate], target: Target | None = None) -> Plan:
-        targets = (target,) if target is not None and self._scale.grid_settle_seconds else ()
-        return Plan(
-            key=f"{self._workload.key}_{key}", title=f"{self._workload.title}: {title}", run=run, targets=targets
-        )
+    def _plan(self, key: str, title: str, run: Callable[[], Rate], aim: Target | None = None) -> Plan:
+        wanted = (aim,) if aim is not None and self._scale.grid_settle_seconds else ()
+        return Plan(key=f"{self._workload.key}_{key}", title=f"{self._workload.title}: {title}", run=run, wanted=wanted)
 
     def _fixed(self, setting: Setting) -> Callable[[], Rate]:
         def run() -> Rate:

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 
 from fulltilt.augment import GPUAugmentation
-from fulltilt.bench.feed.figures import Case, Rate, Target
+from fulltilt.bench.feed.figures import Case, Rate, target
 from fulltilt.bench.feed.limit import Plan, attempt
 from fulltilt.bench.feed.measure import endless, measure
 from fulltilt.bench.feed.scale import Scale
@@ -16,7 +16,7 @@ from fulltilt.bench.ground import Say
 from fulltilt.feed import ImageFiles, feed
 
 PART = "ladder"
-ALONE = Target(figure="samples_per_second", at_least=9000)
+ALONE = target("samples_per_second", 9000)
 """With all cores and fast decoding."""
 
 Quality = Literal["fast", "exact"]
@@ -30,7 +30,7 @@ def measure_ladder(files: ImageFiles, scale: Scale, *, cores: int, quick: bool, 
                 key=f"alone_{quality}_{decoders}",
                 title=f"feed alone, {quality}, {decoders} decoder{'s' if decoders > 1 else ''}",
                 run=partial(_alone, files, scale, decoders, quality),
-                targets=(ALONE,) if scale.gpu and quality == "fast" and decoders == cores else (),
+                wanted=(ALONE,) if scale.gpu and quality == "fast" and decoders == cores else (),
             )
             cases.append(attempt(PART, plan, say))
     return cases

@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 
-from fulltilt.bench.feed.figures import Case, Rate, Target
+from fulltilt.bench.feed.figures import Case, Rate
 from fulltilt.bench.feed.measure import measure
 from fulltilt.bench.feed.models import GraphedStep, Step
 from fulltilt.bench.feed.scale import Scale
 from fulltilt.bench.ground import Say, said
+from fulltilt.bench.target import Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +29,14 @@ class Plan:
     key: str
     title: str
     run: Callable[[], Rate]
-    targets: tuple[Target, ...] = ()
+    wanted: tuple[Target, ...] = ()
     unavailable: str | None = None
     """Why it can't be measured here."""
 
 
 def attempt(part: str, plan: Plan, say: Say) -> Case:
     """Its rate, or why there is none: a case that fails is its own line, and the others go on."""
-    case = Case(part=part, key=plan.key, title=plan.title, targets=plan.targets, problem=plan.unavailable)
+    case = Case(part=part, key=plan.key, title=plan.title, wanted=plan.wanted, problem=plan.unavailable)
     if plan.unavailable is not None:
         return case
     say(f"{part}: {plan.title}")

@@ -1,4 +1,4 @@
-"""The result as a table and a line for everything that fell short."""
+"""The result as a table, and a line for every target."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from rich.console import Console
 
 from fulltilt.bench.feed.figures import Case, FeedBench
 from fulltilt.bench.tables import console_or, figures_table, print_lines
+from fulltilt.bench.target import target_lines
 
 
 def show(found: FeedBench, console: Console | None = None) -> None:
     console = console_or(console)
-    table = figures_table(
-        f"Feed, {found.material}", "samples/s", "of limit", "waiting", "CPU cores", "workers", "target", ""
-    )
+    table = figures_table(f"Feed, {found.material}", "samples/s", "of limit", "waiting", "CPU cores", "workers")
     for _, cases in groupby(found.cases, key=lambda case: case.part):
         for case in cases:
             if case.rate is not None:
@@ -28,10 +27,7 @@ def lines(found: FeedBench) -> list[str]:
     """What the table can't say."""
     said = [f"{case.part}: {case.title}: {case.rate.note}" for case in found.cases if case.rate and case.rate.note]
     said += [f"{case.part}: {case.title}: {case.problem}" for case in found.cases if case.problem]
-    said += found.shortfalls()
-    targets = [case.met for case in found.cases if case.targets]
-    if targets:
-        said.append(f"{targets.count(True)} of {len(targets)} targets met, in {found.seconds:.0f} s.")
+    said += target_lines(found.targets)
     if found.problem:
         said.append(found.problem)
     return said
@@ -49,16 +45,7 @@ def _row(case: Case) -> tuple[str, ...]:
         _percent(rate.wait_share),
         "–" if rate.cpu_cores is None else f"{rate.cpu_cores:.1f}",
         "–" if rate.workers is None else str(rate.workers),
-        ", ".join(_short(target.figure, target.at_least) for target in case.targets),
-        "" if not case.targets else {True: "met", False: "missed", None: "?"}[case.met],
     )
-
-
-def _short(figure: str, at_least: float) -> str:
-    """A target in the units of its column."""
-    if figure in ("share", "of_best", "of_own", "of_alone"):
-        return f"≥ {100 * at_least:g} %"
-    return f"≥ {at_least:g}×" if figure == "times_loader" else f"≥ {at_least:,.0f}/s"
 
 
 def _percent(share: float | None) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fulltilt.bench.feed.figures import Case, Rate, Target
+from fulltilt.bench.feed.figures import Case, Rate, target
 from fulltilt.bench.feed.ladder import augmentation
 from fulltilt.bench.feed.limit import Limit, Plan, against
 from fulltilt.bench.feed.loader import Photos, loading, way
@@ -17,6 +17,7 @@ from fulltilt.bench.feed.measure import confined, endless, measure
 from fulltilt.bench.feed.models import Step, resnet50, small_classifier
 from fulltilt.bench.feed.scale import Scale
 from fulltilt.bench.ground import Say
+from fulltilt.bench.target import Target
 from fulltilt.cache import CacheSettings
 from fulltilt.cache.build import build
 from fulltilt.feed import Feed, ImageFiles, feed
@@ -60,8 +61,8 @@ class Training:
             alone = [rates[key] for side in ("cpu", "gpu") if (key := f"{case.key}_{side}") in rates]
             if len(alone) < 2 or case.key not in rates:
                 return case
-            better = Target(figure="of_alone", at_least=1.0)
-            return replace(case, of_alone=rates[case.key] / max(alone), targets=(*case.targets, better))
+            better = target("of_alone", 1.0)
+            return replace(case, of_alone=rates[case.key] / max(alone), wanted=(*case.wanted, better))
 
         return [compared(case) for case in found]
 
@@ -75,7 +76,7 @@ class Training:
         plans = [
             self._plan("fast", "feed, fast decoding"),
             self._plan("exact", "feed, exact decoding", quality="exact"),
-            Plan(key="cache", title="feed, from a cache", run=self._from_cache, targets=self._targets("cache")),
+            Plan(key="cache", title="feed, from a cache", run=self._from_cache, wanted=self._wanted("cache")),
         ]
         if self._scale.peers:
             workers = min(_LOADER_WORKERS, self._cores)
@@ -90,7 +91,7 @@ class Training:
         return [*plans, Plan(key="loader_plain", title=plain, run=self._plain_loader)]
 
     def _plan(self, key: str, title: str, **options: Any) -> Plan:
-        return Plan(key=key, title=title, run=lambda: self._fed(**options), targets=self._targets(key))
+        return Plan(key=key, title=title, run=lambda: self._fed(**options), wanted=self._wanted(key))
 
     def _with_fewer(self, cores: int, *, quick: bool) -> list[Plan]:
         title, each = f"feed, fast, automatic, {cores} cores only", {"cores": cores, "num_workers": cores - 1}
@@ -108,8 +109,8 @@ class Training:
             return [replace(plan, unavailable=f"{self._cores} cores are usable: none to take away") for plan in plans]
         return plans
 
-    def _targets(self, key: str) -> tuple[Target, ...]:
-        return (Target(figure="share", at_least=TARGETS[key]),) if self._scale.gpu and key in TARGETS else ()
+    def _wanted(self, key: str) -> tuple[Target, ...]:
+        return (target("share", TARGETS[key]),) if self._scale.gpu and key in TARGETS else ()
 
     @contextmanager
     def _feed(self, **options: Any) -> Iterator[Feed]:

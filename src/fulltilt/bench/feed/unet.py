@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from fulltilt.augment import GPUAugmentation
-from fulltilt.bench.feed.figures import Case, Rate, Target
+from fulltilt.bench.feed.figures import Case, Rate, target
 from fulltilt.bench.feed.limit import Limit, Plan, against
 from fulltilt.bench.feed.material import make_in_parallel
 from fulltilt.bench.feed.measure import endless, measure
@@ -17,7 +17,7 @@ from fulltilt.bench.ground import Say
 from fulltilt.feed import Feed, ImageFiles, feed
 
 PART = "unet"
-FED = Target(figure="share", at_least=0.95)
+FED = target("share", 0.95)
 
 
 def measure_unet(place: Path, scale: Scale, *, cores: int, say: Say) -> list[Case]:
@@ -37,7 +37,7 @@ def measure_unet(place: Path, scale: Scale, *, cores: int, say: Say) -> list[Cas
         key="unet_fast",
         title="feed, fast, U-Net with masks and augmentation",
         run=lambda: _fed(files, step, scale, workers),
-        targets=(FED,) if scale.gpu else (),
+        wanted=(FED,) if scale.gpu else (),
     )
     title = f"limit: U-Net (base {scale.unet_base}) {side}², batch {scale.unet_batch}"
     return against(Limit(step, batch, scale), PART, title, [plan], say)

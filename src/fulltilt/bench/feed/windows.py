@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from fulltilt.bench.feed.figures import Case, Rate, Target
+from fulltilt.bench.feed.figures import Case, Rate, target
 from fulltilt.bench.feed.limit import Plan, attempt
 from fulltilt.bench.feed.loader import loading
 from fulltilt.bench.feed.measure import endless, measure
@@ -23,7 +23,7 @@ from fulltilt.feed import feed
 
 PART = "windows"
 BATCH = 32
-AGAINST_LOADER = Target(figure="times_loader", at_least=10)
+AGAINST_LOADER = target("times_loader", 10)
 _SHAPE = (24, 16)
 _WARM_STEPS = 20
 
@@ -54,7 +54,7 @@ def measure_windows(scale: Scale, *, say: Say) -> list[Case]:
                 key="windows_feed_graphed",
                 title="feed, step as a CUDA graph",
                 run=lambda: _fed(data, _graphed_step(data, scale), scale),
-                targets=(AGAINST_LOADER,),
+                wanted=(AGAINST_LOADER,),
             ),
             Plan(
                 key="windows_loader_graphed",

@@ -1,11 +1,11 @@
-"""Results and targets as plain values: what was measured, what was wanted, whether it was met. Nothing runs here."""
+"""Results and targets as plain values. Nothing runs here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import stdev
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from fulltilt.bench.guides.claims import (
     CLAIMS,
@@ -17,39 +17,14 @@ from fulltilt.bench.guides.claims import (
 )
 from fulltilt.bench.guides.order import AFTER, BEFORE, CONTESTANTS, TUNED_PEERS, Answer
 from fulltilt.bench.guides.watch import Utilisation
-from fulltilt.bench.results import as_measured
+from fulltilt.bench.results import Result
+from fulltilt.bench.target import Target, Titled, in_json
 
 LIMIT = "limit"
 ANOTHER_RUN = " (another run)"
 """Behind a title."""
 _TITLES = {one.key: one.title for one in CONTESTANTS}
 _TENTH = 0.1
-Figure = Literal["gpu_util", "gpu_util_std", "speed_up", "share", "metric", "times_peer"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A figure of *after* and what it has to reach."""
-
-    figure: Figure
-    words: str
-    wanted: float | None
-    """None where what it is to be compared with was not measured."""
-    found: float | None
-    at_most: bool = False
-
-    @property
-    def met(self) -> bool | None:
-        """None where it was not measured: that is neither met nor missed."""
-        if self.found is None or self.wanted is None:
-            return None
-        return self.found <= self.wanted if self.at_most else self.found >= self.wanted
-
-    def __str__(self) -> str:
-        if self.wanted is None:
-            return self.words
-        sign = "≤" if self.at_most else "≥"
-        return f"{self.words} {sign} {in_words(self.figure, self.wanted)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +52,7 @@ class Case:
     problem: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        found, targets = self.answer, self.targets
+        found = self.answer
         return {
             "workload": self.workload,
             "key": self.key,
@@ -106,11 +81,7 @@ class Case:
             "reasons": found.reasons or None,
             "feed": found.feed or None,
             "note": found.note,
-            "targets": [
-                {"figure": t.figure, "words": str(t), "wanted": t.wanted, "found": t.found, "met": t.met}
-                for t in targets
-            ]
-            or None,
+            "targets": in_json(self.targets),
             "date": self.date,
             "run": self.run,
             "another_run": self.another_run or None,
@@ -227,80 +198,47 @@ def _targets(after: Case, by_key: Mapping[str, Case]) -> tuple[Target, ...]:
     floor = before.metric - QUALITY_SLACK if before.metric is not None and comparable else None
     own = after.answer.samples_per_second
     return (
-        Target(figure="gpu_util", words="GPU", wanted=UTIL_AT_LEAST, found=mean),
+        Target(figure="gpu_util", what="GPU", wanted=UTIL_AT_LEAST, found=mean, unit=" %"),
         Target(
-            figure="gpu_util_std", words="GPU, standard deviation", wanted=UTIL_STD_AT_MOST,
-            found=std, at_most=True,
+            figure="gpu_util_std", what="GPU, standard deviation", wanted=UTIL_STD_AT_MOST, found=std, unit=" points",
+            at_most=True,
         ),
-        Target(figure="speed_up", words="against before", wanted=claim.speed_up_at_least, found=after.speed_up),
-        Target(figure="share", words="of the limit", wanted=SHARE_AT_LEAST, found=after.share),
+        Target(
+            figure="speed_up", what="against before", wanted=claim.speed_up_at_least, found=after.speed_up, unit="×"
+        ),
+        Target(figure="share", what="of the limit", wanted=SHARE_AT_LEAST, found=after.share, percent=True),
         *(
             Target(
-                figure="times_peer", words=f"against {_TITLES[key]}", wanted=1.0,
-                found=_ratio(own, _found(by_key, key, after).samples_per_second),
+                figure="times_peer", what=f"against {_TITLES[key]}", wanted=1.0,
+                found=_ratio(own, _found(by_key, key, after).samples_per_second), unit="×",
             )
             for key in TUNED_PEERS
             if key in by_key
         ),
         Target(
-            figure="metric", words="metric, as before within noise", wanted=floor,
+            figure="metric", what="metric, as before within noise", wanted=floor,
             found=after.answer.metric if comparable else None,
         ),
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GuidesBench:
-    """Everything that was measured, and on what."""
-
-    machine: Mapping[str, Any]
-    date: str
-    small: bool
+class GuidesBench(Result):
+    small: bool | None
+    """None for the full size."""
     workloads: Mapping[str, Mapping[str, Any]]
     """Name to title, metric and the guide's claim."""
     cases: tuple[Case, ...]
-    seconds: float
-    problem: str | None = None
-    """Why no targets are held against it."""
 
     @property
-    def targets(self) -> list[tuple[Case, Target]]:
-        return [(case, target) for case in self.cases for target in case.targets]
-
-    def to_json(self) -> dict[str, Any]:
-        flat: dict[str, Any] = as_measured(
-            {
-                "machine": dict(self.machine),
-                "date": self.date,
-                "small": self.small or None,
-                "workloads": {name: dict(about) for name, about in self.workloads.items()},
-                "seconds": self.seconds,
-                "cases": [case.to_json() for case in self.cases],
-                "problem": self.problem,
-            }
-        )
-        return flat
+    def targets(self) -> list[Titled]:
+        return [(case.workload, target) for case in self.cases for target in case.targets]
 
 
 def about(title: str, metric: str, claim: Claim | None) -> dict[str, Any]:
     """What there is to say of a workload besides its figures."""
     said = {} if claim is None else {"guides": claim.guides, "speed": claim.speed, "utilisation": claim.utilisation}
     return {"title": title, "metric": metric, "claim": said or None}
-
-
-def in_words(figure: str, value: float) -> str:
-    """A figure with its unit."""
-    match figure:
-        case "gpu_util":
-            return f"{value:.3g} %"
-        case "gpu_util_std":
-            return f"{value:.2g} points"
-        case "share":
-            return f"{100 * value:.3g} %"
-        case "metric":
-            return f"{value:.3f}"
-        case _:
-            return f"{value:.3g}×"
 
 
 def _ratio(value: float | None, base: float | None) -> float | None:

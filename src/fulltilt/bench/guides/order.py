@@ -55,7 +55,7 @@ class Order:
     answer: str
     """The file that its findings go to, again after each part."""
     seconds: float
-    """Of training, about; setting up comes on top."""
+    """Of training, about, where it is measured; setting up comes on top."""
     small: bool = False
     overrides: tuple[str, ...] = ()
     samples: int | None = None
@@ -63,8 +63,8 @@ class Order:
     what that costs shows. None: *before* finds what it can do."""
     batch_size: int | None = None
     """As *after* has it, for whoever is tuned by hand."""
-    before_seconds: float | None = None
-    """That *before* took for as many."""
+    before_took_seconds: float | None = None
+    """For as many."""
     metric: float | None = None
     """That *before* has reached: where *after* seems to fall short of it, other seeds tell what is noise."""
 

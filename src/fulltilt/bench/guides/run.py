@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -21,7 +20,7 @@ from fulltilt.bench.guides.claims import CLAIMS, WORKLOADS
 from fulltilt.bench.guides.figures import Case, GuidesBench, about, beside, cases_in, compared
 from fulltilt.bench.guides.order import AFTER, BEFORE, CONTESTANTS, WHERE, Answer, Contestant, Order
 from fulltilt.bench.guides.watch import Watch
-from fulltilt.bench.results import as_measured
+from fulltilt.bench.results import alike, as_measured
 from fulltilt.errors import InputError
 from fulltilt.recipes.generated import ROOT
 
@@ -49,16 +48,16 @@ class Scale:
     """How long it may take."""
 
     each_seconds: float
-    """Of training, for each contestant."""
-    before_seconds: float | None = None
-    """For *before*, where not as long: all train with as many samples as it has seen, of which larger batches make
-    fewer steps, and a training of a hundred says what a small batch is good for, no more. None: as all others."""
+    """For each contestant to train in, where it is measured."""
+    before_seconds: float
+    """For *before* to train in, and all others with as many samples as it has seen, however long they take: of these
+    larger batches make fewer steps, and a training of a hundred steps says what a small batch is good for, no more."""
     workload_seconds: float
     """For all contestants of a workload, starting and compiling in it."""
 
 
 FULL = Scale(each_seconds=8.0, before_seconds=24.0, workload_seconds=700.0)
-FEW = Scale(each_seconds=3.0, workload_seconds=240.0)
+FEW = Scale(each_seconds=3.0, before_seconds=3.0, workload_seconds=240.0)
 
 Parts = Mapping[str, Sequence[Contestant]]
 
@@ -101,8 +100,9 @@ def measure(
     machine = machine_facts(_PACKAGES)
     gpu = bool(machine["gpus"]) and _torch_has_gpu() if has_gpu is None else has_gpu
     problem = NO_GPU if not gpu else SMALL if small else None
-    same = earlier is not None and (earlier.get("machine"), bool(earlier.get("small"))) == (as_measured(machine), small)
-    before = {name: cases_in(earlier, name) if earlier is not None and same else [] for name in only}
+    if not alike(earlier, {"machine": as_measured(machine), "small": small or None}):
+        earlier = None
+    before = {name: [] if earlier is None else cases_in(earlier, name) for name in only}
     done: list[Case] = []
     told: dict[str, dict[str, Any]] = {}
 
@@ -110,7 +110,7 @@ def measure(
         found = GuidesBench(
             machine=machine,
             date=now(),
-            small=small,
+            small=small or None,
             workloads=told,
             cases=(*done, *cases),
             seconds=time.monotonic() - began,
@@ -179,9 +179,8 @@ def _workload(
             yield case
             continue
         say(f"{name}: {one.title}")
-        seconds = scale.before_seconds if one.key == BEFORE else None
         answer = contend(
-            name, one.key, small=small, seconds=seconds or scale.each_seconds,
+            name, one.key, small=small, seconds=scale.before_seconds if one.key == BEFORE else scale.each_seconds,
             before=Answer() if one.key == BEFORE else known.get(BEFORE, Answer()),
             batch_size=known.get(AFTER, Answer()).batch_size,
             most_seconds=min(left, _MOST_SHARE * scale.workload_seconds),
@@ -212,13 +211,13 @@ def contend(
     """One contestant in a process of its own; what it has found when its time is up counts.
 
     Args:
-        before: what *before* has found: all train for as long.
+        before: what *before* has found: all train with as many samples.
     """
     with tempfile.TemporaryDirectory(prefix="fulltilt-bench-", ignore_cleanup_errors=True) as folder:
         file = Path(folder) / "answer.json"
         order = Order(
             recipe=recipe, contestant=contestant, folder=str(Path(folder) / "run"), answer=str(file), seconds=seconds,
-            small=small, samples=before.samples, batch_size=batch_size, before_seconds=before.seconds,
+            small=small, samples=before.samples, batch_size=batch_size, before_took_seconds=before.seconds,
             metric=before.metric,
         )  # fmt: skip
         command = [sys.executable, "-m", "fulltilt.bench.guides.contestant", order.to_json(), str(os.getpid())]
@@ -271,23 +270,6 @@ def make_data(name: str, *, small: bool) -> None:
     from fulltilt.recipes.catalog import recipe_named
 
     plain.loaders(recipe_named(name).config("before", small=small))
-
-
-def earlier_in(file: Path | None) -> dict[str, Any] | None:
-    """What a run before has left in the file, if anything."""
-    try:
-        found = None if file is None else json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def joinable(file: Path | None, *, small: bool) -> Path | None:
-    """The file, where its figures are of the same size: small ones and full ones never stand in one result."""
-    if file is None or not file.exists():
-        return file
-    earlier = earlier_in(file)
-    return file if earlier is not None and bool(earlier.get("small")) == small else None
 
 
 def _torch_has_gpu() -> bool:

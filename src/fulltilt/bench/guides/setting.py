@@ -92,7 +92,7 @@ def steps_for(order: Order, batch_size: int, most: int) -> int:
 
 def patience(order: Order) -> float:
     """Seconds for as many samples as *before* has seen, after which a peer is stopped without a metric."""
-    return max(PATIENCE * order.seconds, _AS_BEFORE * (order.before_seconds or 0.0))
+    return max(PATIENCE * order.seconds, _AS_BEFORE * (order.before_took_seconds or 0.0))
 
 
 def meter_for(seconds: float, *, steps: int | None = None, warm: int = WARM_STEPS, whole: bool = False) -> Meter:

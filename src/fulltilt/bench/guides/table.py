@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fulltilt.bench.guides.figures import ANOTHER_RUN, Case, GuidesBench, in_words
-from fulltilt.bench.tables import console_or, print_lines
+from fulltilt.bench.guides.figures import ANOTHER_RUN, Case, GuidesBench
+from fulltilt.bench.tables import Row, console_or, figures_table, print_lines
+from fulltilt.bench.target import target_lines
 
-Row = tuple[str, ...]
 _COLUMNS = ("", "samples/s", "whole", "× before", "of limit", "GPU", "waits", "memory", "metric")
 _ABSENT = "–"
 
@@ -31,9 +30,7 @@ def show(found: GuidesBench, console: Console | None = None) -> None:
 def _table(rows: Sequence[Row]) -> Table:
     """Without the columns that nothing was measured for: a terminal is narrow."""
     kept = [at for at, column in enumerate(zip(*rows, strict=True)) if any(cell != _ABSENT for cell in column)]
-    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    for at in kept:
-        table.add_column(_COLUMNS[at], justify="right" if at else "left", no_wrap=bool(at))
+    table = figures_table(None, *(_COLUMNS[at] for at in kept if at))
     for cells in rows:
         table.add_row(*(cells[at] for at in kept))
     return table
@@ -71,13 +68,7 @@ def lines(found: GuidesBench) -> list[str]:
             said.append(f"{case.workload}: {case.title}: {case.problem}")
             said += [f"    {line}" for line in case.answer.trace]
     said += [f"{case.workload}: {case.title}: {case.answer.note}" for case in found.cases if case.answer.note]
-    for case, target in found.targets:
-        word = {True: "met", False: "missed", None: "not measured"}[target.met]
-        value = "" if target.found is None else f", found {in_words(target.figure, target.found)}"
-        said.append(f"{word}: {case.workload}: {target}{value}")
-    if found.targets:
-        met = sum(target.met is True for _, target in found.targets)
-        said.append(f"{met} of {len(found.targets)} targets met, in {found.seconds:.0f} s.")
+    said += target_lines(found.targets)
     if found.problem:
         said.append(found.problem)
     return said

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fulltilt.bench.curves import Curve, Panel, draw
-from fulltilt.bench.results import as_measured
+from fulltilt.bench.results import Result
 
 PARTS = ("cores", "batch", "size")
 X_LABELS = {"cores": "cores", "batch": "samples in a batch", "size": "pixels a side"}
@@ -34,31 +34,14 @@ class Point:
     problem: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        rounded: dict[str, Any] = as_measured(asdict(self))
-        return rounded
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingBench:
-    """Everything that was measured, and on what."""
-
-    machine: Mapping[str, Any]
-    date: str
-    about: Mapping[str, str]
+class ScalingBench(Result):
+    workloads: Mapping[str, str]
     """Part to what was trained in it."""
-    points: tuple[Point, ...]
-    seconds: float
-    problem: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "machine": {key: value for key, value in self.machine.items() if value is not None},
-            "date": self.date,
-            "seconds": round(self.seconds, 1),
-            "workloads": dict(self.about),
-            "cases": [point.to_json() for point in self.points],
-            **({} if self.problem is None else {"problem": self.problem}),
-        }
+    cases: tuple[Point, ...]
 
 
 def panels(result: Mapping[str, Any]) -> list[Panel]:

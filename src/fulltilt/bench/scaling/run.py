@@ -80,8 +80,8 @@ def measure_scaling(
         return ScalingBench(
             machine=machine,
             date=now(),
-            about={part: _about(part, scale) for part in only},
-            points=tuple(points),
+            workloads={part: _about(part, scale) for part in only},
+            cases=tuple(points),
             seconds=time.monotonic() - began,
             problem=None if scale.gpu else NO_GPU,
         )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from fulltilt.bench.scaling.figures import PARTS, SERIES, TITLES, ScalingBench, present, rows
-from fulltilt.bench.tables import console_or
+from fulltilt.bench.tables import console_or, figures_table
 
 
 def show(found: ScalingBench, console: Console | None = None) -> None:
@@ -17,13 +15,12 @@ def show(found: ScalingBench, console: Console | None = None) -> None:
         cases = [case for case in flat["cases"] if case["part"] == part]
         if not cases:
             continue
-        table = Table(title=f"{TITLES[part]}: {found.about[part]}", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-        for name in (TITLES[part].lower(), *(SERIES[series] for series in present(cases))):
-            table.add_column(name, justify="right")
+        series = (SERIES[name] for name in present(cases))
+        table = figures_table(f"{TITLES[part]}: {found.workloads[part]}", *series, name=TITLES[part].lower())
         for row in rows(flat, part):
             table.add_row(*row)
         console.print(table)
-    for point in found.points:
+    for point in found.cases:
         if point.problem:
             console.print(f"{point.part} {point.x}, {SERIES[point.series]}: {point.problem}", markup=False)
     if found.problem:

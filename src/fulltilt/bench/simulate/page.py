@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fulltilt.bench.curves import Curve, Panel, draw
 from fulltilt.bench.simulate.model import Fleet, Workload, one_machine, simulate
 from fulltilt.bench.simulate.rates import workloads
 from fulltilt.bench.simulate.scenes import GPUS, scenes
+from fulltilt.bench.tables import Row, markdown
 
-Row = tuple[str, ...]
 _HELD = (("fast", 16, False), ("cores_8_cpu", 8, False), ("cores_8", 8, True), ("cores_4", 4, True))
 """Cases with their cores, and whether the GPU decodes a share."""
 
@@ -21,27 +21,21 @@ def page(result: Mapping[str, Any]) -> str:
     works, sources = workloads(result)
     parts = [
         "### Measured, on one GPU",
-        table(
+        markdown(
             ("workload", "figure", "value", "cases in h200/feed.json"),
             [(s.workload, s.figure, s.value, ", ".join(f"`{key}`" for key in s.cases) or "–") for s in sources],
         ),
         "### Assumed, of every machine",
-        table(("what", "value"), assumptions(fleet)),
+        markdown(("what", "value"), assumptions(fleet)),
         "### What comes out",
         "Rate as a share of the ideal, which is the number of GPUs × the limit of one, and what saturates first. The "
         "picture leaves out the U-Net:",
-        table(("GPUs", *map(str, GPUS)), outcome_rows(works, fleet)),
+        markdown(("GPUs", *map(str, GPUS)), outcome_rows(works, fleet)),
         "### The model beside measurements",
         "The same arithmetic for one GPU with fewer cores, where it was measured, too:",
-        table(("feed", "model", "measured", "measured / model"), held_against(result, works)),
+        markdown(("feed", "model", "measured", "measured / model"), held_against(result, works)),
     ]
     return "\n".join(f"{part}\n" for part in parts)
-
-
-def table(columns: Row, rows: Sequence[Row]) -> str:
-    """As Markdown."""
-    lines = [columns, ("---",) * len(columns), *rows]
-    return "\n".join("| " + " | ".join(row) + " |" for row in lines)
 
 
 def assumptions(fleet: Fleet) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Results and targets as plain values. Nothing runs here."""
+"""Results as plain values. Nothing runs here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fulltilt.bench.results import as_measured
+from fulltilt.bench.results import Result
+from fulltilt.bench.target import Target, Titled, in_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +33,12 @@ class Case:
     problem: str | None = None
 
     @property
-    def met(self) -> bool | None:
-        """None where there is no target, or it could not be measured."""
-        return None if self.at_least is None or self.share is None else self.share >= self.at_least
-
-    def shortfall(self) -> str | None:
-        if self.at_least is None or self.met:
-            return None
-        base = "the step by hand" if self.against is None else self.against
-        wanted = f"{self.workload}: {self.title}: ≥ {100 * self.at_least:g} % of {base}"
-        if self.share is None:
-            return f"not measured: {wanted}" + (f" ({self.problem})" if self.problem else "")
-        return f"missed: {wanted}, found {100 * self.share:.1f} %"
+    def targets(self) -> tuple[Target, ...]:
+        if self.at_least is None:
+            return ()
+        several = self.at_least > 1
+        unit = " times" if several else ""
+        return (Target(figure="share", wanted=self.at_least, found=self.share, percent=not several, unit=unit),)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -55,39 +50,19 @@ class Case:
             "spread": self.spread,
             "setup_seconds": self.setup_seconds,
             "share": self.share,
-            "at_least": self.at_least,
             "against": self.against,
-            "met": self.met,
+            "targets": in_json(self.targets),
             **self.notes,
             "problem": self.problem,
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainBench:
-    """Everything that was measured, and on what."""
-
-    machine: Mapping[str, Any]
-    date: str
+class TrainBench(Result):
     workloads: Mapping[str, str]
     """Key to title."""
-    cases: tuple[Case, ...]
-    seconds: float
-    problem: str | None = None
-    """Why there are no GPU figures."""
+    cases: tuple[Case, ...] = ()
 
-    def shortfalls(self) -> list[str]:
-        return [line for line in (case.shortfall() for case in self.cases) if line is not None]
-
-    def to_json(self) -> dict[str, Any]:
-        flat: dict[str, Any] = as_measured(
-            {
-                "machine": dict(self.machine),
-                "date": self.date,
-                "workloads": dict(self.workloads),
-                "seconds": self.seconds,
-                "cases": [case.to_json() for case in self.cases],
-                "problem": self.problem,
-            }
-        )
-        return flat
+    @property
+    def targets(self) -> list[Titled]:
+        return [(f"{case.workload}: {case.title}", target) for case in self.cases for target in case.targets]

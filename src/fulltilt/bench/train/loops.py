@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+from fulltilt.bench.feed.measure import endless
 from fulltilt.bench.feed.models import Step
 from fulltilt.bench.ground import finish
 from fulltilt.bench.train.workloads import Running, StepFactory, Workload
@@ -77,7 +78,7 @@ def plain_loader(work: Workload) -> Running:
     loader = DataLoader(TensorDataset(*_in_memory(work)), batch_size=work.samples, shuffle=True)
 
     def burst(seconds: float) -> float:
-        batches = _endless(loader)
+        batches = endless(loader)
         for _ in range(10):
             step(*(part.to(work.device) for part in next(batches)))
         finish(work.device)
@@ -145,8 +146,3 @@ def _in_memory(work: Workload) -> tuple[Tensor, Tensor]:
 
 def _fed(work: Workload) -> Feed:
     return feed(_in_memory(work), batch_size=work.samples, shuffle=True, device=work.device)
-
-
-def _endless(loader: DataLoader[Any]) -> Iterator[Any]:
-    while True:
-        yield from loader

@@ -1,4 +1,4 @@
-"""The result as a table, what was chosen, and a line for everything that fell short."""
+"""The result as a table, what was chosen, and a line for every target."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from itertools import groupby
 from rich.console import Console
 
 from fulltilt.bench.tables import console_or, figures_table, print_lines
+from fulltilt.bench.target import target_lines
 from fulltilt.bench.train.figures import Case, TrainBench
 
 
 def show(found: TrainBench, console: Console | None = None) -> None:
     console = console_or(console)
-    table = figures_table(
-        "Training, batch on the device", "samples/s", "a step", "spread", "set up", "share", "target", ""
-    )
+    table = figures_table("Training, batch on the device", "samples/s", "a step", "spread", "set up", "share")
     for workload, cases in groupby(found.cases, key=lambda case: case.workload):
         table.add_row(f"[bold]{found.workloads.get(workload, workload)}[/bold]")
         for case in cases:
@@ -32,10 +31,7 @@ def lines(found: TrainBench) -> list[str]:
         for name, decision in case.notes.get("plan", {}).items():
             said.append(f"{case.workload}: {name}: {decision['value']} ({decision['reason']})")
     said += [f"{case.workload}: {case.title}: {case.problem}" for case in found.cases if case.problem]
-    said += found.shortfalls()
-    targets = [case.met for case in found.cases if case.at_least is not None]
-    if targets:
-        said.append(f"{targets.count(True)} of {len(targets)} targets met, in {found.seconds:.0f} s.")
+    said += target_lines(found.targets)
     if found.problem:
         said.append(found.problem)
     return said
@@ -49,6 +45,4 @@ def _row(case: Case) -> tuple[str, ...]:
         "–" if case.spread is None else f"{100 * case.spread:.1f} %",
         "–" if case.setup_seconds is None else f"{case.setup_seconds:.1f} s",
         "–" if case.share is None else f"{100 * case.share:.1f} %",
-        "" if case.at_least is None else f"≥ {100 * case.at_least:g} %",
-        "" if case.at_least is None else {True: "met", False: "missed", None: "?"}[case.met],
     )

@@ -60,7 +60,7 @@ class Ground:
     seconds: float
     settle_seconds: float
     """How long the feed may look for the GPU's share."""
-    targets: bool
+    has_targets: bool
     part: str = "clips"
     long: bool = False
     """Key frames are far apart: the other DataLoaders, which know nothing to do about it, are left out."""
@@ -156,7 +156,7 @@ def _fed(
         key=way.key + ground.suffix,
         title=f"{way.title}, {ground.workers} workers{ground.where}",
         unit="clips",
-        at_least=TIMES_LOADER if ground.targets and way.aimed else None,
+        at_least=TIMES_LOADER if ground.has_targets and way.aimed else None,
     )
     try:
         if "cache" in way.options:

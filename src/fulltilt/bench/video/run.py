@@ -53,7 +53,7 @@ class Setting:
     batch: int
     seconds: float
     """Of each measurement."""
-    targets: bool
+    has_targets: bool
     threads: int = 1
     """Of each of the CPU's decoders, once it was found."""
     share: float | None = None
@@ -62,7 +62,7 @@ class Setting:
     @property
     def settle_seconds(self) -> float:
         """How long a feed of clips may look for the GPU's share before it is measured."""
-        return _SETTLE * self.seconds if self.targets else 0.0
+        return _SETTLE * self.seconds if self.has_targets else 0.0
 
 
 def setting(*, gpu: bool, cores: int, quick: bool, seconds: float | None = None, engines: int = 1) -> Setting:
@@ -81,7 +81,7 @@ def setting(*, gpu: bool, cores: int, quick: bool, seconds: float | None = None,
         size=224 if gpu else 64,
         batch=8 if gpu else 4,
         seconds=usual if seconds is None else seconds,
-        targets=gpu,
+        has_targets=gpu,
     )
 
 
@@ -176,7 +176,7 @@ def _by_us(chosen: Setting, paths: list[Path], say: Say, quality: Quality) -> It
         part="cpu",
         key="cpu" if exact else "cpu_fast",
         title=f"CPU, {chosen.decoders} decoders" + ("" if exact else ", quality fast"),
-        at_least=CPU_AT_LEAST if chosen.targets and exact else None,
+        at_least=CPU_AT_LEAST if chosen.has_targets and exact else None,
     )
     tried: dict[str, int] = {}
     ways = [(threads, 0) for threads in _THREADS_TRIED if threads <= chosen.decoders]
@@ -227,7 +227,7 @@ def _nvdec(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
         part="nvdec",
         key="nvdec",
         title="NVDEC, RGB on the device",
-        at_least=NVDEC_AT_LEAST if chosen.targets else None,
+        at_least=NVDEC_AT_LEAST if chosen.has_targets else None,
     )
     tried: dict[str, dict[str, float]] = {}
     usual, more = chosen.engines, 2 * chosen.engines
@@ -258,7 +258,7 @@ def _both(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
         part="both",
         key="both",
         title="CPU and NVDEC together",
-        at_least=BOTH_AT_LEAST if chosen.targets else None,
+        at_least=BOTH_AT_LEAST if chosen.has_targets else None,
     )
     tried: dict[str, int] = {}
     try:
@@ -320,19 +320,19 @@ def _ground(chosen: Setting) -> Ground:
         device=chosen.device,
         seconds=chosen.seconds,
         settle_seconds=chosen.settle_seconds,
-        targets=chosen.targets,
+        has_targets=chosen.has_targets,
     )
 
 
 def _train(chosen: Setting, paths: list[Path], say: Say) -> Iterator[Case]:
-    course = Course.large() if chosen.targets else Course.small()
+    course = Course.large() if chosen.has_targets else Course.small()
     folder = paths[0].parent / "train"
     return training(
         folder,
         course,
         chosen.device,
         chosen.seconds,
-        settle_seconds=_SETTLE_TRAINING * chosen.seconds if chosen.targets else 0.0,
-        targets=chosen.targets,
+        settle_seconds=_SETTLE_TRAINING * chosen.seconds if chosen.has_targets else 0.0,
+        has_targets=chosen.has_targets,
         say=say,
     )

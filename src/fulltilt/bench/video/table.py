@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
-from fulltilt.bench.tables import console_or, print_lines
+from fulltilt.bench.tables import console_or, figures_table, print_lines
+from fulltilt.bench.target import target_lines
 from fulltilt.bench.video.figures import VideoBench
 
 
 def show(found: VideoBench, console: Console | None = None) -> None:
     console = console_or(console)
-    table = Table(title=found.video, box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    table.add_column("")
-    table.add_column("per second", justify="right", no_wrap=True)
-    table.add_column("times", justify="right", no_wrap=True)
-    table.add_column("decoded per frame", justify="right")
+    table = figures_table(found.video, "per second", "times", "decoded per frame")
     for case in found.cases:
         if case.per_second is not None:
             times = "" if case.times is None else f"{case.times:.2f}"
@@ -30,8 +25,7 @@ def show(found: VideoBench, console: Console | None = None) -> None:
 def lines(found: VideoBench) -> list[str]:
     """What the table can't say."""
     texts = [f"{case.title}: {case.problem}" for case in found.cases if case.problem]
-    answers = {True: "met", False: "missed", None: "not measured"}
-    texts += [f"{answers[met]}: {target}" for target, met in found.targets().items()]
+    texts += target_lines(found.targets)
     if found.problem:
         texts.append(found.problem)
     return texts

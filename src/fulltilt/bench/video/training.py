@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -74,7 +75,7 @@ def training(
     seconds: float,
     *,
     settle_seconds: float,
-    targets: bool,
+    has_targets: bool,
     say: Callable[[str], None],
 ) -> Iterator[Case]:
     """The limit, taken before and after the others, and how near they come to it.
@@ -94,13 +95,13 @@ def training(
         step = _Step(course, device)
         resident = _resident(_source(home, course), course, device)
         say("train: its limit")
-        limit = replace(limit, per_second=_rate(step, _again(resident), device, seconds, course.warm))
+        limit = replace(limit, per_second=_rate(step, repeat(resident), device, seconds, course.warm))
     except Exception as error:
         yield replace(limit, problem=said(error))
         return
     yield limit
     cached = _Way(
-        key="cached", title="from cached clips", options={"cache": cache}, least=OF_LIMIT if targets else None
+        key="cached", title="from cached clips", options={"cache": cache}, least=OF_LIMIT if has_targets else None
     )
     files = _Way(key="files", title="from files", options={"quality": "fast"})
 
@@ -119,7 +120,7 @@ def training(
     for way in (cached, files):
         found.append(measured(way))
         yield _against(limit, found[-1])
-    again = _rate(step, _again(resident), device, seconds, course.warm)
+    again = _rate(step, repeat(resident), device, seconds, course.warm)
     limit = replace(limit, per_second=max(limit.per_second or 0.0, again))
     yield limit
     yield from (_against(limit, case) for case in found)
@@ -184,11 +185,6 @@ def _source(home: Path, course: Course, **options: Any) -> VideoClips:
 def _resident(source: VideoClips, course: Course, device: str) -> tuple[Tensor, Tensor]:
     images, labels = source.collate(source.__getitems__(range(course.batch)))
     return images.to(device), labels.to(device)
-
-
-def _again(batch: tuple[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    while True:
-        yield batch
 
 
 def _fed(

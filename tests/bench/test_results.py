@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fulltilt.bench.ground import joined, with_parts
+from fulltilt.bench.results import joined, with_parts
 from fulltilt.cli.bench_outputs import Outputs
 
 OLD = {"machine": {"gpu": "a"}, "date": "monday", "cases": [{"part": "x", "n": 1}, {"part": "z", "n": 1}]}
@@ -29,17 +29,16 @@ def test_parts_that_were_left_out_stay(file):
     assert again["dates"] == {"x": "friday", "y": "sunday", "z": "monday"}
 
 
-def test_cases_of_another_name_and_parts_that_are_no_more(file):
-    file.write_text(json.dumps({"machine": 1, "date": "monday", "scripts": [{"script": "a"}, {"script": "gone"}]}))
-    new = {"machine": 1, "date": "friday", "scripts": [{"script": "b"}]}
-    found = joined(file, new, by="script", order=("a", "b"), key="scripts")
-    assert [one["script"] for one in found["scripts"]] == ["a", "b"]
-    assert found["dates"] == {"a": "monday", "b": "friday"}
+def test_parts_that_are_no_more_go_and_those_of_anybody_stay(file):
+    new = {**NEW, "cases": [{"part": "y"}]}
+    assert [case["part"] for case in joined(file, new, by="part", order=("y", "z"))["cases"]] == ["y", "z"]
+    assert [case["part"] for case in joined(file, new, by="part", order=None)["cases"]] == ["x", "z", "y"]
 
 
-def test_another_machines_figures_are_not_kept(file):
-    found = joined(file, {**NEW, "machine": {"gpu": "b"}}, by="part", order=("x", "y", "z"))
-    assert {case["part"] for case in found["cases"]} == {"x", "y"}
+def test_figures_of_another_machine_or_size_are_not_kept(file):
+    for other in ({"machine": {"gpu": "b"}}, {"small": True}):
+        found = joined(file, {**NEW, **other}, by="part", order=("x", "y", "z"))
+        assert {case["part"] for case in found["cases"]} == {"x", "y"}
 
 
 def test_a_first_run_and_a_damaged_file(tmp_path, file):
