@@ -57,12 +57,6 @@ class Team:
 _made: tuple[Any, Team] | None = None
 
 
-def rank() -> int:
-    """This process's rank; 0 without a process group."""
-    group = _default_group()
-    return 0 if group is None else int(group.rank())
-
-
 def team() -> Team:
     """All ranks, connected by gloo; made on first use, by all of them."""
     global _made  # noqa: PLW0603

@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fulltilt.machine import ranks
+
 _AS_EVER = nullcontext()
 _last_work: list[Any] = []
 
@@ -19,8 +21,7 @@ class Ranks:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        there = dist.is_available() and dist.is_initialized()
-        self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if there else (0, 1)
+        self.rank, self.world = ranks.rank(), ranks.world()
         self.several = self.world > 1
 
     def largest(self, value: float) -> float:

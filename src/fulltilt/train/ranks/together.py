@@ -10,23 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from fulltilt.machine.ranks import several, world
+
 _FIRST_STEPS = 16
 _APART_SECONDS = 0.5
 """Ranks ask each other about this often whether one has been told to stop: torchrun waits 30 s for them to leave."""
 _MOST_STEPS = 1000
-
-
-def several() -> bool:
-    """Whether other processes train along."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def rank() -> int:
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-
-
-def world() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def summed(values: Sequence[float], device: torch.device) -> list[float]:
@@ -41,7 +30,7 @@ def summed(values: Sequence[float], device: torch.device) -> list[float]:
 def mean_of_ranks(values: Tensor) -> None:
     """In place, on the device and in its order: nothing is waited for there."""
     dist.all_reduce(values)
-    values /= dist.get_world_size()
+    values /= world()
 
 
 def everybodys(value: float) -> list[float]:
