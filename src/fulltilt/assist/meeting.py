@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 
 from fulltilt.machine.ranks import several
-
-_last_work: list[Any] = []
+from fulltilt.machine.resting import rest_at_exit
 
 
 def where_ranks_meet(device: torch.device) -> torch.device:
@@ -24,8 +21,7 @@ def any_failed(device: torch.device, *, failed: bool) -> bool:
     """Whether this rank or another one has; waits for the others' word."""
     if not several():
         return failed
+    rest_at_exit()
     told = torch.tensor(float(failed), device=device)
-    work: Any = dist.all_reduce(told, dist.ReduceOp.MAX, async_op=True)
-    work.wait()
-    _last_work[:] = [work]  # gloo's thread must not be the last to hold it, in a program that ends with the error now
+    dist.all_reduce(told, dist.ReduceOp.MAX)
     return bool(told)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fulltilt.errors import CheckpointError, FulltiltError
+from fulltilt.machine.resting import rest_at_exit
 
 T = TypeVar("T")
 
@@ -66,6 +67,7 @@ def team() -> Team:
     if _made is None or _made[0] is not default:
         import torch.distributed as dist
 
+        rest_at_exit()
         _made = (default, Team(dist.new_group(backend="gloo"), default.rank(), default.size()))
     return _made[1]
 

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from fulltilt.errors import UnavailableError
 from fulltilt.machine.cores import read_cores
 from fulltilt.machine.ranks import grouped, told_local_rank, told_local_world, told_world
+from fulltilt.machine.resting import rest_at_exit
 from fulltilt.train.checkpoint import ranks
 from fulltilt.train.ranks import together
 
@@ -44,6 +45,7 @@ def start() -> bool:
     """Connect this process with the others that torchrun started; False where there is nothing to do."""
     if not launched() or told_world() == 1 or dist.is_initialized():
         return False
+    rest_at_exit()
     local_rank = told_local_rank()
     if torch.cuda.is_available():
         device = torch.device("cuda", gpu_of(local_rank, torch.cuda.device_count()))
