@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from fulltilt.errors import InputError
-from fulltilt.feed.structure import map_tensors, samples_in
+from fulltilt.feed.structure import samples_in
 from fulltilt.machine.ranks import grouped, told_world
+from fulltilt.nested import map_tensors
 from fulltilt.train.augmenting import for_training
 from fulltilt.train.build import make_loss, make_model, make_optimizer
 from fulltilt.train.config.config import Config
