@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -24,6 +24,12 @@ def figures_table(title: str, *figures: str) -> Table:
     for name in figures:
         table.add_column(name, justify="right", no_wrap=True)
     return table
+
+
+def summed_up(met: Sequence[bool | None], seconds: float, problem: str | None) -> list[str]:
+    """How many targets were met, where there are any, and what came in between."""
+    said = [f"{met.count(True)} of {len(met)} targets met, in {seconds:.0f} s."] if met else []
+    return [*said, problem] if problem else said
 
 
 def print_lines(console: Console, lines: Iterable[str]) -> None:

@@ -7,7 +7,7 @@ from itertools import groupby
 from rich.console import Console
 
 from fulltilt.bench.feed.figures import Case, FeedBench
-from fulltilt.bench.tables import console_or, figures_table, print_lines
+from fulltilt.bench.tables import console_or, figures_table, print_lines, summed_up
 
 
 def show(found: FeedBench, console: Console | None = None) -> None:
@@ -30,11 +30,7 @@ def lines(found: FeedBench) -> list[str]:
     said += [f"{case.part}: {case.title}: {case.problem}" for case in found.cases if case.problem]
     said += found.shortfalls()
     targets = [case.met for case in found.cases if case.targets]
-    if targets:
-        said.append(f"{targets.count(True)} of {len(targets)} targets met, in {found.seconds:.0f} s.")
-    if found.problem:
-        said.append(found.problem)
-    return said
+    return said + summed_up(targets, found.seconds, found.problem)
 
 
 def _row(case: Case) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fulltilt.bench.guides.figures import ANOTHER_RUN, Case, GuidesBench, in_words
-from fulltilt.bench.tables import console_or, print_lines
+from fulltilt.bench.tables import console_or, print_lines, summed_up
 
 Row = tuple[str, ...]
 _COLUMNS = ("", "samples/s", "whole", "× before", "of limit", "GPU", "waits", "memory", "metric")
@@ -75,9 +75,4 @@ def lines(found: GuidesBench) -> list[str]:
         word = {True: "met", False: "missed", None: "not measured"}[target.met]
         value = "" if target.found is None else f", found {in_words(target.figure, target.found)}"
         said.append(f"{word}: {case.workload}: {target}{value}")
-    if found.targets:
-        met = sum(target.met is True for _, target in found.targets)
-        said.append(f"{met} of {len(found.targets)} targets met, in {found.seconds:.0f} s.")
-    if found.problem:
-        said.append(found.problem)
-    return said
+    return said + summed_up([target.met for _, target in found.targets], found.seconds, found.problem)

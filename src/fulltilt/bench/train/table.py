@@ -6,7 +6,7 @@ from itertools import groupby
 
 from rich.console import Console
 
-from fulltilt.bench.tables import console_or, figures_table, print_lines
+from fulltilt.bench.tables import console_or, figures_table, print_lines, summed_up
 from fulltilt.bench.train.figures import Case, TrainBench
 
 
@@ -34,11 +34,7 @@ def lines(found: TrainBench) -> list[str]:
     said += [f"{case.workload}: {case.title}: {case.problem}" for case in found.cases if case.problem]
     said += found.shortfalls()
     targets = [case.met for case in found.cases if case.at_least is not None]
-    if targets:
-        said.append(f"{targets.count(True)} of {len(targets)} targets met, in {found.seconds:.0f} s.")
-    if found.problem:
-        said.append(found.problem)
-    return said
+    return said + summed_up(targets, found.seconds, found.problem)
 
 
 def _row(case: Case) -> tuple[str, ...]:
