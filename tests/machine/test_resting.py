@@ -8,9 +8,10 @@ import os
 import subprocess
 import sys
 import threading
-import time
 
-from fulltilt.machine.resting import rest
+from tests.waiting import until
+
+from fulltilt.machine.resting import _is_awake, rest
 
 STARVED = """
 import os, sys, threading, time
@@ -49,7 +50,8 @@ def busy(done: threading.Event) -> None:
     done.set()
 
 
-def test_a_busy_native_thread_is_waited_for():
+def test_a_busy_native_thread_is_waited_for(monkeypatch):
+    monkeypatch.setattr("fulltilt.machine.resting._MOST_SECONDS", 60.0)
     done = threading.Event()
     _thread.start_new_thread(busy, (done,))  # `threading` knows nothing of it, as of a library's own
     rest()
@@ -57,13 +59,22 @@ def test_a_busy_native_thread_is_waited_for():
 
 
 def test_one_that_sleeps_is_not():
-    let_go = _thread.allocate_lock()
-    let_go.acquire()
-    _thread.start_new_thread(let_go.acquire, ())
-    began = time.monotonic()
+    asleep, ours = _thread.allocate_lock(), []
+
+    def sleep() -> None:
+        ours.append(threading.get_native_id())
+        asleep.acquire()
+
+    asleep.acquire()
+    _thread.start_new_thread(sleep, ())
+    until(lambda: ours and not _is_awake(str(ours[0])))
+    asleep.release()
+
+
+def test_one_that_is_busy_for_ever_is_not_waited_for_for_ever(monkeypatch):
+    monkeypatch.setattr("fulltilt.machine.resting._any_busy", lambda: True)
+    monkeypatch.setattr("fulltilt.machine.resting._MOST_SECONDS", 0.05)
     rest()
-    assert time.monotonic() - began < 1.5
-    let_go.release()
 
 
 def test_a_rank_that_ends_with_its_last_backward_is_not_aborted(tmp_path):
