@@ -23,8 +23,7 @@ from fulltilt.errors import UnavailableError
 from fulltilt.machine.cores import read_cores
 from fulltilt.machine.ranks import grouped, told_local_rank, told_local_world, told_world
 from fulltilt.machine.resting import rest_at_exit
-from fulltilt.train.checkpoint import ranks
-from fulltilt.train.ranks import together
+from fulltilt.train.ranks import own_group
 
 _TOLD = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun tells each process."""
@@ -67,8 +66,7 @@ def start_until_exit() -> None:
 
 def _let_go() -> None:
     """Groups of our own beside somebody's: their threads must have ended before the interpreter does."""
-    together.forget()
-    ranks.forget()
+    own_group.forget()
     gc.collect()
 
 
