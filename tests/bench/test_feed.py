@@ -326,7 +326,7 @@ def test_a_process_that_fails_is_told_with_its_reason_and_none_is_left(tmp_path)
     (tmp_path / "part-001").write_text("in the way")
     with pytest.raises(FulltiltError, match="FileExistsError"):
         material.make_in_parallel(tmp_path, 64, size=(64, 48), target_bytes=2_000, processes=2)
-    assert not [child for child in psutil.Process().children() if "bench.feed.material" in " ".join(child.cmdline())]
+    assert not [child for child in psutil.Process().children() if "recipes.making" in " ".join(child.cmdline())]
 
 
 def test_the_workplace_is_removed_whatever_happens(tmp_path):

@@ -20,8 +20,8 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from fulltilt import Trainer
 from fulltilt.feed import feed
+from fulltilt.machine.ranks import rank
 from fulltilt.train import process_group
-from fulltilt.train.ranks.together import rank
 
 GLOBAL_BATCH = 12
 SAMPLES = 96

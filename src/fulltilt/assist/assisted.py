@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from fulltilt.errors import InputError
 from fulltilt.machine.budget import core_budget
 from fulltilt.machine.cores import read_cores
 from fulltilt.machine.decision import Decision
+from fulltilt.machine.ranks import told_local_world
 
 log = logging.getLogger("fulltilt.assist")
 
@@ -195,8 +195,7 @@ def _release(pool: Pool, processes: Processes) -> None:
 def workers_for(part: Literal["assist", "async"], asked: int | Auto) -> int:
     """How many threads."""
     if asked == "auto":
-        ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")  # torchrun's
-        budget = core_budget(read_cores().usable, ranks=int(ranks) if ranks.isdigit() else 1, assist=True)
+        budget = core_budget(read_cores().usable, ranks=told_local_world(), assist=True)
         return max(1, (budget.assist_workers if part == "assist" else budget.async_workers).value)
     if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
         raise InputError(f"num_workers is {asked!r}; it can be a number from 1 on, or 'auto'")

@@ -26,10 +26,11 @@ from fulltilt.assist.balance import metrics_on_device
 from fulltilt.assist.gather import Pair, aligned, guessed, in_one_piece, may_join, most_like, size_of
 from fulltilt.assist.handover import Handover
 from fulltilt.assist.lanes import UNFIT, Lane, Parcel, add_counts, counts_only, unfit
-from fulltilt.assist.meeting import any_failed, ranks_meet, where_ranks_meet
+from fulltilt.assist.meeting import any_failed, where_ranks_meet
 from fulltilt.assist.tables import takes_labels
 from fulltilt.errors import FulltiltError, InputError
 from fulltilt.machine.decision import Decision
+from fulltilt.machine.ranks import several
 
 log = logging.getLogger("fulltilt.assist")
 
@@ -149,7 +150,7 @@ class MetricsBeside:
             raise
         if any_failed(self._meet_on, failed=False):
             raise FulltiltError("metrics failed on another rank, whose own output says why")
-        if self._empty and not ranks_meet():
+        if self._empty and not several():
             return found
         for name, metric in metrics.items():
             metric.to(self._meet_on)

@@ -8,39 +8,14 @@ or return what it was given. Tensors already on the CPU are handed over as they 
 
 from __future__ import annotations
 
-import copy
 import threading
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-
-def map_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """The same structure with every tensor changed; the same object where there is none."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, tuple | list):
-        changed = [map_tensors(change, part) for part in value]
-        if all(new is old for new, old in zip(changed, value, strict=True)):
-            return value
-        return type(value)(*changed) if hasattr(value, "_fields") else type(value)(changed)
-    if isinstance(value, Mapping):
-        pairs = {key: map_tensors(change, part) for key, part in value.items()}
-        if all(pairs[key] is value[key] for key in pairs):
-            return value
-        return pairs if type(value) is dict else _like(value, pairs)
-    return value
-
-
-def _like(mapping: Mapping[Any, Any], pairs: dict[Any, Any]) -> Mapping[Any, Any]:
-    if not isinstance(mapping, MutableMapping):
-        return type(mapping)(pairs)  # type: ignore[call-arg]
-    copied = copy.copy(mapping)  # constructors differ: a defaultdict's takes something else first
-    for key, part in pairs.items():  # and some have an `update` that refuses
-        copied[key] = part
-    return copied
+from fulltilt.nested import map_tensors
 
 
 class Handover:
@@ -53,12 +28,12 @@ class Handover:
     def take(self, value: Any) -> tuple[Any, int, Callable[[], None] | None]:
         """The value with its tensors on the host, the bytes of pinned memory, and what to call before they are read."""
         used: dict[torch.device, torch.cuda.Stream] = {}
-        size = 0
+        size, as_given = 0, True
 
         def host(tensor: Tensor) -> Tensor:
-            nonlocal size
+            nonlocal size, as_given
             if tensor.requires_grad:
-                tensor = tensor.detach()
+                tensor, as_given = tensor.detach(), False
             if not tensor.is_cuda:
                 return tensor
             stream = used.get(tensor.device)
@@ -74,7 +49,7 @@ class Handover:
 
         taken = map_tensors(host, value)
         if not used:
-            return taken, 0, None
+            return value if as_given else taken, 0, None
         arrived = []
         for stream in used.values():
             # "blocking": the worker sleeps until the event, it does not spin on a core that others need.

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from fulltilt.assist.features import extract_features
-from fulltilt.assist.handover import map_tensors
 from fulltilt.assist.metrics import compute_metrics
 from fulltilt.errors import InputError
+from fulltilt.nested import map_parts
 
 
 class Registry:
@@ -52,11 +52,10 @@ def named_function(name: str, function: Callable[..., Any]) -> None:
 
 def as_tensors(batch: Any) -> Any:
     """Preprocessing where the user has given none: arrays of numbers become tensors, tensors contiguous."""
-    if isinstance(batch, np.ndarray) and batch.dtype.kind in "biufc":
-        return torch.from_numpy(np.ascontiguousarray(batch))
-    if isinstance(batch, tuple | list):
-        parts = [as_tensors(part) for part in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    if isinstance(batch, dict):
-        return {key: as_tensors(part) for key, part in batch.items()}
-    return map_tensors(lambda tensor: tensor.contiguous(), batch)
+    return map_parts((np.ndarray, torch.Tensor), _as_tensor, batch)
+
+
+def _as_tensor(part: np.ndarray[Any, Any] | torch.Tensor) -> Any:
+    if isinstance(part, torch.Tensor):
+        return part.contiguous()
+    return torch.from_numpy(np.ascontiguousarray(part)) if part.dtype.kind in "biufc" else part

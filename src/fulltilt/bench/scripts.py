@@ -11,8 +11,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from fulltilt.bench.running import output_of
 from fulltilt.bench.tables import console_or, figures_table, print_lines
 from fulltilt.bench.target import Target, in_json, target_lines
 from fulltilt.errors import FulltiltError, InputError, last_line
+from fulltilt.machine.cores import read_cores
+from fulltilt.recipes.making import in_processes
 
 SCRIPTS = ("resnet50_plain", "unet_plain")
 TITLES = {
@@ -147,18 +149,15 @@ def make_data(folder: Path, script: str, count: int) -> Path:
     if done.exists() and done.read_text() == told:
         return folder / "data"
     each = -(-count // _CLASSES)
-    jobs = [(str(folder / "data"), script, number, each) for number in range(_CLASSES)]
-    with ProcessPoolExecutor() as pool:
-        list(pool.map(_make_part, jobs))
+    write = partial(_make_part, script=script, count=each, size=_PHOTO_SIZE[script])
+    in_processes(folder / "data", _CLASSES, write, min(_CLASSES, read_cores().usable), lambda _: None)
     done.write_text(told)
     return folder / "data"
 
 
-def _make_part(job: tuple[str, str, int, int]) -> None:
+def _make_part(data: Path, number: int, *, script: str, count: int, size: tuple[int, int]) -> None:
     from fulltilt.bench.photos import make_photos
 
-    data, script, number, count = Path(job[0]), *job[1:]
-    size = _PHOTO_SIZE[script]
     if script == "resnet50_plain":
         for path in make_photos(data / f"class-{number}", count, size=size, seed=number):
             for copy in range(1, _NAMES):

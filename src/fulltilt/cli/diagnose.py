@@ -13,6 +13,7 @@ import typer
 from fulltilt.cli.saying import say
 from fulltilt.cli.script_words import options_of, say_late
 from fulltilt.errors import FulltiltError, InputError
+from fulltilt.machine.ranks import told_local_rank, told_local_world, told_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -99,18 +100,18 @@ def command_of(context: typer.Context, words: Sequence[str], *, processes: int |
     from fulltilt.launch.command import parse
 
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        here, all_of_them = os.environ.get("LOCAL_WORLD_SIZE", "1"), os.environ.get("WORLD_SIZE", "1")
+        here, all_of_them = told_local_world(), told_world()
         if here != all_of_them:
             raise InputError(
                 f"torchrun started {all_of_them} processes, {here} of them on this machine; one machine is supported: "
                 "start it on one, with --nnodes 1"
             )
-        first = os.environ.get("LOCAL_RANK", "0") == "0"
+        first = told_local_rank() == 0
         for name in _TORCHRUN:
             os.environ.pop(name, None)
         if not first:
             return None
-        processes = int(here)
+        processes = here
     name, options = context.info_name or "run", options_of(context)
     command = parse(words, processes=processes, name=name, options=tuple(options))
     say_late(command, name, options)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fulltilt.errors import FulltiltError, InputError
+from fulltilt.machine.ranks import told_local_rank, told_world
 from fulltilt.words import clock
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _said_once() -> Iterator[None]:
     try:
         yield
     except FulltiltError as error:
-        if os.environ.get("LOCAL_RANK", "0") != "0":
+        if told_local_rank():
             status = error.exit_status
             signal.signal(signal.SIGTERM, lambda *_: os._exit(status))
             time.sleep(_FIRST_SECONDS)
@@ -118,7 +119,7 @@ class _Ended:
 
 def _going_on(config: Path, overrides: list[str]) -> str:
     """The command that goes on with this run."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if told_world() > 1:
         return "the same torchrun command with --resume at its end"  # which was not ours to see
     return shlex.join(["fulltilt", "train", str(config), *overrides, "--resume"])
 

@@ -43,6 +43,7 @@ from fulltilt.feed.wishes import (
 from fulltilt.machine.cores import read_cores
 from fulltilt.machine.decision import Decision
 from fulltilt.machine.device import named_device
+from fulltilt.machine.ranks import rank, told_local_world, world
 
 
 def feed(
@@ -132,16 +133,15 @@ def feed(
         source = source.tensors
     if batch_size is None:
         raise InputError("batch_size is missing: how many samples make a batch?")
-    rank, world = _ranks()
     order: dict[str, Any] = {
         "batch_size": batch_size,
         "shuffle": shuffle,
         "seed": seed,
         "drop_last": drop_last,
-        "rank": rank,
-        "world": world,
+        "rank": rank(),
+        "world": world(),
     }
-    workers = num_workers if isinstance(num_workers, int) else max(1, cores // _local_world() - 1)
+    workers = num_workers if isinstance(num_workers, int) else max(1, cores // told_local_world() - 1)
     if isinstance(source, ImageFiles):
         check_choice("channels", channels, 1, 3, 4)
         check_not_meant_for(
@@ -157,7 +157,7 @@ def feed(
             device=where,
             augment=augmentation_for(augment, size),
             workers=workers,
-            most_workers=max(workers, cores // _local_world()),
+            most_workers=max(workers, cores // told_local_world()),
             slots=4 if prefetch == "auto" else max(2, prefetch),
             ahead=device_prefetch,
             quality=quality,
@@ -201,7 +201,7 @@ def feed(
             hosting=prepare(
                 source,
                 steps.permutation(0)[:PROBED].tolist(),
-                free=free_here(cores, _local_world()),
+                free=free_here(cores, told_local_world()),
                 batch_size=steps.largest_step,
                 ahead=device_prefetch,
                 kind=worker_kind,
@@ -260,12 +260,12 @@ def _clips(
     share = clip_share_of(gpu_share, device, source, collate=collate is not None)
     if share != 0.0 and kind == "auto":
         kind = "processes"  # the loop's own has the engines' threads already
-    split = decoder_split(source, probed, cores=cores, ranks=_local_world(), workers=workers)
+    split = decoder_split(source, probed, cores=cores, ranks=told_local_world(), workers=workers)
     source = source.with_threads(split.value.threads)
     hosting = prepare(
         source,
         probed,
-        free=free_here(max(1, cores // split.value.threads), _local_world()),
+        free=free_here(max(1, cores // split.value.threads), told_local_world()),
         batch_size=order.largest_step,
         ahead=ahead,
         kind=kind,
@@ -306,7 +306,7 @@ def _auto_cache(
             )
         return None
     settings = CacheSettings(channels=channels, quality=quality)
-    return partial(AutoCache, settings=settings, root=default_root(folder), ranks=_local_world())
+    return partial(AutoCache, settings=settings, root=default_root(folder), ranks=told_local_world())
 
 
 def _features(
@@ -318,7 +318,7 @@ def _features(
 ) -> FeatureTable | None:
     if extract is None:
         return None
-    workers = max(1, cores // _local_world() // 4)  # beside the decoders; once all rows are known, they rest
+    workers = max(1, cores // told_local_world() // 4)  # beside the decoders; once all rows are known, they rest
     return FeatureTable(
         source.paths, extract, channels=channels, folder=default_root(folder) / "features", workers=workers
     )
@@ -336,7 +336,7 @@ def _hosting(
     return prepare(
         loader.dataset,
         np.unique(np.linspace(0, length - 1, PROBED).astype(int)).tolist(),
-        free=free_here(cores, _local_world()),
+        free=free_here(cores, told_local_world()),
         batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1,
         ahead=ahead,
         kind="processes" if kind == "auto" else kind,  # as its owner has it
@@ -345,14 +345,3 @@ def _hosting(
         collate=loader.collate_fn,
         context=loader.multiprocessing_context,
     )
-
-
-def _ranks() -> tuple[int, int]:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1
-
-
-def _local_world() -> int:
-    """Processes on this machine that share its cores."""
-    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -21,7 +21,7 @@ from torch import Tensor
 from fulltilt.errors import WorkerError
 from fulltilt.feed.images.pool import cause
 from fulltilt.feed.in_flight import InFlight
-from fulltilt.feed.structure import map_tensors
+from fulltilt.nested import map_tensors
 
 
 class Mover:

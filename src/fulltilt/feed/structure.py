@@ -1,41 +1,15 @@
-"""Batches of any shape: tensors in tuples, lists, named tuples and mappings, however deep."""
+"""Batches of any shape: their samples, and their augmentation."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
 from fulltilt.augment import GPUAugmentation
 from fulltilt.errors import InputError
-
-Part = TypeVar("Part")
-
-
-def map_tensors(change: Callable[[Tensor], Any], batch: Any) -> Any:
-    """The same structure with every tensor changed; what is neither tensor nor container stays as it is."""
-    return map_parts(Tensor, change, batch)
-
-
-def map_parts(kind: type[Part], change: Callable[[Part], Any], batch: Any) -> Any:
-    """The same structure with everything of a kind changed."""
-    if isinstance(batch, kind):
-        return change(batch)
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(map_parts(kind, change, part) for part in batch))
-    if isinstance(batch, tuple | list):
-        return type(batch)(map_parts(kind, change, part) for part in batch)
-    if isinstance(batch, Mapping):
-        changed = {key: map_parts(kind, change, part) for key, part in batch.items()}
-        if isinstance(batch, MutableMapping):  # a copy keeps what a constructor would have to be told: a default, say
-            like = copy.copy(batch)
-            for key, part in changed.items():  # `update` is what output classes of model libraries refuse
-                like[key] = part
-            return like
-        return type(batch)(changed)  # type: ignore[call-arg]
-    return batch
+from fulltilt.nested import map_tensors
 
 
 def samples_in(batch: Any) -> int:

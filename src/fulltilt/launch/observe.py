@@ -22,6 +22,7 @@ from fulltilt.launch.around import Around
 from fulltilt.launch.command import Command
 from fulltilt.launch.ending import end_group, ended_tidily
 from fulltilt.launch.untouched import changes, state
+from fulltilt.machine.ranks import told_world
 from fulltilt.machine.sample import Sample
 from fulltilt.measure.observation import Ended, Mode, Observation, read
 
@@ -178,7 +179,7 @@ def torchruns_logs(scratch: Path, *, trial: bool = False) -> dict[str, str]:
 
 def by_torchrun() -> bool:
     """Whether we ourselves are one of several ranks."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+    return told_world() > 1 and "RANK" in os.environ
 
 
 def _run(

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fulltilt.errors import LossError
+from fulltilt.machine.ranks import rank
 from fulltilt.train.checkpoint import rng
 from fulltilt.train.losses import RollBackError
 from fulltilt.train.place import MidEpoch
-from fulltilt.train.ranks.together import rank
 from fulltilt.train.report.monitored import Monitored
 from fulltilt.train.report.report import Report
 from fulltilt.train.saving import Saving

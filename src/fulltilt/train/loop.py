@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from fulltilt.assist.beside import Metrics, MetricsBeside, named
 from fulltilt.errors import InputError
+from fulltilt.machine.ranks import rank, several, world
 from fulltilt.train.augmenting import Augmentation, augments, describe, for_training, for_validation
 from fulltilt.train.callbacks import Callback, as_callbacks
 from fulltilt.train.checkpoint import Checkpoints
@@ -26,7 +27,7 @@ from fulltilt.train.losses import Losses, RollBackError
 from fulltilt.train.ranks.group import restarted, start_until_exit
 from fulltilt.train.ranks.parallel import Arranged, arrange
 from fulltilt.train.ranks.shared import check_shared
-from fulltilt.train.ranks.together import Rhythm, largest, rank, several, summed, world
+from fulltilt.train.ranks.together import Rhythm, largest, summed
 from fulltilt.train.report.history import History
 from fulltilt.train.report.lines import many
 from fulltilt.train.report.monitored import Monitored

@@ -15,9 +15,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fulltilt.errors import LossError
+from fulltilt.machine.ranks import several
 from fulltilt.train.nan import LossWatch, UpdateGuard
 from fulltilt.train.place import Batch, MidEpoch, Sums
-from fulltilt.train.ranks.together import several
 
 log = logging.getLogger("fulltilt.train")
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from fulltilt.errors import CheckpointError, FulltiltError, InputError
 from fulltilt.feed.base import Feed
+from fulltilt.machine.ranks import rank, several, world
 from fulltilt.train.checkpoint import Checkpoints, check_matches, folder, load_checkpoint, rng
 from fulltilt.train.checkpoint.keep import Entry, newest_first
 from fulltilt.train.checkpoint.ranks import team
@@ -21,7 +22,6 @@ from fulltilt.train.checkpoint.store import read_run
 from fulltilt.train.place import FORMAT, MidEpoch, check_format, is_finite
 from fulltilt.train.ranks.fsdp import begin_states, is_sharded, spread
 from fulltilt.train.ranks.shared import batches_done, check_place
-from fulltilt.train.ranks.together import rank, several, world
 from fulltilt.train.schedules import Schedules
 from fulltilt.train.step.step import HybridPrecisionTrainer
 from fulltilt.train.training import Position

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from fulltilt.errors import FulltiltError, InputError, first_line
-from fulltilt.feed.structure import map_tensors, samples_in
+from fulltilt.feed.structure import samples_in
+from fulltilt.nested import map_tensors
 from fulltilt.train.ranks.ranks import Ranks
 from fulltilt.train.step.engine import Engine, is_out_of_memory
 from fulltilt.train.step.roles import split

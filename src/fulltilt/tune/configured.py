@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from fulltilt.errors import InputError
-from fulltilt.feed.structure import map_tensors, samples_in
+from fulltilt.feed.structure import samples_in
+from fulltilt.machine.ranks import grouped, told_world
+from fulltilt.nested import map_tensors
 from fulltilt.train.augmenting import for_training
 from fulltilt.train.build import make_loss, make_model, make_optimizer
 from fulltilt.train.config.config import Config
@@ -35,7 +35,7 @@ def settle_batch_size(config: Config) -> Config:
     """
     if config.data.batch_size != "auto":
         return config
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not (dist.is_available() and dist.is_initialized()):
+    if told_world() > 1 and not grouped():
         raise InputError(
             "data.batch_size: 'auto' needs torch.distributed under torchrun, or each process would choose for itself: "
             "initialise it first, or give a number"

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import threading
-from collections import OrderedDict, defaultdict, namedtuple
 from itertools import islice
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSam
 from fulltilt.augment import MinimalGPUAugmentation
 from fulltilt.errors import InputError, UnavailableError
 from fulltilt.feed import ImageFiles, feed
-from fulltilt.feed.structure import map_tensors
 from fulltilt.machine.cores import Cores
 
 # Python 3.12 warns of forking beside threads, which torch's workers always do.
@@ -532,30 +530,6 @@ def test_a_function_is_given_the_whole_batch():
 def test_wishes_that_can_not_be_met_are_named(source, wish, message):
     with pytest.raises(InputError, match=message):
         feed(source, device="cpu", **wish)
-
-
-def test_structures_keep_their_kind():
-    Pair = namedtuple("Pair", "left right")
-    batch = {"a": [torch.ones(2), "text"], "b": Pair(torch.zeros(1), (torch.ones(1), 3))}
-    changed = map_tensors(lambda tensor: tensor + 1, batch)
-    assert changed["a"][0].tolist() == [2.0, 2.0]
-    assert changed["a"][1] == "text"
-    assert isinstance(changed["b"], Pair)
-    assert changed["b"].right[0].tolist() == [2.0]
-    assert changed["b"].right[1] == 3
-    counted = map_tensors(lambda tensor: tensor + 1, defaultdict(list, a=torch.ones(1)))
-    assert counted["a"].tolist() == [2.0]
-    assert counted["new"] == []
-    output = map_tensors(lambda tensor: tensor + 1, Output(logits=torch.ones(1)))
-    assert isinstance(output, Output)
-    assert output["logits"].tolist() == [2.0]
-
-
-class Output(OrderedDict):
-    """As model libraries make them."""
-
-    def update(self, *args, **kwargs):
-        raise TypeError("you cannot use ``update`` on an Output")
 
 
 def test_another_s_state_is_not_taken():

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fulltilt.bench.photos import make_photos
-from fulltilt.errors import FulltiltError, InputError, last_line
+from fulltilt.errors import InputError
+from fulltilt.recipes.making import in_processes
 
 _IN_MEMORY = Path("/dev/shm")
 _PIXEL_BYTES = 3
 _SPARE = 1.3
 _CLASSES = 4
-_LIMIT_SECONDS = 300.0
 
 
 @contextmanager
@@ -71,29 +69,26 @@ def make_in_parallel(
 ) -> tuple[list[str], list[str]]:
     """Paths of `count` photos and, if wanted, of their masks, each made by one of so many processes."""
     parts = max(1, min(processes, count // 32))
-    shares = [count // parts + (part < count % parts) for part in range(parts)]
-    running: list[subprocess.Popen[bytes]] = []
-    try:
-        for part, share in enumerate(shares):
-            order = {
-                "folder": str(folder / f"part-{part:03d}"), "count": share, "size": size, "masks": masks,
-                "target_bytes": target_bytes, "seed": part, "vary": vary,
-            }  # fmt: skip
-            command = [sys.executable, "-m", __spec__.name, json.dumps(order)]
-            running.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE))
-        for process in running:
-            _, errors = process.communicate(timeout=_LIMIT_SECONDS)
-            if process.returncode:
-                why = last_line(errors, f"status {process.returncode}")
-                raise FulltiltError(f"photos could not be made in {folder}: {why}")
-    finally:
-        for process in running:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-            if process.stderr is not None:
-                process.stderr.close()
+    shares = tuple(count // parts + (part < count % parts) for part in range(parts))
+    write = partial(_make_part, shares=shares, size=size, target_bytes=target_bytes, vary=vary, masks=masks)
+    in_processes(folder, parts, write, parts, lambda _: None)
     return _found(folder, "*.jpg"), _found(folder, "*.png")
+
+
+def _make_part(
+    folder: Path,
+    part: int,
+    *,
+    shares: Sequence[int],
+    size: tuple[int, int],
+    target_bytes: int,
+    vary: float,
+    masks: bool,
+) -> None:
+    home = folder / f"part-{part:03d}"
+    made = make_photos(home, shares[part], size=size, target_bytes=target_bytes, seed=part, vary=vary)
+    if masks:
+        make_masks(made)
 
 
 def make_masks(images: Sequence[Path]) -> None:
@@ -119,22 +114,3 @@ def _labels(height: int, width: int, seed: int) -> NDArray[np.uint8]:
 
 def _found(folder: Path, pattern: str) -> list[str]:
     return [str(path) for path in sorted(folder.glob(f"*/{pattern}"))]
-
-
-def main(text: str) -> None:
-    """One of the processes."""
-    order = json.loads(text)
-    made = make_photos(
-        Path(order["folder"]),
-        order["count"],
-        size=tuple(order["size"]),
-        target_bytes=order["target_bytes"],
-        seed=order["seed"],
-        vary=order["vary"],
-    )
-    if order["masks"]:
-        make_masks(made)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

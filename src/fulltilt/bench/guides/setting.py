@@ -17,6 +17,7 @@ from fulltilt.bench.guides.meter import Meter
 from fulltilt.bench.guides.order import Answer, Order
 from fulltilt.errors import InputError
 from fulltilt.machine.cores import read_cores
+from fulltilt.nested import map_tensors
 from fulltilt.recipes.catalog import Recipe, recipe_named
 from fulltilt.train.build import make_loss
 from fulltilt.train.config.config import Config, TrainingConfig
@@ -194,11 +195,7 @@ def last(part: Any) -> Any:
 
 def in_float(outputs: Any) -> Any:
     """bf16 is for the step, not for metrics."""
-    if isinstance(outputs, Tensor):
-        return outputs.float() if outputs.is_floating_point() else outputs
-    if isinstance(outputs, dict):
-        return {name: in_float(part) for name, part in outputs.items()}
-    return type(outputs)(map(in_float, outputs)) if type(outputs) in (tuple, list) else outputs
+    return map_tensors(lambda part: part.float() if part.is_floating_point() else part, outputs)
 
 
 def since_start(moment: float) -> float:

@@ -22,8 +22,9 @@ from fulltilt.feed.datasets.legs import Legs
 from fulltilt.feed.datasets.shelf import Request, batch_seed
 from fulltilt.feed.mover import Mover
 from fulltilt.feed.order import Order, Step
-from fulltilt.feed.structure import Augmenter, map_tensors, samples_in
+from fulltilt.feed.structure import Augmenter, samples_in
 from fulltilt.machine.decision import Decision
+from fulltilt.nested import map_tensors
 
 
 class DatasetFeed(OrderedFeed):

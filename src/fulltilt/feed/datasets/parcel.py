@@ -17,7 +17,7 @@ import torch
 import torch.utils.data._utils.worker as torch_worker
 from torch import Tensor
 
-from fulltilt.feed.structure import map_parts, map_tensors
+from fulltilt.nested import map_parts, map_tensors
 
 _ALIGNMENT = 64
 

@@ -20,8 +20,8 @@ import torch
 from torch.utils.data import default_collate
 
 from fulltilt.feed.datasets.shelf import begin_for, fetch, freeze_in_forks
-from fulltilt.feed.structure import map_parts, map_tensors
 from fulltilt.measure.threads import compare_threads, take_turn
+from fulltilt.nested import map_parts, map_tensors
 
 _LIMIT_SECONDS = 30.0
 _COMPARED = 16

@@ -159,8 +159,8 @@ class Passes:
 
     def over(self, batch: Any) -> Any:
         """The batch as the script expects it."""
-        from fulltilt.feed.structure import map_parts
         from fulltilt.launch.apply.pictures import Pictures
+        from fulltilt.nested import map_parts
 
         return map_parts(Pictures, self._augmented, batch)
 

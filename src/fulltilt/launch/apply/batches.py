@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fulltilt.feed.mover import Mover
-from fulltilt.feed.structure import map_parts, map_tensors
 from fulltilt.launch.apply.places import Places
 from fulltilt.launch.apply.resident import ResidentIterator, cuts
 from fulltilt.launch.watch.batches import length
+from fulltilt.nested import map_parts, map_tensors
 
 Note = Callable[[str], None]
 

@@ -16,6 +16,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from fulltilt.errors import first_line
+from fulltilt.nested import refilled
 
 if TYPE_CHECKING:
     from fulltilt.launch.apply.graphed import Graphed
@@ -329,10 +330,8 @@ def _each(output: Any, change: Callable[[Any], Any]) -> Any:
 
     if isinstance(output, Tensor):
         return change(output)
-    if isinstance(output, tuple) and hasattr(output, "_fields"):
-        return type(output)(*(_each(part, change) for part in output))
     if isinstance(output, tuple | list):
-        return type(output)(_each(part, change) for part in output)
+        return refilled(output, [_each(part, change) for part in output])
     if isinstance(output, MutableMapping):
         for key in list(output):  # in place: output classes of model libraries refuse to be made anew
             output[key] = _each(output[key], change)

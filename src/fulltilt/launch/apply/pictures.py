@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fulltilt.augment import Ragged
+from fulltilt.nested import map_parts
 
 _MODES = ("L", "RGB", "RGBA")
 """Of Pillow: those whose bytes are what ToTensor would have divided by 255."""
@@ -51,11 +52,7 @@ class Picture:
 
 
 def _finished(value: Any) -> Any:
-    if isinstance(value, Picture):
-        return value.done()
-    if isinstance(value, list | tuple):
-        return type(value)(_finished(one) for one in value)
-    return {key: _finished(one) for key, one in value.items()} if isinstance(value, dict) else value
+    return map_parts(Picture, Picture.done, value)
 
 
 def _operators() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fulltilt.feed.structure import map_tensors
+from fulltilt.nested import map_tensors
 
 _LEARNT_FROM = 3
 """Batches that the script moves itself. A first one may be looked at only (its shape printed), and whether it keeps

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fulltilt.feed.structure import map_parts
+from fulltilt.nested import map_parts
 
 LEVELS = 256
 """Of a byte."""

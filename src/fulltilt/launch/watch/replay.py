@@ -12,6 +12,7 @@ from typing import Any
 
 from fulltilt.launch.watch.batches import length
 from fulltilt.launch.watch.watch import LoaderSeen
+from fulltilt.nested import refilled
 
 BATCHES = 4
 """How many different ones: enough that nothing is learnt by heart at once, few enough to lie on any device."""
@@ -117,11 +118,9 @@ def mapped(batch: Any, change: Callable[[Any], Any], *, of: type | None = None) 
     if isinstance(batch, of) if of is not None else hasattr(batch, "element_size"):
         return change(batch)
     if isinstance(batch, Mapping):
-        fresh = {key: mapped(value, change, of=of) for key, value in batch.items()}
-        return fresh if type(batch) is dict else _refilled(batch, fresh)
+        return refilled(batch, {key: mapped(value, change, of=of) for key, value in batch.items()})
     if isinstance(batch, list | tuple):
-        values = [mapped(value, change, of=of) for value in batch]
-        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
+        return refilled(batch, [mapped(value, change, of=of) for value in batch])
     if hasattr(batch, "__dict__") and not isinstance(batch, type):
         other = copy.copy(batch)
         vars(other).update({key: mapped(value, change, of=of) for key, value in vars(batch).items()})
@@ -142,13 +141,6 @@ def epoch_length(loader: Any) -> float:
     """Batches of an epoch; endless where a loader can't say, as over an iterable data set."""
     found = length(loader)
     return math.inf if found is None else found
-
-
-def _refilled(batch: Any, values: dict[Any, Any]) -> Any:
-    other = copy.copy(batch)
-    for key, value in values.items():
-        other[key] = value
-    return other
 
 
 def _version(tensor: Any) -> int:

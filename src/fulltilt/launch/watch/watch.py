@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,6 +14,7 @@ from fulltilt.launch.watch.agreement import agreement
 from fulltilt.launch.watch.dozing import Dozing
 from fulltilt.launch.watch.places import Spot
 from fulltilt.launch.watch.sources import Sources
+from fulltilt.machine import ranks
 from fulltilt.measure.observation import Loader
 from fulltilt.measure.stable import LEAST_SECONDS, is_stable
 from fulltilt.measure.timeline import Record, Timeline
@@ -378,12 +377,7 @@ class Watch:
 
 def rank_and_world() -> tuple[int, int]:
     """As torchrun says, or the process group where the script has made its ranks itself."""
-    if "WORLD_SIZE" in os.environ:
-        return int(os.environ.get("RANK", "0")), int(os.environ["WORLD_SIZE"])
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return 0, 1
+    return ranks.told() or (ranks.rank(), ranks.world())
 
 
 def is_compiled(model: Any) -> bool:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fulltilt.errors import CheckpointError, FulltiltError
+from fulltilt.machine.ranks import grouped, rank, world
+from fulltilt.train.ranks.own_group import own_group
 
 T = TypeVar("T")
 
@@ -44,9 +46,9 @@ class Team:
         reports = self.share((outcome, None if error is None else (isinstance(error, CheckpointError), str(error))))
         if error is not None:
             raise error
-        for rank, (_, problem) in enumerate(reports):
+        for other, (_, problem) in enumerate(reports):
             if problem is not None:
-                raise (CheckpointError if problem[0] else FulltiltError)(f"{problem[1]} (on rank {rank})")
+                raise (CheckpointError if problem[0] else FulltiltError)(f"{problem[1]} (on rank {other})")
         return [value for value, _ in reports]  # type: ignore[misc]
 
     def from_first(self, work: Callable[[], T]) -> T:
@@ -54,35 +56,6 @@ class Team:
         return self.together(work if self.rank == 0 else lambda: None)[0]  # type: ignore[return-value]
 
 
-_made: tuple[Any, Team] | None = None
-
-
-def rank() -> int:
-    """This process's rank; 0 without a process group."""
-    group = _default_group()
-    return 0 if group is None else int(group.rank())
-
-
 def team() -> Team:
-    """All ranks, connected by gloo; made on first use, by all of them."""
-    global _made  # noqa: PLW0603
-    default = _default_group()
-    if default is None:
-        return Team(None, 0, 1)
-    if _made is None or _made[0] is not default:
-        import torch.distributed as dist
-
-        _made = (default, Team(dist.new_group(backend="gloo"), default.rank(), default.size()))
-    return _made[1]
-
-
-def forget() -> None:
-    """Let go of the gloo group, before the default one is closed."""
-    global _made  # noqa: PLW0603
-    _made = None
-
-
-def _default_group() -> Any:
-    import torch.distributed as dist
-
-    return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
+    """All ranks, connected by gloo."""
+    return Team(own_group("checkpoints"), rank(), world()) if grouped() else Team(None, 0, 1)

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, get_args
 
 from fulltilt.errors import CheckpointError, FulltiltError, InputError
 from fulltilt.machine.closing import Closing
+from fulltilt.machine.ranks import rank
 from fulltilt.train.checkpoint import folder as folders
 from fulltilt.train.checkpoint import ranks, sharded
 from fulltilt.train.checkpoint.file import read_file, read_notes, write_file
@@ -89,7 +90,7 @@ class Checkpoints(Closing):
             "run": run,
         }
         if self._sharded is True or (self._sharded == "auto" and flat.sharded):
-            part = sharded.part_of(state, flat, self._own, rank=ranks.rank())
+            part = sharded.part_of(state, flat, self._own, rank=rank())
             plain, shards = self._staging.take(part.tensors), self._shard_staging.take(part.shards)
             team = ranks.team()
             self._start(
@@ -100,7 +101,7 @@ class Checkpoints(Closing):
             raise InputError(
                 f"{name}: a tensor that is spread over ranks (DTensor); use sharded='auto' or save it whole"
             )
-        elif ranks.rank() == 0:
+        elif rank() == 0:
             staged = self._staging.take(flat.tensors)
             self._start(lambda: self._write(lambda: self._write_file(staged, {**notes, "tree": flat.tree}), notes))
 
@@ -176,7 +177,7 @@ class Checkpoints(Closing):
         try:
             path = save()
             log.debug("checkpoint %s written in %.2f s", path.name, time.perf_counter() - began)
-            if ranks.rank() == 0:
+            if rank() == 0:
                 self._remove_superfluous(path, notes["metric"])
         except OSError as error:
             self._error = self._explained(error, notes["step"])
@@ -235,7 +236,7 @@ class Checkpoints(Closing):
 
 def load_checkpoint(path: str | os.PathLike[str], *, into: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The state in a checkpoint, every byte verified; CheckpointError names it when it is damaged."""
-    return _load_together(Path(path), ranks.Team(None, ranks.rank(), 1), into)
+    return _load_together(Path(path), ranks.Team(None, rank(), 1), into)
 
 
 def _load_together(path: Path, team: ranks.Team, into: Mapping[str, Any] | None) -> dict[str, Any]:

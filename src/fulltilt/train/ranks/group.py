@@ -21,8 +21,9 @@ import torch.distributed as dist
 
 from fulltilt.errors import UnavailableError
 from fulltilt.machine.cores import read_cores
-from fulltilt.train.checkpoint import ranks
-from fulltilt.train.ranks import together
+from fulltilt.machine.ranks import grouped, told_local_rank, told_local_world, told_world
+from fulltilt.machine.resting import rest_at_exit
+from fulltilt.train.ranks import own_group
 
 _TOLD = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun tells each process."""
@@ -41,9 +42,10 @@ def process_group() -> Iterator[None]:
 
 def start() -> bool:
     """Connect this process with the others that torchrun started; False where there is nothing to do."""
-    if not launched() or int(os.environ["WORLD_SIZE"]) == 1 or dist.is_initialized():
+    if not launched() or told_world() == 1 or dist.is_initialized():
         return False
-    local_rank = int(os.environ["LOCAL_RANK"])
+    rest_at_exit()
+    local_rank = told_local_rank()
     if torch.cuda.is_available():
         device = torch.device("cuda", gpu_of(local_rank, torch.cuda.device_count()))
         torch.cuda.set_device(device)
@@ -58,14 +60,13 @@ def start_until_exit() -> None:
     """As `start`, for a program that does not say when it is done."""
     if start():
         atexit.register(stop)
-    elif dist.is_available() and dist.is_initialized():
+    elif grouped():
         atexit.register(_let_go)
 
 
 def _let_go() -> None:
     """Groups of our own beside somebody's: their threads must have ended before the interpreter does."""
-    together.forget()
-    ranks.forget()
+    own_group.forget()
     gc.collect()
 
 
@@ -150,4 +151,4 @@ def threads_of_rank(now: int) -> int:
     """
     if os.environ.get("OMP_NUM_THREADS", "1") != "1":
         return now
-    return max(1, read_cores().usable // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    return max(1, read_cores().usable // told_local_world())

@@ -15,9 +15,9 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 from fulltilt.errors import InputError
 from fulltilt.machine.decision import Decision
+from fulltilt.machine.ranks import several
 from fulltilt.train.config.config import TrainingConfig
 from fulltilt.train.ranks.fsdp import is_sharded, shard
-from fulltilt.train.ranks.together import several
 from fulltilt.train.step.choose import Auto
 from fulltilt.train.step.device import device_for
 from fulltilt.train.step.precision import formats_for

@@ -10,8 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fulltilt.machine import ranks
+from fulltilt.machine.resting import rest_at_exit
+
 _AS_EVER = nullcontext()
-_last_work: list[Any] = []
 
 
 class Ranks:
@@ -19,16 +21,17 @@ class Ranks:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        there = dist.is_available() and dist.is_initialized()
-        self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if there else (0, 1)
+        self.rank, self.world = ranks.rank(), ranks.world()
         self.several = self.world > 1
+        if self.several:
+            rest_at_exit()
 
     def largest(self, value: float) -> float:
         """The largest of all ranks' values. Waits for them."""
         if not self.several:
             return value
         told = torch.tensor(value, dtype=torch.float64, device=self._device)
-        _all_reduce(told, dist.ReduceOp.MAX)
+        dist.all_reduce(told, dist.ReduceOp.MAX)
         return float(told)
 
     def all_agree(self, answer: bool) -> bool:
@@ -44,13 +47,13 @@ class Ranks:
         used = torch.tensor(
             [parameter.grad is not None for parameter in trained], dtype=torch.int8, device=self._device
         )
-        _all_reduce(used, dist.ReduceOp.MAX)
+        dist.all_reduce(used, dist.ReduceOp.MAX)
         for parameter, by_any in zip(trained, used.tolist(), strict=True):
             if by_any:  # the others keep none: zeros would let weight decay act on them
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 parameter.grad /= self.world
-                _all_reduce(parameter.grad, dist.ReduceOp.SUM)
+                dist.all_reduce(parameter.grad, dist.ReduceOp.SUM)
 
     def quiet(self, forward_model: Callable[..., Any], quiet: bool) -> AbstractContextManager[Any]:
         """No gradients reduced inside, where a later backward does it for all."""
@@ -61,18 +64,6 @@ class Ranks:
             return cast("AbstractContextManager[Any]", no_sync())
         set_sync = getattr(forward_model, "set_requires_gradient_sync", None)  # fully_shard
         return _AS_EVER if set_sync is None else _switched_off(set_sync)
-
-
-def _all_reduce(tensor: Tensor, operation: Any) -> None:
-    """In place, over all ranks; returns when it is done.
-
-    The work is kept until the next one's. Gloo's thread would else be the last to hold it, and takes the interpreter's
-    lock to let go of its tensor: in a program that ends at that moment, with an error that all ranks agreed on, say,
-    the thread is ended there, and the process with it (SIGABRT).
-    """
-    work = dist.all_reduce(tensor, operation, async_op=True)
-    work.wait()
-    _last_work[:] = [work]
 
 
 @contextmanager

@@ -13,9 +13,10 @@ from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed, OrderedFeed
 from fulltilt.feed.datasets.loader_feed import LoaderFeed, with_batches
 from fulltilt.feed.order import Order
-from fulltilt.feed.structure import map_tensors
+from fulltilt.machine.ranks import rank, several, world
+from fulltilt.nested import map_tensors
 from fulltilt.train.ranks.group import launched
-from fulltilt.train.ranks.together import everybodys, rank, several, world
+from fulltilt.train.ranks.together import everybodys
 
 
 class RankBatches(Sampler[list[int]]):

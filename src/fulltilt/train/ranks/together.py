@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from fulltilt.machine.ranks import several, world
+from fulltilt.train.ranks.own_group import own_group
+
 _FIRST_STEPS = 16
 _APART_SECONDS = 0.5
 """Ranks ask each other about this often whether one has been told to stop: torchrun waits 30 s for them to leave."""
 _MOST_STEPS = 1000
-
-
-def several() -> bool:
-    """Whether other processes train along."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def rank() -> int:
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-
-
-def world() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def summed(values: Sequence[float], device: torch.device) -> list[float]:
@@ -41,7 +30,7 @@ def summed(values: Sequence[float], device: torch.device) -> list[float]:
 def mean_of_ranks(values: Tensor) -> None:
     """In place, on the device and in its order: nothing is waited for there."""
     dist.all_reduce(values)
-    values /= dist.get_world_size()
+    values /= world()
 
 
 def everybodys(value: float) -> list[float]:
@@ -50,7 +39,7 @@ def everybodys(value: float) -> list[float]:
         return [value]
     told = torch.tensor([value], dtype=torch.float64)
     answers = [torch.empty_like(told) for _ in range(world())]
-    dist.all_gather(answers, told, group=_host_group())
+    dist.all_gather(answers, told, group=own_group("loop"))
     return [float(answer) for answer in answers]
 
 
@@ -88,21 +77,3 @@ class Rhythm:
 
 def steps_apart(step_seconds: float) -> int:
     return max(1, min(_MOST_STEPS, round(_APART_SECONDS / max(step_seconds, 1e-9))))
-
-
-_made: tuple[Any, Any] | None = None
-
-
-def forget() -> None:
-    """Let go of the loop's own group, before the default one is closed."""
-    global _made  # noqa: PLW0603
-    _made = None
-
-
-def _host_group() -> Any:
-    """Gloo for the loop's own messages: checkpoints have theirs, used by another thread. Made by all, on first use."""
-    global _made  # noqa: PLW0603
-    default = dist.group.WORLD
-    if _made is None or _made[0] is not default:
-        _made = (default, dist.new_group(backend="gloo"))
-    return _made[1]

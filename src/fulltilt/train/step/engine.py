@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fulltilt.errors import InputError, UnavailableError, first_line
-from fulltilt.feed.structure import map_tensors
+from fulltilt.nested import map_tensors
 from fulltilt.train.step.choose import Settings
 from fulltilt.train.step.ema import Ema
 from fulltilt.train.step.layout import turned_back

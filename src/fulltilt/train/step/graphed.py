@@ -23,8 +23,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
 from fulltilt.errors import FulltiltError
-from fulltilt.feed.structure import map_tensors
 from fulltilt.measure.heard import heard, tell_of_waiting
+from fulltilt.nested import map_tensors
 from fulltilt.train.step.engine import Engine, signature
 from fulltilt.train.step.optim import fixed_options, rates, why_not_fused
 from fulltilt.train.step.roles import split

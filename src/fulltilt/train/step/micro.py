@@ -26,7 +26,7 @@ from torch.nn import SyncBatchNorm
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fulltilt.errors import UnavailableError, first_line
-from fulltilt.feed.structure import map_tensors
+from fulltilt.nested import map_tensors, refilled
 from fulltilt.train.ranks.ranks import Ranks
 from fulltilt.train.step.engine import Engine, compiling, detached, is_out_of_memory
 from fulltilt.train.step.snapshot import DeviceRng
@@ -348,5 +348,5 @@ def _joined(outputs: list[Any]) -> Any:
         return {key: _joined([output[key] for output in outputs]) for key in first}
     if isinstance(first, tuple | list):
         parts = [_joined([output[index] for output in outputs]) for index in range(len(first))]
-        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+        return refilled(first, parts)
     return first
