@@ -13,6 +13,9 @@ from fulltilt.errors import InputError
 
 Part = TypeVar("Part")
 
+_SLACK = 0.5
+"""How far floats may lie outside [0, 1]: a resize by splines overshoots, normalised images lie beyond."""
+
 
 def map_tensors(change: Callable[[Tensor], Any], batch: Any) -> Any:
     """The same structure with every tensor changed; what is neither tensor nor container stays as it is."""
@@ -61,6 +64,7 @@ class Augmenter:
         self._augment = augment
         self._set_epoch: Callable[[int], None] | None = getattr(augment, "set_epoch", None)
         self._epoch = epoch
+        self._looked = False
 
     def __call__(self, batch: Any, epoch: int, index: Tensor | None = None) -> Any:
         """The batch, augmented: images and, where the second part has their size, masks.
@@ -77,6 +81,9 @@ class Augmenter:
             return self._augment(batch)
         if index is not None and len(index) != samples_in(batch):
             index = None  # a collate function has left samples out: which ones is not known
+        if not self._looked:
+            self._looked = True
+            _check_scale(batch if isinstance(batch, Tensor) else next(iter(batch), None))
         if isinstance(batch, Tensor):
             return self._augment(batch, index=index)
         if not isinstance(batch, tuple | list) or not batch or not isinstance(batch[0], Tensor):
@@ -91,3 +98,16 @@ class Augmenter:
         else:
             images = self._augment(images, index=index)
         return (images, *rest) if isinstance(batch, tuple) else [images, *rest]
+
+
+def _check_scale(images: Any) -> None:
+    """Of the first batch, for which the host waits: floats are cut to [0, 1], which nobody would be told of."""
+    if not isinstance(images, Tensor) or not images.is_floating_point() or not images.numel():
+        return
+    low, high = (float(value) for value in images.detach().aminmax())
+    if low < -_SLACK or high > 1 + _SLACK:
+        advice = "divide by 255" if low >= 0 else "leave normalising to it, with normalize='imagenet' or (mean, std)"
+        raise InputError(
+            f"a GPUAugmentation takes float images from 0 to 1 and cuts values to that; found {low:g} to {high:g}: "
+            f"{advice}"
+        )

@@ -147,7 +147,7 @@ class Trainer:
             self._validation = Validation(
                 self.stepper,
                 held_out,
-                augment=for_validation(gpu_augmentation, held_out),
+                augment=for_validation(gpu_augmentation, held_out, source),
                 metrics=None if metrics is None else MetricsBeside(metrics, self.device, prefix="val_"),
                 unpacking=unpacking,
             )

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from fulltilt.augment import MinimalGPUAugmentation
+from fulltilt.augment import GPUAugmentation, MinimalGPUAugmentation
 from fulltilt.errors import InputError, UnavailableError
 from fulltilt.feed import ImageFiles, feed
 from fulltilt.feed.structure import map_tensors
@@ -109,6 +109,29 @@ def test_a_loader_is_resumed_with_exactly_the_rest(done, generator):
     assert torch.equal(torch.get_rng_state(), random), "resuming draws nothing from the trainer's generator"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_resumed_epoch_is_augmented_as_it_would_have_been(stream):
+    images = torch.randint(256, (18, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(images)
+
+    def augmented():
+        data = Stream() if stream else images
+        return feed(DataLoader(data, batch_size=4), device="cpu", augment=GPUAugmentation(seed=3))
+
+    whole = augmented()
+    expected = [batch.clone() for _ in range(2) for batch in whole]
+    first = augmented()
+    loop = iter(first)
+    begun = [next(loop) for _ in range(3)]
+    again = augmented()
+    again.load_state_dict(first.state_dict())
+    rest = [batch.clone() for _ in range(2) for batch in again]
+    assert torch.equal(torch.cat(begun + rest), torch.cat(expected))
+
+
 @pytest.mark.parametrize(
     ("other", "message"),
     [
@@ -128,7 +151,9 @@ def test_a_place_counted_in_other_batches_is_refused(other, message):
         second.load_state_dict(beginning)  # no sample has been given out
         with pytest.raises(InputError, match=message):
             second.load_state_dict(state)
-        with pytest.raises(InputError, match="not the state of a DataLoader's feed: batches, begins, random missing"):
+        with pytest.raises(
+            InputError, match="not the state of a DataLoader's feed: batches, begins, random, samples missing"
+        ):
             second.load_state_dict({"epoch": 0, "position": 4})
 
 
