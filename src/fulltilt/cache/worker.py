@@ -59,7 +59,8 @@ class Worker:
             known = self._made.get(content) or self._cache.known(content)
             pixels = None if known else make(data, mask_data, self._settings)
         except (FulltiltError, OSError, MemoryError) as error:
-            text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            named = isinstance(error, OSError) and error.filename == image  # not by its mask's name
+            text = error.strerror if named else str(error)
             self._say(number=number, outcome="failed", error=text or type(error).__name__)
             return
         subject = Subject(
