@@ -40,7 +40,8 @@ class LoopAugmentation:
             self.function.train(self._training)
         if not self._training:
             return
-        self._epoch, self._augmenter = epoch, Augmenter(self.function, epoch=epoch)
+        self._epoch = epoch
+        self._augmenter.begin(epoch)
         tell = getattr(self.function, "set_epoch", None)
         if tell is not None:
             tell(epoch)
