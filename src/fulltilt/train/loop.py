@@ -93,7 +93,7 @@ class Trainer:
         self._monitored = Monitored(
             self.config.monitor,
             self.config.monitor_mode,
-            metrics=() if metrics is None else named(metrics),
+            metrics={} if metrics is None else named(metrics),
             validates=val_loader is not None,
         )
         checkpoints = None if output is None else self._checkpoints(output)
@@ -152,8 +152,8 @@ class Trainer:
                 unpacking=unpacking,
             )
         self._schedules = schedules
-        steps = self._expected_steps(source)
-        schedules.check(optimizers, updates=None if steps is None else steps // self.config.accumulate)
+        updates = None if (steps := self._expected_steps(source)) is None else steps // self.config.accumulate
+        schedules.check(optimizers, updates=updates, monitored=self._monitored)
         plain = self.config.model_dump(mode="json")
         self._saving = Saving(checkpoints, self.stepper, source, schedules, config=plain)
         self._report = Report(logging, output, is_main=self.is_main, epochs=self.config.epochs)
