@@ -155,7 +155,7 @@ from fulltilt.train.checkpoint import Checkpoints
 from fulltilt.train.config.file import read_config
 
 config = read_config(Path("runs/config/config.yaml"))
-checkpoints = Checkpoints("runs/config/checkpoints", mode="max")
+checkpoints = Checkpoints("runs/config/checkpoints")
 model = make_model(config)
 model.load_state_dict(checkpoints.load(checkpoints.best())["model"])  # the best by training.monitor
 model.eval()
