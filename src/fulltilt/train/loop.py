@@ -258,7 +258,7 @@ class Trainer:
         record = self._record()
         if self._validation is not None and (number % config.eval_interval == 0 or last):
             began = time.perf_counter()
-            record |= self.validate()
+            record |= self._validation.run(self._report.bar, aside=not complete or number % config.eval_interval > 0)
             record["val_seconds"] = time.perf_counter() - began
         monitored = self._monitored.of(record)
         if complete:
