@@ -202,6 +202,25 @@ def test_what_splines_overshoot_is_cut_off():
     fitted(DataLoader(TensorDataset(images / 255 * 1.4 - 0.2, labels), 4), None, GPUAugmentation())
 
 
+def test_classes_have_the_same_numbers_in_validation(tmp_path):
+    def files(part, *classes, **more):
+        for name in classes:
+            (tmp_path / part / name).mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(tmp_path / part / name / "1.png")
+        return feed(ImageFiles(tmp_path / part, **more), batch_size=2, size=8, device="cpu", num_workers=1)
+
+    with files("train", "ant", "bee", "cat") as train:
+        with files("fewer", "ant", "bee") as val:
+            Trainer(Seen(), train, val, config=EXACT)
+        message = "numbers its classes otherwise than train_loader: 'cat' is 1, training has it as 2"
+        with files("shifted", "ant", "cat") as val, pytest.raises(InputError, match=message):
+            Trainer(Seen(), train, val, config=EXACT)
+        with files("right", "ant", "cat", classes=train.classes) as val:
+            Trainer(Seen(), train, val, config=EXACT)
+        with files("other", "ant", "dog") as val, pytest.raises(InputError, match="training has no such class"):
+            Trainer(Seen(), train, val, config=EXACT)
+
+
 def test_switched_off_it_scales_and_does_nothing_else():
     images, labels = pictures()
     data = feed((images, labels), batch_size=4, device="cpu")

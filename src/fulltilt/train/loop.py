@@ -142,7 +142,7 @@ class Trainer:
         )
         self._validation: Validation | None = None
         if val_loader is not None:
-            held_out = as_feed(val_loader, self.device, name="val_loader", seed=seed)
+            held_out = as_feed(val_loader, self.device, name="val_loader", seed=seed, beside=source)
             check_shared(held_out, batches(held_out), name="val_loader")
             self._validation = Validation(
                 self.stepper,
