@@ -411,6 +411,7 @@ def test_a_saved_state_of_another_optimizer_is_refused_before_it_is_taken_over(m
         (nn.Linear(3, 1), nn.BCEWithLogitsLoss(), (torch.randn(5, 3), 9 * torch.ones(5, 1)), "LogitsLoss needs 0"),
         (nn.Linear(3, 1), F.binary_cross_entropy_with_logits, (torch.randn(5, 3), -torch.ones(5, 1)), "from -1 to"),
         (nn.Linear(3, 2), None, (torch.randn(5, 3), torch.rand(5, 3)), r"pass loss= \(criterion= of a Tr"),
+        (nn.Linear(3, 2), None, (torch.randn(5, 3), torch.ones(5)), r"or are they class numbers\? .* target.long\(\)"),
         (nn.Linear(3, 2), None, (torch.randn(5, 4), torch.rand(5, 2)), r"can't take .* inputs \(float32 \(5, 4\)\)"),
         (nn.Linear(3, 2), None, (torch.randn(5, 3), torch.randn(5, 3), torch.rand(5, 2)), "positional argument"),
         (nn.Linear(3, 2), None, (torch.ones(5, 3).byte(), torch.rand(5, 2)), r"bytes are no inputs: images / 255"),

@@ -165,6 +165,8 @@ def default_loss(outputs: Any, target: Any) -> Loss:
         raise InputError(
             f"the model gives {_shape(outputs)} and the target is {_shape(target)}; BCE with logits, the loss where "
             f"none is given, needs as many of one as of the other: {_GIVE_ONE}"
+            + "; or are they class numbers? These are integers: target.long()"
+            * (several and target.shape == outputs.shape[:1] + outputs.shape[2:])
         )
     return bce_of_masks
 
