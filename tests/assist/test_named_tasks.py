@@ -9,6 +9,7 @@ import pytest
 import torch
 import torchmetrics.functional as tm
 
+from fulltilt.assist import metrics
 from fulltilt.assist.features import extract_features
 from fulltilt.assist.handover import Handover
 from fulltilt.assist.metrics import compute_metrics
@@ -165,3 +166,13 @@ def test_mappings_keep_what_they_were_told():
     assert not taken["x"].requires_grad
     assert given["x"].requires_grad
     assert (taken["y"], taken["z"]) == ([1], [])
+
+
+def test_probabilities_among_logits_are_told_of_once(caplog):
+    metrics._tell_of_probabilities.cache_clear()
+    targets = torch.randint(0, 2, (2, 1, 8, 8))
+    compute_metrics(torch.randn(2, 1, 8, 8), targets)
+    assert "probabilities" not in caplog.text
+    for _ in range(2):
+        compute_metrics(torch.rand(2, 1, 8, 8), targets)
+    assert caplog.text.count("if they are probabilities, pass what the model gives before its sigmoid") == 1

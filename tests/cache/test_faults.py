@@ -306,6 +306,17 @@ def test_damaged_sources_are_left_out_and_listed(images, tmp_path):
     assert_serves(tmp_path / "c", good)
 
 
+def test_that_a_mask_is_damaged_is_said(images, tmp_path):
+    masks = [tmp_path / f"{number}.png" for number in range(3)]
+    masks[0].write_text("not a mask at all")
+    masks[1].write_bytes(Path(images[1]).read_bytes())
+    report = build(tmp_path / "c", images[:3], [str(mask) for mask in masks], workers=1)
+    words = ("its mask: not an image", "its mask: a mask", f"No such file or directory: '{masks[2]}'")
+    assert [failure.path for failure in report.failures] == images[:3]
+    for failure, said in zip(report.failures, words, strict=True):
+        assert said in failure.error
+
+
 def test_files_that_go_or_change_during_the_build(tmp_path):
     paths = make_images(tmp_path / "images", 40)
     other = Path(make_images(tmp_path / "other", 1, seed=9)[0]).read_bytes()

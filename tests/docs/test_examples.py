@@ -41,7 +41,7 @@ if not torch.cuda.is_available():
     torch.Tensor.cuda = lambda self: self
 images, masks = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8), torch.randint(0, 2, (4, 32, 32))
 loader = DataLoader(TensorDataset(images, masks), batch_size=2)
-train_loader = val_loader = DataLoader(TensorDataset(images.float(), torch.tensor([0, 1, 0, 1])), batch_size=2)
+train_loader = val_loader = DataLoader(TensorDataset(images / 255, torch.tensor([0, 1, 0, 1])), batch_size=2)
 model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(3 * 64, 2))
 
 

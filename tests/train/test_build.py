@@ -290,6 +290,19 @@ def test_schedulers_take_their_length_from_the_run(name):
     assert made.step == 15
 
 
+def test_a_plateau_is_looked_for_the_way_the_monitored_figure_gets_better():
+    accuracy = {"accuracy": {"name": "MulticlassAccuracy", "args": {"num_classes": 2}}}
+    data = {"source": "tests.train.test_build:Squares"}
+    settings = {"epochs": 1, "scheduler": "plateau", "monitor": "train_accuracy"}
+    (plateau,) = trainer(data=data, training=settings, metrics=accuracy)._schedules.all
+    assert plateau.mode == "max"
+    (plateau,) = trainer(data=data, training={"epochs": 1, "scheduler": "plateau"})._schedules.all
+    assert plateau.mode == "min"
+    wrong = {**settings, "scheduler_args": {"mode": "min"}}
+    with pytest.raises(InputError, match="has mode='min', but train_accuracy, which it is told, is better when larger"):
+        trainer(data=data, training=wrong, metrics=accuracy)
+
+
 def test_a_scheduler_whose_length_nobody_knows():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     config = TrainingConfig(scheduler="onecycle")

@@ -302,6 +302,38 @@ def test_resuming_anywhere_continues_the_same_losses_bit_for_bit(kind, augmented
         assert [record["train_loss"] for record in continued.epochs] == expected_losses[-len(continued.epochs) :]
 
 
+@pytest.mark.parametrize("kind", ["loader", "stream", "list"])
+@pytest.mark.parametrize("steps", [3, 8, 11])
+def test_where_max_steps_ends_a_run_it_is_gone_on_with_as_if_it_had_not(kind, steps, tmp_path):
+    """Nothing shows of the validation at the end, nor of what is drawn before training goes on."""
+    data = TensorDataset(torch.randn(30, 8), torch.arange(30) % 2)
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(data)
+
+    def trainer(output, max_steps=None):
+        torch.manual_seed(4)
+        model = nn.Sequential(nn.Dropout(0.4), nn.Linear(8, 2))
+        train = {
+            "loader": lambda: DataLoader(data, 4, shuffle=True),
+            "stream": lambda: DataLoader(Stream(), 4),
+            "list": lambda: list(DataLoader(data, 4)),
+        }[kind]()
+        config = {"epochs": 3, "max_steps": max_steps, "eval_interval": 2, "output": str(output), **EXACT}
+        return Trainer(model, train, DataLoader(data, 8, shuffle=True), config=config)
+
+    whole = trainer(tmp_path / "whole").fit()
+    trainer(tmp_path / "run", max_steps=steps).fit()
+    again = trainer(tmp_path / "run")
+    assert again.resume() == steps
+    again.validate()
+    torch.rand(3)
+    continued = again.fit()
+    assert list(continued.losses) == list(whole.losses)[steps:]
+    assert continued.last["val_loss"] == whole.last["val_loss"]
+
+
 def test_a_finished_run_has_nothing_left_to_do(tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="fulltilt")
     config = {"epochs": 1, "output": str(tmp_path), **EXACT}

@@ -157,6 +157,15 @@ def test_what_a_metric_can_not_take_is_named_at_the_first_batch():
         beside.add(torch.zeros(8, 3), torch.zeros(8).long())
 
 
+def test_soft_labels_are_no_classes_to_count():
+    outputs, labels = torch.randn(8, 4), torch.rand(8, 4).softmax(1)
+    with pytest.raises(InputError, match=r"metrics: f1 counts classes, .* \(8, 4\) .* train_metrics: false"):
+        MetricsBeside({"mse": MeanSquaredError(), "f1": MulticlassF1Score(4)}, CPU, prefix="").add(outputs, labels)
+    beside = MetricsBeside(MeanSquaredError(), CPU, prefix="")
+    beside.add(outputs, labels)
+    assert beside.compute()["meansquarederror"] > 0
+
+
 def test_what_is_no_metric_is_named():
     with pytest.raises(InputError, match="metrics: accuracy is Linear; expected a torchmetrics Metric"):
         MetricsBeside({"accuracy": nn.Linear(1, 1)}, CPU, prefix="")  # type: ignore[dict-item]

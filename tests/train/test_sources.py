@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import time
 
 import pytest
 import torch
+from PIL import Image
 from tests.train.helpers import EXACT
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from fulltilt import GPUAugmentation, ProgressiveAugmentation, Trainer
 from fulltilt.errors import InputError
-from fulltilt.feed import feed
-from fulltilt.train.augmenting import describe, for_training, for_validation
+from fulltilt.feed import ImageFiles, feed
+from fulltilt.train.augmenting import describe, for_training
 from fulltilt.train.schedules import Schedules
 from fulltilt.train.sources import IterableFeed, as_feed, batches
 
@@ -128,9 +130,95 @@ def test_a_feed_that_augments_is_not_augmented_again():
     given = fitted(data, None, GPUAugmentation(1.0, 0.0, 0.0, 0.0))
     torch.testing.assert_close(torch.cat(given[True][:3]), images.flip(-1) / 255, atol=1e-6, rtol=1e-6)
     assert for_training(flips, data) is None
-    assert for_validation(flips, data) is None
     scaling = feed((images, labels), batch_size=4, device="cpu", augment=GPUAugmentation().eval())
     assert for_training(flips, scaling) is not None
+
+
+NORMALIZE = ([0.5] * 3, [0.25] * 3)
+
+
+@pytest.mark.parametrize("augments", ["feed", "trainer", "both"])
+@pytest.mark.parametrize("val", ["files", "loader"])
+def test_whoever_augments_pixels_to_validate_with_are_scaled_as_those_to_train_on(augments, val, tmp_path):
+    """An automatic resize in validation's feed is no preparation: bytes would reach the model."""
+    images, labels = pictures()
+    for number, image in enumerate(images):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(tmp_path / f"{number:02}.png")
+    files = ImageFiles(sorted(tmp_path.iterdir()), labels=labels.tolist())
+    flips = GPUAugmentation(1.0, 0.0, 0.0, 0.0, size=8, normalize=NORMALIZE)
+    resize = {"size": 8} if augments == "trainer" else {"augment": flips}
+    train = feed(files, batch_size=4, device="cpu", num_workers=1, **resize)
+    held_out = feed(files, batch_size=6, size=8, device="cpu", num_workers=1)
+    if val == "loader":
+        held_out.close()
+        held_out = DataLoader(TensorDataset(images, labels), 6)
+    given = fitted(train, held_out, None if augments == "feed" else flips)
+    scaled = (images / 255 - 0.5) / 0.25
+    for epoch in (slice(2), slice(2, 4)):
+        torch.testing.assert_close(torch.cat(given[False][epoch]), scaled, atol=1e-5, rtol=1e-5)
+    for epoch in (slice(3), slice(3, 6)):
+        torch.testing.assert_close(torch.cat(given[True][epoch]), scaled.flip(-1), atol=1e-5, rtol=1e-5)
+
+
+def test_what_validation_has_scaled_itself_is_not_scaled_again():
+    images, labels = pictures()
+    flips = GPUAugmentation(1.0, 0.0, 0.0, 0.0, normalize=NORMALIZE)
+    train = feed((images, labels), batch_size=4, device="cpu", augment=flips)
+    scaled = (images / 255 - 0.5) / 0.25
+    given = fitted(train, DataLoader(TensorDataset(scaled, labels), 12), None)
+    assert torch.equal(given[False][0], scaled)
+    own = feed((images, labels), batch_size=12, device="cpu", augment=copy.deepcopy(flips).eval())
+    given = fitted(train, own, flips)
+    torch.testing.assert_close(given[False][0], scaled, atol=1e-5, rtol=1e-5)
+
+
+def test_validation_that_would_be_augmented_is_refused():
+    images, labels = pictures()
+    flips = GPUAugmentation()
+    data, val = (feed((images, labels), batch_size=4, device="cpu", augment=flips) for _ in range(2))
+    with pytest.raises(InputError, match="val_loader augments at random: its GPUAugmentation is in training mode"):
+        Trainer(Seen(), data, val, config=EXACT)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda images: images.float(), "found 0 to 255: divide by 255"),
+        (lambda images: images / 127.5 - 1, "found -1 to 1: leave normalising to it, with normalize="),
+    ],
+)
+def test_floats_that_would_be_cut_off_are_told_of_at_the_first_batch(make, message):
+    images, labels = pictures()
+    images[0, 0, 0] = torch.tensor([0, 255] * 4)
+    data = DataLoader(TensorDataset(make(images), labels), 4)
+    with pytest.raises(InputError, match=message):
+        fitted(data, None, GPUAugmentation())
+    with pytest.raises(InputError, match=message), feed(data, device="cpu", augment=GPUAugmentation()) as batches_:
+        next(iter(batches_))
+
+
+def test_what_splines_overshoot_is_cut_off():
+    images, labels = pictures()
+    fitted(DataLoader(TensorDataset(images / 255 * 1.4 - 0.2, labels), 4), None, GPUAugmentation())
+
+
+def test_classes_have_the_same_numbers_in_validation(tmp_path):
+    def files(part, *classes, **more):
+        for name in classes:
+            (tmp_path / part / name).mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(tmp_path / part / name / "1.png")
+        return feed(ImageFiles(tmp_path / part, **more), batch_size=2, size=8, device="cpu", num_workers=1)
+
+    with files("train", "ant", "bee", "cat") as train:
+        with files("fewer", "ant", "bee") as val:
+            Trainer(Seen(), train, val, config=EXACT)
+        message = "numbers its classes otherwise than train_loader: 'cat' is 1, training has it as 2"
+        with files("shifted", "ant", "cat") as val, pytest.raises(InputError, match=message):
+            Trainer(Seen(), train, val, config=EXACT)
+        with files("right", "ant", "cat", classes=train.classes) as val:
+            Trainer(Seen(), train, val, config=EXACT)
+        with files("other", "ant", "dog") as val, pytest.raises(InputError, match="training has no such class"):
+            Trainer(Seen(), train, val, config=EXACT)
 
 
 def test_switched_off_it_scales_and_does_nothing_else():

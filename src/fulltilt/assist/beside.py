@@ -95,6 +95,8 @@ class MetricsBeside:
     def add(self, outputs: Any, target: Any) -> None:
         """Note a batch; now and then, hand over what was noted. Waits only while too much waits already."""
         outputs = aligned(outputs, target)
+        if self._first:
+            self._check_shares(outputs, target)
         self._gathered.append((outputs, target))
         self._bytes += size_of(outputs) + size_of(target)
         if len(self._gathered) >= self._most or self._bytes >= GATHERED_BYTES:
@@ -104,6 +106,18 @@ class MetricsBeside:
                 self.wait()
                 self._first = False
             self._most = most
+
+    def _check_shares(self, outputs: Any, target: Any) -> None:
+        """Of soft labels torchmetrics makes class numbers by cutting them off, and says nothing."""
+        if not (isinstance(outputs, Tensor) and isinstance(target, Tensor)):
+            return
+        if target.is_floating_point() and target.dim() > 1 and target.shape == outputs.shape:
+            for name, metric in (self._counting.metrics | self._others.metrics | self._there).items():
+                if any(type(part).__name__.startswith("Multiclass") for part in _parts(metric)):
+                    raise InputError(
+                        f"metrics: {name} counts classes, and the targets, {tuple(target.shape)} {target.dtype}, are "
+                        "shares of classes, as Mixup and CutMix make them: train_metrics: false leaves training's out"
+                    )
 
     def hand_over(self) -> None:
         """Have what was gathered counted."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Literal, get_args
 
 import torch
@@ -10,7 +12,11 @@ from torch import Tensor
 
 from fulltilt.errors import InputError
 
+log = logging.getLogger("fulltilt.assist")
+
 Kind = Literal["classes", "binary", "regression"]
+_TELLING = 64
+"""So many logits don't all lie from 0 to 1 by chance."""
 
 
 def compute_metrics(
@@ -81,6 +87,10 @@ def _classes(outputs: Tensor, targets: Tensor) -> dict[str, float]:
 
 def _binary(outputs: Tensor, targets: Tensor) -> dict[str, float]:
     guess = outputs if outputs.dtype == torch.bool else outputs > 0  # logits: a probability of more than a half
+    if outputs.is_floating_point() and outputs.numel() >= _TELLING:
+        low, high = outputs.aminmax()
+        if float(low) >= 0 and float(high) <= 1 and low < high:
+            _tell_of_probabilities()
     target = targets.bool()
     true_positive = float((guess & target).sum())
     guessed, positive = float(guess.sum()), float(target.sum())
@@ -93,6 +103,15 @@ def _binary(outputs: Tensor, targets: Tensor) -> dict[str, float]:
         "iou": _share(true_positive, guessed + positive - true_positive),
         "dice": _share(2 * true_positive, guessed + positive),
     }
+
+
+@cache
+def _tell_of_probabilities() -> None:
+    """Once."""
+    log.warning(
+        "compute_metrics: all outputs lie from 0 to 1, and as logits all that are above 0 count as positive; if they "
+        "are probabilities, pass what the model gives before its sigmoid"
+    )
 
 
 def _share(part: float, whole: float) -> float:

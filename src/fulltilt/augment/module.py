@@ -26,6 +26,7 @@ from fulltilt.augment.spec import Dials, Spec
 from fulltilt.errors import InputError
 
 _PASSES_KEPT = 64
+_MOVING = Ops.TURN | Ops.AFFINE | Ops.PERSPECTIVE | Ops.RESIZED_CROP | Ops.RANDOM_CROP
 _DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
 _OWN = ("seed", "dtype", "channels_last", "layout", "then", "check_inputs")
 """Keywords of the module that are no settings."""
@@ -184,6 +185,12 @@ class GPUAugmentation(Keyed):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_held": None, "_passes": {}}  # compiled kernels are neither copied nor pickled
+
+    @property
+    def moves(self) -> bool:
+        """Whether pixels may leave their places: what belongs to places has to go along."""
+        sized = self.settings.output_size is not None or self.settings.eval_crop is not None
+        return sized or (self.training and bool(self._ops & _MOVING))
 
     @property
     def strength(self) -> float:

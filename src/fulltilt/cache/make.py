@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from fulltilt.cache.settings import CacheSettings
 from fulltilt.decode import Header, decode, decode_mask, pick_shrink, probe
+from fulltilt.decode.mask import told_of_mask
 from fulltilt.errors import InputError
 
 Pixels = NDArray[np.uint8]
@@ -15,7 +16,10 @@ Pixels = NDArray[np.uint8]
 def make(image: bytes, mask: bytes | None, settings: CacheSettings) -> tuple[Pixels, Pixels | None]:
     """H×W×C, and H×W labels where there is a mask. Errors say what is wrong with the file."""
     header = probe(image)
-    labels = None if mask is None else _labels(mask, header)
+    labels = None
+    if mask is not None:
+        with told_of_mask():
+            labels = _labels(mask, header)
     height, width = settings.target(header.height, header.width)
     if (height, width) == (header.height, header.width):
         return decode(image, header=header, channels=settings.channels, quality=settings.quality), labels

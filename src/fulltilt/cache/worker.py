@@ -59,7 +59,9 @@ class Worker:
             known = self._made.get(content) or self._cache.known(content)
             pixels = None if known else make(data, mask_data, self._settings)
         except (FulltiltError, OSError, MemoryError) as error:
-            text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            text = str(error)
+            if isinstance(error, OSError) and error.strerror and error.filename != mask:
+                text = error.strerror  # of the image, whose name is told with it
             self._say(number=number, outcome="failed", error=text or type(error).__name__)
             return
         subject = Subject(

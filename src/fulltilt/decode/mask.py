@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +45,15 @@ def decode_mask_into(
     room = as_room(out, height * width * kind.itemsize, f"{height}×{width} of {kind}")
     room.view(kind).reshape(height, width)[...] = _as(_labels(data, header, stored), kind)
     return height, width
+
+
+@contextlib.contextmanager
+def told_of_mask() -> Iterator[None]:
+    """Where an error is told with the image's name, that the mask is meant has to be said."""
+    try:
+        yield
+    except DecodeError as error:
+        raise DecodeError(f"its mask: {error}", problem=error.problem) from error
 
 
 def label_dtype(header: Header) -> np.dtype[Any]:

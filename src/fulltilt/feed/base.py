@@ -36,6 +36,8 @@ class Feed(Closing):
         """The loop that is served."""
         self.augmentation: Any = None
         """What batches go through on their way; for image files also what only makes them one size."""
+        self.classes: list[str] | None = None
+        """Names of the classes in the order of their numbers, where labels came as names."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Any]:

@@ -76,7 +76,8 @@ def feed(
         source: `ImageFiles`; `VideoClips`; a data set or a DataLoader (which keeps its own order, workers and batch
             size); or tensors or arrays in memory (one, or a tuple of one length).
         augment: for image files a `GPUAugmentation` (in `eval()` mode for validation); the feed sets its epoch. For
-            the others a `GPUAugmentation` (images come first in a batch, masks second) or a function of the batch.
+            the others a `GPUAugmentation` (images come first in a batch; what has their height and width is their
+            masks) or a function of the batch.
         size: output size of image files without `augment`.
         num_workers: decoders of image files, workers of a data set. "auto" looks for the smallest number that trains as
             fast as any, beginning with every usable core but one, or with a DataLoader's own number. A data set may

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,11 @@ from torch import Tensor
 from fulltilt.augment import GPUAugmentation
 from fulltilt.errors import InputError
 from fulltilt.nested import map_tensors
+
+log = logging.getLogger("fulltilt.feed")
+
+_SLACK = 0.5
+"""How far floats may lie outside [0, 1]: a resize by splines overshoots, normalised images lie beyond."""
 
 
 def samples_in(batch: Any) -> int:
@@ -35,9 +41,10 @@ class Augmenter:
         self._augment = augment
         self._set_epoch: Callable[[int], None] | None = getattr(augment, "set_epoch", None)
         self._epoch = epoch
+        self._looked = False
 
     def __call__(self, batch: Any, epoch: int, index: Tensor | None = None) -> Any:
-        """The batch, augmented: images and, where the second part has their size, masks.
+        """The batch, augmented: images and, where another part has their height and width, masks.
 
         A GPUAugmentation is told the samples' numbers, where they are known: so an epoch that is resumed, or shared
         out otherwise, is augmented alike. Anything else is given the whole batch and returns it.
@@ -52,6 +59,7 @@ class Augmenter:
         if index is not None and len(index) != samples_in(batch):
             index = None  # a collate function has left samples out: which ones is not known
         if isinstance(batch, Tensor):
+            self._look(batch, [])
             return self._augment(batch, index=index)
         if not isinstance(batch, tuple | list) or not batch or not isinstance(batch[0], Tensor):
             raise InputError(
@@ -59,9 +67,55 @@ class Augmenter:
                 "pass a function of the batch instead, such as lambda batch: {**batch, 'image': aug(batch['image'])}"
             )
         images, *rest = batch
+        self._look(images, rest)
         sides = {tuple(images.shape[-2:]), tuple(images.shape[-3:-1])}
-        if rest and isinstance(rest[0], Tensor) and rest[0].dim() >= 3 and tuple(rest[0].shape[-2:]) in sides:
-            images, rest[0] = self._augment(images, rest[0], index=index)
+        alike = [place for place, part in enumerate(rest) if _is_plane(part) and tuple(part.shape[-2:]) in sides]
+        if len(alike) > 1 and self._augment.moves:
+            shapes = " and ".join(str(tuple(rest[place].shape)) for place in alike)
+            raise InputError(
+                f"beside the images a batch has {shapes}: a GPUAugmentation moves one part with them, their masks, and "
+                "the others would no longer fit; pass a function of the batch instead"
+            )
+        if alike:
+            images, rest[alike[0]] = self._augment(images, rest[alike[0]], index=index)
         else:
             images = self._augment(images, index=index)
         return (images, *rest) if isinstance(batch, tuple) else [images, *rest]
+
+    def begin(self, epoch: int) -> None:
+        """An epoch that the augmentation has been told of."""
+        self._epoch = epoch
+
+    def _look(self, images: Tensor, rest: list[Any]) -> None:
+        """At the first batch: what would be wrong with all of them and nobody would see."""
+        if self._looked:
+            return
+        self._looked = True
+        _check_scale(images)
+        sides = {tuple(images.shape[-2:]), tuple(images.shape[-3:-1])}
+        stay = [tuple(part.shape) for part in rest if _is_plane(part) and tuple(part.shape[-2:]) not in sides]
+        if stay and isinstance(self._augment, GPUAugmentation) and self._augment.moves:
+            log.warning(
+                "the augmentation moves images of %s, and %s beside them stays as it is: only masks of their size go "
+                "along. Boxes, points and masks of another size need a function of the batch that passes them on",
+                tuple(images.shape),
+                " and ".join(map(str, stay)),
+            )
+
+
+def _is_plane(part: Any) -> bool:
+    """What may belong to places in an image."""
+    return isinstance(part, Tensor) and part.dim() >= 3
+
+
+def _check_scale(images: Tensor) -> None:
+    """Floats are cut to [0, 1]. The host waits for the device, once."""
+    if not images.is_floating_point() or not images.numel():
+        return
+    low, high = (float(value) for value in images.detach().aminmax())
+    if low < -_SLACK or high > 1 + _SLACK:
+        advice = "divide by 255" if low >= 0 else "leave normalising to it, with normalize='imagenet' or (mean, std)"
+        raise InputError(
+            f"a GPUAugmentation takes float images from 0 to 1 and cuts values to that; found {low:g} to {high:g}: "
+            f"{advice}"
+        )

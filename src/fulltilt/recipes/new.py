@@ -151,13 +151,13 @@ _TRAINED: Final = """## The trained model
 from pathlib import Path
 
 from fulltilt.train.build import make_model
-from fulltilt.train.checkpoint import Checkpoints
+from fulltilt.train.checkpoint import Checkpoints, load_trained
 from fulltilt.train.config.file import read_config
 
 config = read_config(Path("runs/config/config.yaml"))
-checkpoints = Checkpoints("runs/config/checkpoints", mode="max")
+checkpoints = Checkpoints("runs/config/checkpoints")
 model = make_model(config)
-model.load_state_dict(checkpoints.load(checkpoints.best())["model"])  # the best by training.monitor
+load_trained(model, checkpoints.load(checkpoints.best()))  # the best by training.monitor
 model.eval()
 ```
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +20,13 @@ Augmentation = Callable[..., Any]
 class LoopAugmentation:
     """An augmentation that the loop applies to the batches of one feed."""
 
-    def __init__(self, augmentation: Augmentation, source: Feed, *, training: bool) -> None:
+    def __init__(self, augmentation: Augmentation, source: Feed, *, training: bool, only_bytes: bool = False) -> None:
+        """
+        Args:
+            only_bytes: leave alone what is no longer as it was read: somebody else has made numbers of its pixels.
+        """
         self.function = augmentation
+        self._only_bytes = only_bytes
         self.takes_tuples = isinstance(augmentation, GPUAugmentation)
         """Of mappings it could not tell what are images; a function of the batch gets it as it is."""
         self._training = training
@@ -34,7 +40,8 @@ class LoopAugmentation:
             self.function.train(self._training)
         if not self._training:
             return
-        self._epoch, self._augmenter = epoch, Augmenter(self.function, epoch=epoch)
+        self._epoch = epoch
+        self._augmenter.begin(epoch)
         tell = getattr(self.function, "set_epoch", None)
         if tell is not None:
             tell(epoch)
@@ -42,6 +49,8 @@ class LoopAugmentation:
             self.function.load_state_dict(state)
 
     def __call__(self, batch: Any) -> Any:
+        if self._only_bytes and batch[0].dtype != torch.uint8:
+            return batch
         index = None
         if self._ordered is not None and self._ordered.indices is not None:
             index = torch.from_numpy(self._ordered.indices)
@@ -62,14 +71,31 @@ def for_training(augmentation: Augmentation | None, source: Feed, *, on: bool = 
         )
     if augmentation is None or augments(source):
         return None
-    return LoopAugmentation(augmentation, source, training=True) if on else for_validation(augmentation, source)
+    return LoopAugmentation(augmentation, source, training=True) if on else for_validation(augmentation, source, source)
 
 
-def for_validation(augmentation: Augmentation | None, source: Feed) -> LoopAugmentation | None:
-    """Sizes and scale must be those of training; a GPUAugmentation in `eval()` mode does that and nothing else."""
-    if not isinstance(augmentation, GPUAugmentation) or source.augmentation is not None:
+def for_validation(augmentation: Augmentation | None, source: Feed, training: Feed) -> LoopAugmentation | None:
+    """Sizes and scale must be those of training; a GPUAugmentation in `eval()` mode does that and nothing else.
+
+    Where it is training's feed that augments, pixels that validation's feed gives as they were read are prepared alike.
+    """
+    own = source.augmentation
+    if isinstance(own, GPUAugmentation) and own.training:
+        raise InputError(
+            "val_loader augments at random: its GPUAugmentation is in training mode. Give it one of its own, in eval() "
+            "mode: feed(…, augment=copy.deepcopy(augment).eval())"
+        )
+    if own is not None and not (isinstance(own, GPUAugmentation) and own.settings.normalize is None):
         return None
-    return LoopAugmentation(augmentation, source, training=False)
+    only_bytes = not isinstance(augmentation, GPUAugmentation)
+    wanted = augmentation
+    if only_bytes and augments(training):
+        wanted = training.augmentation
+    if not isinstance(wanted, GPUAugmentation):
+        return None
+    # One of its own, for the mode is the module's; what comes after the pass, in training only, may not be copied.
+    scaling = copy.deepcopy(wanted, {id(wanted.then): nn.ModuleList()}).eval()
+    return LoopAugmentation(scaling, source, training=False, only_bytes=only_bytes)
 
 
 def augments(source: Feed) -> bool:

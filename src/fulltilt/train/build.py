@@ -12,12 +12,15 @@ from torch import nn
 from torch.nn import functional
 from torch.optim import Optimizer, lr_scheduler
 
+from fulltilt.assist.beside import named
 from fulltilt.errors import InputError
 from fulltilt.train import models
+from fulltilt.train.checkpoint.keep import Mode
 from fulltilt.train.config.config import Config, MetricConfig, TrainingConfig
 from fulltilt.train.config.data import make_feeds
 from fulltilt.train.config.references import called, found
 from fulltilt.train.loop import Trainer
+from fulltilt.train.report.monitored import Monitored
 from fulltilt.train.seeding import seed_everything
 from fulltilt.train.sources import batches
 from fulltilt.train.step.device import device_for
@@ -59,8 +62,9 @@ def make_trainer(config: Config) -> Trainer:
     device = device_for(model, training.device)
     train, val, augmentation = make_feeds(config, device)
     optimizer = make_optimizer(model, training)
-    scheduler = make_scheduler(optimizer, training, batches(train))
     metrics = {name: make_metric(f"metrics.{name}", metric) for name, metric in config.metrics.items()}
+    monitored = Monitored(training.monitor, training.monitor_mode, metrics=named(metrics), validates=val is not None)
+    scheduler = make_scheduler(optimizer, training, batches(train), mode=monitored.mode)
     return Trainer(
         model,
         train,
@@ -95,8 +99,14 @@ def make_loss(training: TrainingConfig) -> Callable[..., torch.Tensor] | None:
     return None if name is None else LOSSES.get(name) or found("training.loss", name)
 
 
-def make_scheduler(optimizer: Optimizer, training: TrainingConfig, batches_per_epoch: int | None) -> Any:
-    """The scheduler, its length taken from the run's where nothing else is said."""
+def make_scheduler(
+    optimizer: Optimizer, training: TrainingConfig, batches_per_epoch: int | None, *, mode: Mode = "min"
+) -> Any:
+    """The scheduler, its length taken from the run's where nothing else is said.
+
+    Args:
+        mode: whether the monitored figure is better when smaller ("min"), where a plateau of it is waited for.
+    """
     name, args = training.scheduler, dict(training.scheduler_args)
     if name is None:
         return None
@@ -112,14 +122,15 @@ def make_scheduler(optimizer: Optimizer, training: TrainingConfig, batches_per_e
         if steps is None and name in ("cosine", "onecycle", "linear"):
             raise InputError(f"training.scheduler: {name} has to know the number of steps; set training.max_steps")
         length = steps or 0
-    lengths: dict[str, dict[str, Any]] = {
+    given: dict[str, dict[str, Any]] = {
         "cosine": {"T_max": length},
         "step": {"step_size": max(1, length // 3)},
         "onecycle": {"max_lr": training.lr, "total_steps": length + 1},
         "linear": {"start_factor": 1.0, "end_factor": 0.01, "total_iters": length},
+        "plateau": {"mode": mode},
     }
     make = SCHEDULERS.get(name) or found("training.scheduler", name)
-    return called("training.scheduler", make, lengths.get(name, {}) | args, optimizer)
+    return called("training.scheduler", make, given.get(name, {}) | args, optimizer)
 
 
 def make_metric(path: str, config: MetricConfig) -> Any:

@@ -94,7 +94,7 @@ class Trainer:
         self._monitored = Monitored(
             self.config.monitor,
             self.config.monitor_mode,
-            metrics=() if metrics is None else named(metrics),
+            metrics={} if metrics is None else named(metrics),
             validates=val_loader is not None,
         )
         checkpoints = None if output is None else self._checkpoints(output)
@@ -143,18 +143,18 @@ class Trainer:
         )
         self._validation: Validation | None = None
         if val_loader is not None:
-            held_out = as_feed(val_loader, self.device, name="val_loader", seed=seed)
+            held_out = as_feed(val_loader, self.device, name="val_loader", seed=seed, beside=source)
             check_shared(held_out, batches(held_out), name="val_loader")
             self._validation = Validation(
                 self.stepper,
                 held_out,
-                augment=for_validation(gpu_augmentation, held_out),
+                augment=for_validation(gpu_augmentation, held_out, source),
                 metrics=None if metrics is None else MetricsBeside(metrics, self.device, prefix="val_"),
                 unpacking=unpacking,
             )
         self._schedules = schedules
-        steps = self._expected_steps(source)
-        schedules.check(optimizers, updates=None if steps is None else steps // self.config.accumulate)
+        updates = None if (steps := self._expected_steps(source)) is None else steps // self.config.accumulate
+        schedules.check(optimizers, updates=updates, monitored=self._monitored)
         plain = self.config.model_dump(mode="json")
         self._saving = Saving(checkpoints, self.stepper, source, schedules, config=plain)
         self._report = Report(logging, output, is_main=self.is_main, epochs=self.config.epochs)
@@ -259,7 +259,7 @@ class Trainer:
         record = self._record()
         if self._validation is not None and (number % config.eval_interval == 0 or last):
             began = time.perf_counter()
-            record |= self.validate()
+            record |= self._validation.run(self._report.bar, aside=not complete or number % config.eval_interval > 0)
             record["val_seconds"] = time.perf_counter() - began
         monitored = self._monitored.of(record)
         if complete:

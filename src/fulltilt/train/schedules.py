@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
 from fulltilt.errors import InputError
+from fulltilt.train.report.monitored import Monitored
 
 log = logging.getLogger("fulltilt.train")
 
@@ -37,16 +38,23 @@ class Schedules:
         self.per_step = [s for s in self.all if interval == "step" or (interval is None and _is_for_steps(s))]
         self._per_epoch = [s for s in self.all if s not in self.per_step]
 
-    def check(self, optimizers: Sequence[Optimizer], *, updates: int | None) -> None:
-        """Before training: what would fail in the midst of it, or have no effect.
+    def check(self, optimizers: Sequence[Optimizer], *, updates: int | None, monitored: Monitored) -> None:
+        """Before training: what would fail in the midst of it, have no effect, or the opposite one.
 
         Args:
             updates: how often the optimizers are going to step, where that is known.
+            monitored: the figure that a plateau is looked for in.
         """
         for scheduler in self.all:
             name, acts_on = type(scheduler).__name__, getattr(scheduler, "optimizer", None)
             if isinstance(acts_on, Optimizer) and all(acts_on is not optimizer for optimizer in optimizers):
                 raise InputError(f"scheduler: {name} was made for another optimizer than the one that is trained with")
+            if isinstance(scheduler, ReduceLROnPlateau) and scheduler.mode != monitored.mode:
+                better = "larger" if monitored.mode == "max" else "smaller"
+                raise InputError(
+                    f"scheduler: ReduceLROnPlateau has mode={scheduler.mode!r}, but {monitored.name}, which it is "
+                    f"told, is better when {better}: give it mode={monitored.mode!r}, or set monitor_mode"
+                )
         for scheduler in self.per_step:
             if isinstance(scheduler, ReduceLROnPlateau):
                 raise InputError("scheduler: ReduceLROnPlateau is told an epoch's figure; leave scheduler_interval out")

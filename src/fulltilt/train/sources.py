@@ -19,11 +19,12 @@ from fulltilt.feed.structure import samples_in
 from fulltilt.train.ranks.shared import share
 
 
-def as_feed(loader: Any, device: torch.device, *, name: str, seed: int = 0) -> Feed:
+def as_feed(loader: Any, device: torch.device, *, name: str, seed: int = 0, beside: Feed | None = None) -> Feed:
     """A feed as it is; a DataLoader or any iterable of batches behind one.
 
     Args:
         seed: of the order in which a DataLoader's samples are shared out among several processes.
+        beside: training's, where this one is for validation.
     """
     shared = share(loader, device, name=name, seed=seed)
     if shared is not None:
@@ -40,9 +41,25 @@ def as_feed(loader: Any, device: torch.device, *, name: str, seed: int = 0) -> F
             + "; a data set becomes one with DataLoader(data, batch_size=32, shuffle=True)"
             * isinstance(loader, Dataset)
         )
+    if beside is not None:
+        _check_classes(beside.classes or [], found.classes or [], name=name)
     if batches(found) == 0:
         raise InputError(f"{name} yields nothing: it has 0 batches; is the data set empty, or drop_last too strict?")
     return found
+
+
+def _check_classes(trained: list[str], given: list[str], *, name: str) -> None:
+    """A class that validation lacks shifts the numbers of those behind it, and accuracy falls for no reason."""
+    numbers = {each: number for number, each in enumerate(trained)}
+    other = [(each, number) for number, each in enumerate(given) if numbers.get(each) != number]
+    if not trained or not other:
+        return
+    each, number = other[0]
+    there = f"has it as {numbers[each]}" if each in numbers else "has no such class"
+    raise InputError(
+        f"{name} numbers its classes otherwise than train_loader: {each!r} is {number}, training {there}. Give "
+        "the source for validation the classes of training: ImageFiles(…, classes=train_files.classes)"
+    )
 
 
 def batches(source: Feed) -> int | None:

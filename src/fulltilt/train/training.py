@@ -96,6 +96,8 @@ class Training:
         self._resumes, self._random = middle is not None, random
         if middle is None:
             self.source.set_epoch(epoch)
+            if random is not None:  # something may have drawn since the resume: a look at the validation, say
+                rng.restore(random)
         self.losses.begin(middle)
         if self.augment is not None:
             self.augment.begin(epoch, None if middle is None else middle.augmentation)
@@ -152,6 +154,7 @@ class Training:
                 return True  # one has no more: the others leave the rest of theirs
             if batch is _END:
                 if self._resumes and sums.batches == done_before:
+                    self._restore_random()
                     self._say_nothing_left(done_before)
                 return True
             sums.batches += 1

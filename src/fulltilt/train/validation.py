@@ -13,6 +13,7 @@ from fulltilt.assist.beside import MetricsBeside
 from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed, OrderedFeed
 from fulltilt.train.augmenting import LoopAugmentation
+from fulltilt.train.checkpoint import rng
 from fulltilt.train.labels import watched
 from fulltilt.train.ranks.shared import first_samples, own_samples
 from fulltilt.train.ranks.together import same_buffers, summed
@@ -39,8 +40,12 @@ class Validation:
         self._labels = watched(source, stepper.objective, stepper.device, augment)
         self._stepper, self._augment, self._metrics, self._unpacking = stepper, augment, metrics, unpacking
 
-    def run(self, bar: Bar) -> dict[str, float]:
-        """`val_loss`, the mean over all samples, and every metric."""
+    def run(self, bar: Bar, *, aside: bool = False) -> dict[str, float]:
+        """`val_loss`, the mean over all samples, and every metric.
+
+        Args:
+            aside: a run that went on would not validate now; if it is gone on with, nothing shows that it did.
+        """
         losses: list[Tensor] = []
         sizes: list[int] = []
         if self._augment is not None:
@@ -49,7 +54,7 @@ class Validation:
             self._metrics.reset()
         bar.begin("validation", self.batches)
         same_buffers(self._stepper.model)
-        with evaluating(self._stepper.model), self._averaged(), self._random_kept():
+        with evaluating(self._stepper.model), self._averaged(), self._random_kept(aside):
             place, prepare = 0, None
             for batch in self.source:
                 if not losses:
@@ -86,16 +91,19 @@ class Validation:
             yield
 
     @contextmanager
-    def _random_kept(self) -> Iterator[None]:
+    def _random_kept(self, aside: bool) -> Iterator[None]:
         """A feed of ours draws when it starts, which a resumed run does again: training must not notice.
 
         A DataLoader draws each time it is gone through, and is left to, as in any loop.
         """
+        states = rng.take() if aside else None
         state = torch.get_rng_state() if isinstance(self.source, OrderedFeed) else None
         try:
             yield
         finally:
-            if state is not None:
+            if states is not None:
+                rng.restore(states)
+            elif state is not None:
                 torch.set_rng_state(state)
 
 

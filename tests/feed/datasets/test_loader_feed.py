@@ -16,9 +16,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
 
-from fulltilt.augment import MinimalGPUAugmentation
+from fulltilt.augment import GPUAugmentation, MinimalGPUAugmentation
 from fulltilt.errors import InputError, UnavailableError
 from fulltilt.feed import ImageFiles, feed
 from fulltilt.machine.cores import Cores
@@ -107,6 +107,29 @@ def test_a_loader_is_resumed_with_exactly_the_rest(done, generator):
     assert torch.equal(torch.get_rng_state(), random), "resuming draws nothing from the trainer's generator"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_resumed_epoch_is_augmented_as_it_would_have_been(stream):
+    images = torch.randint(256, (18, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(images)
+
+    def augmented():
+        data = Stream() if stream else images
+        return feed(DataLoader(data, batch_size=4), device="cpu", augment=GPUAugmentation(seed=3))
+
+    whole = augmented()
+    expected = [batch.clone() for _ in range(2) for batch in whole]
+    first = augmented()
+    loop = iter(first)
+    begun = [next(loop) for _ in range(3)]
+    again = augmented()
+    again.load_state_dict(first.state_dict())
+    rest = [batch.clone() for _ in range(2) for batch in again]
+    assert torch.equal(torch.cat(begun + rest), torch.cat(expected))
+
+
 @pytest.mark.parametrize(
     ("other", "message"),
     [
@@ -126,7 +149,9 @@ def test_a_place_counted_in_other_batches_is_refused(other, message):
         second.load_state_dict(beginning)  # no sample has been given out
         with pytest.raises(InputError, match=message):
             second.load_state_dict(state)
-        with pytest.raises(InputError, match="not the state of a DataLoader's feed: batches, begins, random missing"):
+        with pytest.raises(
+            InputError, match="not the state of a DataLoader's feed: batches, begins, random, samples missing"
+        ):
             second.load_state_dict({"epoch": 0, "position": 4})
 
 
@@ -489,6 +514,53 @@ def test_augmentation_takes_images_and_masks_along():
             assert torch.equal(masks, images[:, 0].long())
             seen += numbers.tolist()
     assert seen == list(range(6))
+
+
+def drawn() -> tuple[torch.Tensor, torch.Tensor]:
+    masks = torch.zeros(4, 8, 8, dtype=torch.int64)
+    masks[:, :, :2] = 1
+    return masks[:, None].float().expand(-1, 3, -1, -1).contiguous(), masks
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_masks_go_along_wherever_they_stand(place):
+    images, masks = drawn()
+    parts = [images, torch.rand(4, 5)]
+    parts.insert(place, masks)
+    with feed(tuple(parts), batch_size=4, device="cpu", augment=MinimalGPUAugmentation(1.0)) as it:
+        (batch,) = it
+    assert torch.equal(batch[place], masks.flip(2))
+    assert torch.equal(batch[0][:, 0].long(), batch[place])
+
+
+def test_two_parts_that_would_have_to_move_are_refused():
+    images, masks = drawn()
+    loader = DataLoader(TensorDataset(images, masks, masks[:, None]), 4)
+    with (
+        pytest.raises(InputError, match=r"a batch has \(4, 8, 8\) and \(4, 1, 8, 8\): .* moves one part with them"),
+        feed(loader, device="cpu", augment=MinimalGPUAugmentation()) as it,
+    ):
+        next(iter(it))
+    still = GPUAugmentation(0.0, 0.0, brightness=0.2)
+    with feed(loader, device="cpu", augment=still) as it:
+        (batch,) = it
+    assert torch.equal(batch[1], masks)
+    assert torch.equal(batch[2], masks[:, None])
+
+
+@pytest.mark.parametrize("beside", [torch.zeros(8, 4, 4), torch.zeros(8, 2, 4)], ids=["small masks", "boxes"])
+def test_what_does_not_go_along_is_told_of_once(beside, caplog):
+    images, _ = drawn()
+    data = TensorDataset(torch.cat([images, images]), beside)
+    for aug, times in (
+        (MinimalGPUAugmentation(), 1),
+        (GPUAugmentation(0.0, 0.0), 0),
+        (MinimalGPUAugmentation().eval(), 0),
+    ):
+        caplog.clear()
+        with feed(DataLoader(data, 4), device="cpu", augment=aug) as it:
+            assert sum(1 for _ in range(2) for _ in it) == 4
+        assert caplog.text.count("beside them stays as it is") == times
 
 
 def test_a_function_is_given_the_whole_batch():

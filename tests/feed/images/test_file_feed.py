@@ -135,6 +135,16 @@ def test_labels_and_masks_come_with_their_images(photos, tmp_path):
     assert sorted(seen) == list(range(COUNT))
 
 
+def test_that_a_mask_is_damaged_is_said(photos, tmp_path):
+    damaged = tmp_path / "0.png"
+    damaged.write_text("not a mask at all")
+    with (
+        feed(ImageFiles(photos[:1], masks=[damaged]), **options(batch_size=1)) as it,
+        pytest.raises(SampleError, match=r"\.jpg: its mask: not an image"),
+    ):
+        next(iter(it))
+
+
 def test_augmentation_is_drawn_by_sample_and_epoch_not_by_batch(photos):
     def run(batch_size):
         augment = GPUAugmentation(0.5, 30, 0.5, 0.5, size=16, dtype=torch.uint8, channels_last=True)

@@ -5,10 +5,13 @@ import random
 import numpy as np
 import pytest
 import torch
+from tests.train.helpers import EXACT
 from torch import nn
+from torch.nn import functional
 
+from fulltilt import Trainer
 from fulltilt.errors import CheckpointError
-from fulltilt.train.checkpoint import check_matches, rng
+from fulltilt.train.checkpoint import Checkpoints, check_matches, load_trained, rng
 
 
 def test_the_same_model():
@@ -63,3 +66,32 @@ def test_random_states_that_are_none():
         rng.restore({"python": random.getstate(), "numpy": np.random.get_state()})
     with pytest.raises(CheckpointError, match="can't be put back"):
         rng.restore({**rng.take(), "torch": torch.zeros(3, dtype=torch.uint8)})
+
+
+def test_what_was_validated_is_what_is_loaded(tmp_path):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(4, 4)
+            self.norm = nn.BatchNorm1d(4)
+            self.again = nn.Linear(4, 4)
+            self.again.weight = self.first.weight
+
+        def forward(self, values):
+            return self.again(self.norm(self.first(values)))
+
+    batches = [(torch.randn(16, 4), torch.randint(4, (16,))) for _ in range(3)]
+    config = {"epochs": 2, "eval_interval": 1, "ema_decay": 0.9, "output": str(tmp_path), **EXACT, "lr": 0.1}
+    trainer = Trainer(Tied(), batches, batches, config=config)
+    best = trainer.fit().best
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    state = checkpoints.load(checkpoints.best())
+    model = Tied()
+    load_trained(model, state)
+    model.eval()
+    losses = [functional.cross_entropy(model(values), labels).item() for values, labels in batches]
+    assert sum(losses) / 3 == pytest.approx(best, rel=1e-5)
+    assert not torch.equal(model.first.weight, state["model"]["first.weight"])
+    plain = nn.Linear(4, 4)
+    load_trained(plain, {"model": {"weight": torch.ones(4, 4), "bias": torch.ones(4)}})
+    assert torch.equal(plain.weight, torch.ones(4, 4))

@@ -95,6 +95,21 @@ def test_the_last_and_the_best_stay(tmp_path):
         assert value_of(checkpoints.load()) == 7
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+def test_the_best_is_that_of_whoever_saved(sharded, tmp_path):
+    with Checkpoints(tmp_path, mode="max", sharded=sharded) as checkpoints:
+        for step, metric in enumerate((0.5, 0.9, 0.7), start=1):
+            checkpoints.save(state(step), step=step, epoch=0, metric=metric)
+    loaded = Checkpoints(tmp_path)
+    assert value_of(loaded.load(loaded.best())) == 2
+    smallest = Checkpoints(tmp_path, mode="min")
+    assert value_of(smallest.load(smallest.best())) == 1
+    with Checkpoints(tmp_path, keep_last=1) as checkpoints:
+        checkpoints.save(state(4), step=4, epoch=0, metric=0.6)
+    kept = Checkpoints(tmp_path)
+    assert [value_of(kept.load(path)) for path in (kept.latest(), kept.best())] == [4, 2]
+
+
 def test_training_begun_anew_is_newer(tmp_path):
     with Checkpoints(tmp_path, keep_last=2) as checkpoints:
         for step in (500, 600, 1):

@@ -105,6 +105,7 @@ def test_one_problem(text, says):
         ("=3", "'=3': expected section.key=value"),
         ("training.epochz=3", "training.epochz: not a key; did you mean epochs?"),
         ("batchsize=3", "batchsize: not a key; did you mean data.batch_size?"),
+        ("training.optimizer=AdamW", "training.optimizer: found 'AdamW' (did you mean adamw?)"),
     ],
 )
 def test_an_override_that_is_wrong(override, says):

@@ -408,7 +408,10 @@ def test_a_saved_state_of_another_optimizer_is_refused_before_it_is_taken_over(m
         (nn.Linear(3, 4), None, (torch.randn(5, 3), torch.zeros(6).long()), r"class numbers are \(5,\); found \(6,\)"),
         (nn.Linear(3, 1), F.mse_loss, (torch.randn(5, 3), torch.randn(5)), r"gives \(5, 1\) and the target is \(5,\)"),
         (nn.Linear(3, 1), None, (torch.randn(5, 3), 9 * torch.ones(5, 1)), "the target runs from 9 to 9.*mse_loss"),
+        (nn.Linear(3, 1), nn.BCEWithLogitsLoss(), (torch.randn(5, 3), 9 * torch.ones(5, 1)), "LogitsLoss needs 0"),
+        (nn.Linear(3, 1), F.binary_cross_entropy_with_logits, (torch.randn(5, 3), -torch.ones(5, 1)), "from -1 to"),
         (nn.Linear(3, 2), None, (torch.randn(5, 3), torch.rand(5, 3)), r"pass loss= \(criterion= of a Tr"),
+        (nn.Linear(3, 2), None, (torch.randn(5, 3), torch.ones(5)), r"or are they class numbers\? .* target.long\(\)"),
         (nn.Linear(3, 2), None, (torch.randn(5, 4), torch.rand(5, 2)), r"can't take .* inputs \(float32 \(5, 4\)\)"),
         (nn.Linear(3, 2), None, (torch.randn(5, 3), torch.randn(5, 3), torch.rand(5, 2)), "positional argument"),
         (nn.Linear(3, 2), None, (torch.ones(5, 3).byte(), torch.rand(5, 2)), r"bytes are no inputs: images / 255"),
@@ -422,6 +425,16 @@ def test_batches_that_do_not_fit_are_explained(model, loss, batch, words):
     with pytest.raises(InputError, match=words):
         trainer_of(model, loss).train_step(*batch)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_a_loss_that_leaves_some_targets_out_is_given_them():
+    class Ignoring(nn.BCEWithLogitsLoss):
+        def forward(self, outputs, target):
+            return super().forward(outputs[target <= 1], target[target <= 1])
+
+    target = torch.tensor([[0.0], [1.0], [255.0]])
+    loss, _ = trainer_of(nn.Linear(3, 1), Ignoring()).train_step(torch.randn(3, 3), target)
+    assert 0 < float(loss) < 10
 
 
 def test_a_target_can_be_named():

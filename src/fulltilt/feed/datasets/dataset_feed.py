@@ -57,7 +57,7 @@ class DatasetFeed(OrderedFeed):
         self._skipped = 0
         self._figures: Callable[[], dict[str, Any]] | None = None
         if isinstance(dataset, VideoClips):
-            self._figures = dataset.figures
+            self._figures, self.classes = dataset.figures, dataset.classes
         work = Work(
             dataset=dataset,
             collate=collate,

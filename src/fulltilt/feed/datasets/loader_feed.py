@@ -41,7 +41,8 @@ class LoaderFeed(Feed):
         super().__init__()
         self.augmentation = augment
         self._loader, self._augment = loader, Augmenter(augment)
-        self._batches = 0
+        self._batches = self._samples = 0
+        """Given out in this epoch."""
         self._resumes = False
         self._random: Tensor | None = None
         """The state of the loader's generator when the epoch began: what its order follows from."""
@@ -65,13 +66,13 @@ class LoaderFeed(Feed):
         if self._resumes:
             iterator, end = self._rest()
         else:
-            self._epoch, self._batches = self._epoch + (self._batches > 0), 0
+            self._epoch, self._batches, self._samples = self._epoch + (self._batches > 0), 0, 0
             self._random = self._generator_state()
             self._begins = not (_lasts(self._loader) and self._begun)
             self._begun = True
             iterator, end = self._whole(), self._length()
         self._resumes = False
-        epoch, given, random = self._epoch, self._batches, self._random
+        epoch, given, seen, random = self._epoch, self._batches, self._samples, self._random
         self._clock.began()
         self._mover.start(iterator)
         if self._crew is not None:
@@ -86,17 +87,18 @@ class LoaderFeed(Feed):
                 break
             waited = self._mover.waited_seconds
             self._clock.waited(waited)
-            given += 1
-            if given == end:
-                self._epoch, self._batches, self._random = epoch + 1, 0, None
-            else:
-                self._epoch, self._batches, self._random = epoch, given, random
             samples = samples_in(batch)
+            index = torch.arange(seen, seen + samples)  # samples have no numbers here, but places, also after a resume
+            given, seen = given + 1, seen + samples
+            if given == end:
+                self._epoch, self._batches, self._samples, self._random = epoch + 1, 0, 0, None
+            else:
+                self._epoch, self._batches, self._samples, self._random = epoch, given, seen, random
             if self._crew is not None:
                 self._crew.saw(samples, waited)
             self._clock.gave(samples)
-            yield self._augment(batch, epoch)
-        self._epoch, self._batches, self._random = epoch + 1, 0, None
+            yield self._augment(batch, epoch, index)
+        self._epoch, self._batches, self._samples, self._random = epoch + 1, 0, 0, None
         if self._crew is not None:
             self._crew.pause()
 
@@ -123,7 +125,7 @@ class LoaderFeed(Feed):
     def set_epoch(self, epoch: int) -> None:
         """Go to an epoch's beginning (of the epoch whose place was loaded, to that place); tells the sampler."""
         if not (self._resumes and epoch == self._epoch):
-            self._epoch, self._batches, self._resumes = epoch, 0, False
+            self._epoch, self._batches, self._samples, self._resumes = epoch, 0, 0, False
         for sampler in (self._loader.sampler, self._loader.batch_sampler):
             tell: Callable[[int], None] | None = getattr(sampler, "set_epoch", None)
             if tell is not None:
@@ -134,12 +136,12 @@ class LoaderFeed(Feed):
         own = self._loader.generator
         # Between epochs torch's global generator is the trainer's to save; one of the loader's own is known here alone.
         random = own.get_state() if self._random is None and own is not None else self._random
-        place = {"epoch": self._epoch, "batches": self._batches, "random": random, "begins": self._begins}
-        return place | self._counted_in()
+        place = {"epoch": self._epoch, "batches": self._batches, "samples": self._samples}
+        return place | {"random": random, "begins": self._begins} | self._counted_in()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there, in a loader of the same batch size; the samples given out already are not loaded again."""
-        missing = {"epoch", "batches", "random", "begins"} - state.keys()
+        missing = {"epoch", "batches", "samples", "random", "begins"} - state.keys()
         if missing:
             raise InputError(f"this is not the state of a DataLoader's feed: {', '.join(sorted(missing))} missing")
         for name, here in self._counted_in().items() if state["batches"] else ():
@@ -149,7 +151,8 @@ class LoaderFeed(Feed):
                     "batches, so samples would be lost or repeated; go on with the same, or begin an epoch"
                 )
         self.set_epoch(int(state["epoch"]))
-        self._batches, self._random = int(state["batches"]), state["random"]
+        self._batches, self._samples = int(state["batches"]), int(state["samples"])
+        self._random = state["random"]
         self._begins = bool(state["begins"])
         if not self._batches and self._loader.generator is not None:
             self._set_generator_state(self._random)

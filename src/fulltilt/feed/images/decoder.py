@@ -24,6 +24,7 @@ from fulltilt.cache.make import make
 from fulltilt.decode import Quality, decode_into, decode_mask_into, probe
 from fulltilt.decode.header import Header
 from fulltilt.decode.jpeg import cpu_reason
+from fulltilt.decode.mask import told_of_mask
 from fulltilt.errors import CacheError, FulltiltError
 from fulltilt.feed.images.catalog import Catalog
 from fulltilt.feed.images.kept import Kept, Mode, locked
@@ -262,7 +263,8 @@ class Decoder:
         pixels, labels = room
         decode_into(image, pixels, header=header, channels=self._channels, quality=self._quality)
         if mask is not None:
-            decode_mask_into(mask, labels, size, dtype=np.uint8)
+            with told_of_mask():
+                decode_mask_into(mask, labels, size, dtype=np.uint8)
         self._line.decoded(len(pixels) + len(labels), _since(started))
         return Status.DONE
 
@@ -275,7 +277,8 @@ class Decoder:
         file, labels = room
         file[...] = np.frombuffer(image, np.uint8)
         if mask is not None:
-            decode_mask_into(mask, labels, size, dtype=np.uint8)
+            with told_of_mask():
+                decode_mask_into(mask, labels, size, dtype=np.uint8)
         slot.length[position], slot.turn[position] = len(image), header.orientation
         return Status.DONE
 

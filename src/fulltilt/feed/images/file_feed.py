@@ -71,7 +71,7 @@ class FileFeed(OrderedFeed):
             gpu_share: the part of each batch that the GPU decodes; None looks for it.
         """
         super().__init__(order)
-        self.augmentation = augment
+        self.augmentation, self.classes = augment, source.classes
         self._device, self._channels = device, channels
         self._side: GpuSide | None = None
         beyond = BEYOND_CORES * most_workers  # decoders that wait for files may be more than the cores

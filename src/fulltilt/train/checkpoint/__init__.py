@@ -21,11 +21,12 @@ from fulltilt.lazy import on_first_use
 
 if TYPE_CHECKING:
     from fulltilt.train.checkpoint.match import check_matches as check_matches
+    from fulltilt.train.checkpoint.match import load_trained as load_trained
     from fulltilt.train.checkpoint.store import Checkpoints as Checkpoints
     from fulltilt.train.checkpoint.store import load_checkpoint as load_checkpoint
 
-__all__ = ["Checkpoints", "check_matches", "load_checkpoint"]
+__all__ = ["Checkpoints", "check_matches", "load_checkpoint", "load_trained"]
 
-_HOMES = {"Checkpoints": "store", "check_matches": "match", "load_checkpoint": "store"}
+_HOMES = {"Checkpoints": "store", "check_matches": "match", "load_checkpoint": "store", "load_trained": "match"}
 
 __getattr__ = on_first_use(__name__, _HOMES)

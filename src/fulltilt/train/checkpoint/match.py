@@ -1,10 +1,11 @@
-"""Is a checkpoint this model's?"""
+"""Is a checkpoint this model's? And the weights that it was validated with."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+import torch
 from torch import Tensor, nn
 
 from fulltilt.errors import CheckpointError
@@ -38,6 +39,20 @@ def check_matches(model: nn.Module, state: Mapping[str, Any]) -> None:
         if items
     ]
     raise CheckpointError(f"the checkpoint is of another model; {'; '.join(problems)}; {_remedy(set(own), set(found))}")
+
+
+def load_trained(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Put the weights of a Trainer's checkpoint into a model to use it: averaged ones, where training kept them.
+
+    With those it was validated, while `state["model"]` is what training goes on with.
+    """
+    check_matches(model, state)
+    model.load_state_dict(state["model"])
+    averages: Mapping[str, Tensor] = state.get("trainer", {}).get("ema", {})
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in averages:
+                parameter.copy_(averages[name])
 
 
 def _remedy(own: Collection[str], found: Collection[str]) -> str:

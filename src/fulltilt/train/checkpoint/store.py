@@ -36,7 +36,8 @@ class Checkpoints(Closing):
     """A folder of checkpoints.
 
     keep_last   how many of the newest stay; keep_best: how many of the best by `metric`, which is never removed
-    mode        whether the metric is better when it is smaller ("min") or larger ("max")
+    mode        whether the metric is better when it is smaller ("min") or larger ("max"); None: as those in the folder
+                were saved, in an empty one smaller
     background  write in a thread; otherwise `save` returns when the file is on the disk
     sharded     "auto": where tensors are spread over ranks, each rank saves its part, into a folder; otherwise rank 0
                 writes one file, and the others nothing. True: always a folder
@@ -51,7 +52,7 @@ class Checkpoints(Closing):
         *,
         keep_last: int = 3,
         keep_best: int = 1,
-        mode: Mode = "min",
+        mode: Mode | None = None,
         background: bool = True,
         sharded: bool | Literal["auto"] = "auto",
         own: tuple[str, ...] = ("rng",),
@@ -60,8 +61,8 @@ class Checkpoints(Closing):
             raise InputError(f"keep_last is {keep_last}; at least 1 must be kept")
         if keep_best < 0:
             raise InputError(f"keep_best is {keep_best}; use 0 to keep none for its metric")
-        if mode not in get_args(Mode):
-            raise InputError(f"mode is {mode!r}; use 'min' (smaller is better) or 'max'")
+        if mode is not None and mode not in get_args(Mode):
+            raise InputError(f"mode is {mode!r}; use 'min' (smaller is better) or 'max', or leave it out")
         if sharded not in (True, False, "auto"):
             raise InputError(f"sharded is {sharded!r}; use True, False or 'auto'")
         self.folder = Path(folder).absolute()
@@ -83,10 +84,12 @@ class Checkpoints(Closing):
         """
         self.wait()
         flat = flatten(state)
+        self._mode = self._way()
         notes: dict[str, Any] = {
             "step": int(step),
             "epoch": int(epoch),
             "metric": None if metric is None else float(metric),
+            "mode": self._mode,
             "run": run,
         }
         if self._sharded is True or (self._sharded == "auto" and flat.sharded):
@@ -129,7 +132,14 @@ class Checkpoints(Closing):
     def best(self) -> Path | None:
         """The one with the best metric; None when none has one."""
         known, _ = self._measured()
-        return next((entry.path for entry in best_first(known, self._mode)), None)
+        return next((entry.path for entry in best_first(known, self._way())), None)
+
+    def _way(self) -> Mode:
+        """Which way the metric gets better: whoever loads has not always said what whoever saved did."""
+        if self._mode is None:
+            said = [_notes_of(entry).get("mode") for entry in newest_first(folders.entries(self.folder))]
+            return "max" if next((mode for mode in said if mode in get_args(Mode)), None) == "max" else "min"
+        return self._mode
 
     def load(
         self, path: str | os.PathLike[str] | None = None, *, into: Mapping[str, Any] | None = None
@@ -195,7 +205,7 @@ class Checkpoints(Closing):
             # Known without reading it: parsing a header would hold the interpreter's lock for some milliseconds.
             self._metrics[newest.name, newest.stat().st_mtime_ns] = metric
         known, unknown = self._measured()
-        go = superfluous(known, keep_last=self._keep_last, keep_best=self._keep_best, mode=self._mode)
+        go = superfluous(known, keep_last=self._keep_last, keep_best=self._keep_best, mode=self._way())
         for entry in go:
             # Two processes may count differently; neither removes what it has just written, nor what it can't read.
             if entry.path != newest and entry not in unknown:
@@ -272,6 +282,13 @@ def read_run(path: Path) -> str | None:
     with contextlib.suppress(OSError):
         return _notes(path).get("run")
     return None
+
+
+def _notes_of(entry: Entry) -> Mapping[str, Any]:
+    """None of one that is gone, or can't be read just now."""
+    with contextlib.suppress(OSError):
+        return _notes(entry.path)
+    return {}
 
 
 def _metric(path: Path) -> float | None:

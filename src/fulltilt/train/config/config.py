@@ -176,7 +176,7 @@ class TrainingConfig(Section):
     monitor: str = "val_loss"
     """The figure that says which checkpoint is best."""
     monitor_mode: Literal["min", "max"] | None = None
-    """None: min for losses and errors, max for the rest."""
+    """None: as the torchmetrics metric says of itself; of others, min for losses and errors, max for the rest."""
     nan_policy: Literal["raise", "skip", "rollback"] = "raise"
     """When a loss is not a number: stop with an error, skip the update, or go back to a checkpoint."""
     use_gpu_augmentation: bool | None = None

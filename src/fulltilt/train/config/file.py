@@ -358,7 +358,7 @@ def _relations(content: Mapping[str, Any]) -> list[str]:
     for path, known in _CHOICES.items():
         name = at(path)
         if isinstance(name, str) and name not in known and not is_reference(name):
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
             hint = f" (did you mean {near[0]}?)" if near else ""
             problems.append(f"{path}: found {name!r}{hint}; allowed: {', '.join(known)} or package.module:callable")
     features = at("data.features")

@@ -136,7 +136,7 @@ def check_place(source: Feed, state: dict[str, Any]) -> dict[str, Any]:
             "the checkpoint was made in the middle of an epoch by several processes, which a plain DataLoader's own "
             "order can't go on with: start this one process with torchrun --nproc-per-node 1, or use a feed"
         )
-    return {"epoch": state["epoch"], "batches": 0, "random": None, "begins": True}
+    return {"epoch": state["epoch"], "batches": 0, "samples": 0, "random": None, "begins": True}
 
 
 def batches_done(source: Feed, state: dict[str, Any]) -> int | None:

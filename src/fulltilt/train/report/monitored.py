@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fulltilt.errors import InputError
@@ -16,15 +16,15 @@ _SMALLER_IS_BETTER = ("loss", "error", "mse", "mae", "perplexity", "distance")
 class Monitored:
     """Reads the figure from epochs' records and remembers its best value."""
 
-    def __init__(self, name: str, mode: Mode | None, *, metrics: Iterable[str], validates: bool) -> None:
+    def __init__(self, name: str, mode: Mode | None, *, metrics: Mapping[str, Any], validates: bool) -> None:
         """
         Args:
-            mode: None: losses and errors are better when smaller, everything else when larger.
-            metrics: names of the metrics that there are.
+            mode: None: as the metric says of itself; of others, losses and errors are better when smaller.
+            metrics: those that there are, by name.
             validates: without validation data, the loss in training is looked at instead of the one in validation.
         """
         self.name = "train_loss" if name == "val_loss" and not validates else name
-        self.mode: Mode = mode or ("min" if any(word in name.lower() for word in _SMALLER_IS_BETTER) else "max")
+        self.mode: Mode = mode or _mode_of(self.name, metrics)
         self.best: float | None = None
         phases = ("train", "val") if validates else ("train",)
         known = [f"{phase}_{figure}" for phase in phases for figure in ("loss", *metrics)]
@@ -47,3 +47,13 @@ class Monitored:
             return False
         self.best = value
         return True
+
+
+def _mode_of(name: str, metrics: Mapping[str, Any]) -> Mode:
+    """torchmetrics knows of most; a wrong guess would keep the worst checkpoint as the best."""
+    figure = name.removeprefix("train_").removeprefix("val_")
+    meant = [each for each in metrics if figure == each or figure.startswith(f"{each}_")]
+    known = getattr(metrics[max(meant, key=lambda each: len(str(each)))], "higher_is_better", None) if meant else None
+    if isinstance(known, bool):
+        return "max" if known else "min"
+    return "min" if any(word in name.lower() for word in _SMALLER_IS_BETTER) else "max"

@@ -23,6 +23,10 @@ _ELEMENT_LOSSES = (
     functional.binary_cross_entropy_with_logits, functional.binary_cross_entropy, functional.mse_loss,
     functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss,
 )  # fmt: skip
+_OF_SHARES = (
+    nn.BCEWithLogitsLoss, nn.BCELoss, functional.binary_cross_entropy_with_logits, functional.binary_cross_entropy,
+)  # fmt: skip
+"""With logits they take any target, and with masks of 0 and 255 they fall for ever."""
 _HOST_LABELS = 1 << 14
 """Labels still on the host are looked at in every batch up to this many; more would cost the step time."""
 _GIVE_ONE = "pass loss= (criterion= of a Trainer, training.loss in a file)"
@@ -86,8 +90,9 @@ class Objective:
                     f"the model gives {_shape(outputs)} and the target is {_shape(target)}: {_name(self.loss)} would "
                     "broadcast one against the other; give both the same shape"
                 )
-            if self.given is None and self.loss is bce_of_masks:
-                _examine_shares(target)
+            # Not a class made from one of them: that may leave out what is marked to be ignored.
+            if self.loss is bce_of_masks or self.loss in _OF_SHARES or type(self.loss) in _OF_SHARES:
+                _examine_shares(target, given=self.given)
         self.examined = True
 
     def check_result(self, loss: Any) -> None:
@@ -160,6 +165,8 @@ def default_loss(outputs: Any, target: Any) -> Loss:
         raise InputError(
             f"the model gives {_shape(outputs)} and the target is {_shape(target)}; BCE with logits, the loss where "
             f"none is given, needs as many of one as of the other: {_GIVE_ONE}"
+            + "; or are they class numbers? These are integers: target.long()"
+            * (several and target.shape == outputs.shape[:1] + outputs.shape[2:])
         )
     return bce_of_masks
 
@@ -180,12 +187,13 @@ def classes_of_masks(outputs: Tensor, target: Tensor) -> Tensor:
     return functional.cross_entropy(outputs, target.long())
 
 
-def _examine_shares(target: Tensor) -> None:
+def _examine_shares(target: Tensor, *, given: Loss | None) -> None:
     low, high = target.amin(), target.amax()
     if bool((low < 0) | (high > 1)):
+        which = "BCE with logits, the loss where none is given," if given is None else _name(given)
+        otherwise = "" if given is not None else f"; for regression {_GIVE_ONE}, such as torch.nn.functional.mse_loss"
         raise InputError(
-            f"the target runs from {float(low):g} to {float(high):g}, but BCE with logits, the loss where none is "
-            f"given, needs 0 to 1: scale masks; for regression {_GIVE_ONE}, such as torch.nn.functional.mse_loss"
+            f"the target runs from {float(low):g} to {float(high):g}, but {which} needs 0 to 1: scale masks{otherwise}"
         )
 
 
