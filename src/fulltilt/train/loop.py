@@ -155,8 +155,7 @@ class Trainer:
         self._schedules = schedules
         updates = None if (steps := self._expected_steps(source)) is None else steps // self.config.accumulate
         schedules.check(optimizers, updates=updates, monitored=self._monitored)
-        plain = self.config.model_dump(mode="json")
-        self._saving = Saving(checkpoints, self.stepper, source, schedules, config=plain)
+        self._saving = Saving(checkpoints, self.stepper, source, schedules, config=self.config.model_dump(mode="json"))
         self._report = Report(logging, output, is_main=self.is_main, epochs=self.config.epochs)
         self._course = Course(self._saving, self._training, self._monitored, self._report, lr=self.config.lr)
         self._perf_interval = logging.perf_interval
