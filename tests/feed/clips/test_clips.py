@@ -312,7 +312,8 @@ class TestBad:
         paths = [entry.path for entry in clips(folder).entries[:2]]
         source = VideoClips([bad, *paths, bad], length=2, size=(32, 48), labels=[0, 1, 2, 3], on_error="skip")
         for rank, expected in ((0, [1, 2]), (1, [1, 1])):
-            monkeypatch.setattr(build, "_ranks", lambda rank=rank: (rank, 2))
+            monkeypatch.setattr(build, "rank", lambda rank=rank: rank)
+            monkeypatch.setattr(build, "world", lambda: 2)
             with feed(source, batch_size=1, num_workers=0) as it:
                 given = [(labels.tolist(), it.indices.tolist()) for _, labels in it]
                 assert it.stats()["skipped"] == 1
