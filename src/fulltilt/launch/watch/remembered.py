@@ -141,6 +141,6 @@ def _has_grown(before: Any, after: Any, samples: int) -> bool:
         return False
     least = LEAST_SHARE * samples
     if isinstance(after, list):
-        return sum(one != other for one, other in zip(before, after, strict=True)) >= least
+        return bool(sum(one != other for one, other in zip(before, after, strict=True)) >= least)
     more: int = after[0] - before[0] if isinstance(after, tuple) else after - before
     return more >= least if isinstance(after, tuple) else more == samples > 1  # a count; other numbers come and go
