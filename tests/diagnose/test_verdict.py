@@ -94,7 +94,9 @@ def test_own_code_that_takes_more_than_the_first_finding_is_what_is_told(planted
     slow = {"training": {**ON_CPU["training"], "fused": False, "foreach": True}, "surroundings": ON_CPU["surroundings"]}
     phases = {"data wait": 0, "copy": 0, "forward": 2, "backward": 3}
     for own, told in ((25, "of each step is the script's own code between the phases"), (1, "many small operations")):
-        found = planted(phases={**phases, "optimizer": 2, "other": own}, limit=7 + own, loader_rate=10**6, **slow).diagnose()
+        found = planted(
+            phases={**phases, "optimizer": 2, "other": own}, limit=7 + own, loader_rate=10**6, **slow
+        ).diagnose()
         assert found.findings[0].cause == "unfused-optimizer"
         assert found.verdict.startswith("No headroom")
         assert found.verdict.endswith(f"{told}.")

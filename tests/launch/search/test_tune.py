@@ -10,7 +10,7 @@ import pytest
 
 from fulltilt.diagnose.finding import Level
 from fulltilt.launch.command import Command
-from fulltilt.launch.job import NO_ROOM
+from fulltilt.launch.job import FULL, NO_ROOM
 from fulltilt.launch.search.plan import Key
 from fulltilt.launch.search.tune import NotTuned, Tuned, Tuner
 from fulltilt.measure.observation import Loader, Observation, Phase, Step, Surroundings, Training
@@ -437,6 +437,17 @@ def test_a_script_whose_files_are_too_large_to_be_copied_is_not_tuned_for_that_r
     found = tuned(Large())
     assert isinstance(found, NotTuned)
     assert found.reason == f"it can't be tried ({NO_ROOM}: that takes 300.0 GB: '/data/all.bin')"
+
+
+def test_a_script_that_has_filled_the_temporary_folder_is_not_tuned_for_that_reason() -> None:
+    class Full(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            notes = ("its output ended with: RuntimeError: unexpected pos 704 vs 662", f"{FULL}: 0 B are left")
+            return (Observation(command=("train.py",), ended="failed", seconds=1.0, exit_status=1, notes=notes),)
+
+    found = tuned(Full())
+    assert isinstance(found, NotTuned)
+    assert found.reason == f"it can't be tried ({FULL}: 0 B are left)"
 
 
 def test_three_steps_are_too_few() -> None:

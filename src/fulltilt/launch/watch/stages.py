@@ -12,6 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import get_ident
@@ -176,6 +177,11 @@ class Stages:
             self.write()
 
     def write(self) -> None:
+        """As far as it can: where the disk is full, or the folder was tidied away, the script goes on."""
+        with suppress(OSError):
+            self._write()
+
+    def _write(self) -> None:
         for loader in list(self.tallies.keys() | self.looks.keys()):
             tally, looks = self.tallies.get(loader, Tally()), self.looks.get(loader, Looks())
             file = self._out / f"stages-{loader}-{os.getpid()}.json"
