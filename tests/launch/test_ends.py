@@ -359,3 +359,26 @@ def test_a_run_goes_on_where_its_temporary_folder_is_tidied_away(
     (tmp_path / "train.py").write_text(TIDIED)
     status, seen = execute(parse([str(tmp_path / "train.py")]), {"loader.num_workers": 1})
     assert (status, seen, *capfd.readouterr()) == (0, None, "trained\n", "")
+
+
+SHORT = """
+import time
+import torch
+taken = bytearray(b"x") * (300 << 20)  # as libraries do that are imported
+time.sleep(2.5)
+taken += bytearray(b"x") * (300 << 20)
+time.sleep(1.5)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(12):
+    model(torch.zeros(2, 4)).sum().backward()
+    optimizer.step()
+    time.sleep(0.05)
+"""
+
+
+def test_what_is_taken_before_the_first_step_is_not_the_trainings(tmp_path: Path) -> None:
+    (tmp_path / "short.py").write_text(SHORT)
+    seen = observe(parse([str(tmp_path / "short.py")]))
+    assert seen.surroundings is not None
+    assert seen.surroundings.memory_bytes[0] > 600 << 20  # what it lets go of at its end is no growth

@@ -6,6 +6,7 @@ observe(command) ─► job file ─► python train.py … (hooks inside) ─�
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import shutil
 import subprocess
@@ -123,6 +124,7 @@ def observe_all(
             progress=on_progress, on_sample=on_sample, shield=shield, looks=not tie_draws,
         )  # fmt: skip
         seconds = time.monotonic() - began
+        begun = max(seconds - _age(out / jobs.BEGUN), 0.0)
         changed = changes(before, state(guarded)) if shield else ()
         reports = [read(path) for path in _files(out, jobs.REPORT) or _files(out, jobs.AS_IS)]
         raised = any(one.ended == "failed" for one in reports)
@@ -139,6 +141,7 @@ def observe_all(
                 notes=(*one.notes, *changed, *(no_space if one.ended in ("failed", "killed") else ())),
                 surroundings=around.seen(
                     None if one.training is None else one.training.device,
+                    begun=begun,
                     since=one.warm_up_seconds or 0.0,
                     until=_trained_until(one),
                 ),
@@ -242,6 +245,14 @@ def _run(
 
 def _files(out: Path, name: str) -> list[Path]:
     return sorted(out.glob(name.format(rank="*", pid="*")))
+
+
+def _age(file: Path) -> float:
+    """Seconds since it was made; endless where it was not."""
+    try:
+        return time.time() - file.stat().st_mtime
+    except OSError:
+        return math.inf
 
 
 def _longest_step(file: Path) -> float:
