@@ -48,7 +48,7 @@ def changes(before: State, after: State) -> tuple[str, ...]:
     gone = sorted(before.keys() - after.keys()) if whole else []
     other = sorted(path for path in before.keys() & after.keys() if before[path] != after[path])
     return tuple(
-        f"{len(paths)} files were {what} by something that could not be held off: {_some(paths)}"
+        f"{'1 file was' if len(paths) == 1 else f'{len(paths)} files were'} {what} by something that could not be held off: {_some(paths)}"
         for what, paths in (("made", made), ("removed", gone), ("changed", other))
         if paths
     )

@@ -53,10 +53,10 @@ def _count(photos: Any, _: int) -> None:
     photos.count += 1
 
 
-def seen(photos: Any, batches: int = FIRST_LOOKS) -> str | None:
+def seen(photos: Any, batches: int = FIRST_LOOKS, key: Callable[[int], Any] = int) -> str | None:
     remembered = Remembered()
     for batch in range(batches):
-        indices = [(batch * BATCH + at) * 5 % SAMPLES for at in range(BATCH)]
+        indices = [key((batch * BATCH + at) * 5 % SAMPLES) for at in range(BATCH)]
         before = remembered.begun(photos, indices)
         for index in indices:
             photos[index]
@@ -85,6 +85,7 @@ def test_methods_counts_and_the_scripts_own_objects_are_looked_into() -> None:
     assert seen(Photos(_count, count=0)) == "Photos.count"
     assert seen(Photos(lambda it, at: it.shelf.get(at), shelf=Shelf())) == "Photos.Shelf.kept"
     kept = Photos(lambda it, at: it.cache.__setitem__(at, at + 1), cache=np.zeros((SAMPLES, 3)))
+    assert seen(Photos(lambda it, at: it.cache.setdefault(at, 0), cache={}), key=str) == "Photos.cache"
     assert seen(Subset(kept, list(reversed(range(SAMPLES))))) == "Photos.cache"
 
 

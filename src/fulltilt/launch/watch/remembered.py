@@ -69,7 +69,7 @@ def _listed(indices: Any) -> Sequence[Any]:
 
 def _found(dataset: Any, indices: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     samples = len(dataset)
-    places: Sequence[Any] | None = indices
+    places = indices if all(hasattr(at, "__index__") for at in indices) else None  # a sampler's own keys
     for one in datasets(dataset):
         yield from _within(one, type(one).__name__, places, samples, DEEPEST)
         inner = own(one).get("indices")  # a Subset's, of what it wraps
