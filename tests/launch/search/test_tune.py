@@ -22,6 +22,7 @@ class Script:
     """A loop whose loader takes 20 ms per batch and worker, and whose step takes 4 ms."""
 
     generator: str | None = None
+    remembers: str | None = None
     draws: bool | None = False
     samples: int | None = 8
     """Of a step."""
@@ -73,6 +74,7 @@ class Script:
             role="train", place=None, dataset="Files", samples=80_000, batch_size=8, num_workers=workers,
             prefetch_factor=2 if workers else None, persistent_workers=False, pin_memory=False, batch_bytes=100,
             samples_per_second=8 / feeding if mode == "loader" and feeding else None, generator=self.generator,
+            remembers=self.remembers,
             draws=self.draws,
         )  # fmt: skip
         training = Training(
@@ -125,6 +127,16 @@ def test_what_only_an_edit_can_mend_is_said() -> None:
     assert not found.plan.settings
     assert "an edit of the script is: " in said[-1]
     assert "DataLoader(…, num_workers=4, persistent_workers=True), with Photos.rng seeded anew" in said[-1]
+
+
+def test_workers_that_would_keep_samples_each_are_left_alone_and_that_is_said() -> None:
+    script, said = Script(), list[str]()
+    script.remembers = "Photos.cache"
+    found = tuned(script, said=said)
+    assert isinstance(found, Tuned)
+    assert "loader.num_workers" not in found.plan.settings
+    (told,) = (line for line in said if "Photos.cache" in line)
+    assert told.startswith("the number of workers is left alone: Photos.cache grows with the samples")
 
 
 def test_workers_are_found_verified_and_planned() -> None:

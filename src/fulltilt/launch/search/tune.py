@@ -122,6 +122,9 @@ class Tuner:
         if fixed and wants_workers(diagnosis.findings, seen[0], cores=self.cores):
             self.notes.append(redrawn.left_out(seen[0]))
             self.say(self.notes[-1])
+        if (kept := lines.left_alone(seen[0])) is not None:
+            self.notes.append(kept)
+            self.say(kept)
         if not (chosen or self.unlimited):
             self.say("nothing that can be set from outside is predicted to pay")
             for line in only_by_hand(diagnosis.findings)[:1]:
