@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -37,6 +37,13 @@ class Cached(Photos):
     @functools.lru_cache(maxsize=None)  # noqa: B019, UP033
     def load(self, index: int) -> torch.Tensor:
         return torch.full((2,), index)
+
+
+class Shared(Photos):
+    cache: ClassVar[dict[int, int]] = {}
+
+    def load(self, index: int) -> int:
+        return self.cache.setdefault(index, index)
 
 
 class Shelf:
@@ -82,6 +89,7 @@ def test_what_grows_with_the_samples_is_seen(photos: Photos) -> None:
 
 def test_methods_counts_and_the_scripts_own_objects_are_looked_into() -> None:
     assert seen(Cached(lambda it, at: it.load(at))) == "Cached.load"
+    assert seen(Shared(lambda it, at: it.load(at))) == "Shared.cache"
     assert seen(Photos(_count, count=0)) == "Photos.count"
     assert seen(Photos(lambda it, at: it.shelf.get(at), shelf=Shelf())) == "Photos.Shelf.kept"
     kept = Photos(lambda it, at: it.cache.__setitem__(at, at + 1), cache=np.zeros((SAMPLES, 3)))

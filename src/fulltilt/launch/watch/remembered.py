@@ -83,7 +83,8 @@ def _within(value: Any, name: str, places: Sequence[Any] | None, samples: int, d
     members = [(f"{name}.{key}", one) for key, one in list(own(value).items())]
     for kind in type(value).__mro__:
         members += [(f"{name}.{key}", one) for key, one in vars(kind).items() if hasattr(one, "cache_info")]
-    for key, one in [*members, *around(value)]:
+    members += [(f"{name}.{key}" if hasattr(type(value), key) else key, one) for key, one in around(value)]
+    for key, one in members:
         size = _size(one, places, samples)
         if size is not None:
             yield key, size
