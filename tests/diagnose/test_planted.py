@@ -289,6 +289,29 @@ def test_more_workers_for_a_generator_of_the_data_sets_own_want_one_each(planted
     assert not found.settings
 
 
+def test_of_a_data_set_that_keeps_its_samples_no_gain_is_foretold_from_its_first_epoch(planted):
+    plant = CASES["no workers"][0]
+
+    def told(plant, **changes):
+        return planted(**{**plant, "loader": {**plant["loader"], "remembers": "Photos.cache", **changes}}).diagnose()
+
+    found = told(plant)
+    feeding = [one for one in found.findings if one.about == "feeding"]
+    assert feeding
+    assert {one.gain for one in feeding} == {None}
+    (workers,) = (one for one in feeding if "num_workers=" in one.fix)
+    assert "with Photos.cache filled before they start" in workers.fix
+    assert not workers.settings
+    assert any("Photos.cache grows" in note for note in found.notes)
+    later = told(plant, samples=32)  # each step is an epoch: what is full is among what was watched
+    assert all(one.gain for one in later.findings if one.about == "feeding")
+    assert not any("Photos.cache" in note for note in later.notes)
+    few = told(CASES["too few workers"][0])  # each has one as it is, and drops it with the epoch
+    (more,) = (one for one in few.findings if "num_workers=" in one.fix)
+    assert more.gain
+    assert "persistent_workers" not in more.fix
+
+
 def test_workers_do_not_live_on_where_the_script_changes_its_data_set(planted):
     plant = CASES["too few workers"][0]
     found = planted(**{**plant, "loader": {**plant["loader"], "changes": True}}).diagnose().findings[0]

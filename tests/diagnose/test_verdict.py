@@ -87,3 +87,16 @@ def test_what_wins_little_explains_a_part(planted):
         assert found.verdict == (
             "56 % headroom. The training process loads its own data: while it loads it does not train." + told
         )
+
+
+def test_own_code_that_takes_more_than_the_first_finding_is_what_is_told(planted):
+    """An optimizer of 2 ms that could be fused, and 25 ms in which the loop does something else."""
+    slow = {"training": {**ON_CPU["training"], "fused": False, "foreach": True}, "surroundings": ON_CPU["surroundings"]}
+    phases = {"data wait": 0, "copy": 0, "forward": 2, "backward": 3}
+    for own, told in ((25, "of each step is the script's own code between the phases"), (1, "many small operations")):
+        found = planted(
+            phases={**phases, "optimizer": 2, "other": own}, limit=7 + own, loader_rate=10**6, **slow
+        ).diagnose()
+        assert found.findings[0].cause == "unfused-optimizer"
+        assert found.verdict.startswith("No headroom")
+        assert found.verdict.endswith(f"{told}.")

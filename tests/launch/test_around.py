@@ -26,6 +26,9 @@ def test_memory_is_that_of_the_training_where_there_are_readings_enough(
     ]
     found = around.seen(None, since=since, until=until)
     assert len(found.memory_bytes) == expected
+    if expected == 20:
+        begun = around.seen(None, begun=6.0, since=since, until=until).memory_bytes
+        assert len(set(begun)) == 1 or since < 6.0, "nor is it where most of a short training was warm-up"
     if expected == 8:
         assert len(set(found.memory_bytes)) == 1, "what the imports took is not growth"
 

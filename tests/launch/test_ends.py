@@ -17,7 +17,9 @@ import pytest
 
 from fulltilt.errors import InputError
 from fulltilt.launch.command import Command, parse
+from fulltilt.launch.job import FULL
 from fulltilt.launch.observe import _ended, observe
+from fulltilt.launch.run import execute
 from fulltilt.measure.observation import Observation
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -259,7 +261,9 @@ def test_a_mode_that_does_not_exist() -> None:
 WATCHER = """
 import sys
 from fulltilt.launch.command import parse
+from fulltilt.launch.job import FULL
 from fulltilt.launch.observe import _ended, observe
+from fulltilt.launch.run import execute
 observe(parse(sys.argv[1:]), echo=True, full=True)
 """
 
@@ -309,3 +313,72 @@ def test_an_exception_that_ends_it_is_told_from_an_exit(how: str) -> None:
     seen = observe(small(how, "20"))
     assert seen.exit_status == 1
     assert seen.raised == (how == "fails")
+
+
+def test_a_script_that_fails_beside_a_full_temporary_folder_is_told_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it writes goes there, and its own error may name anything: torch's is an unexpected position."""
+    (tmp_path / "fails.py").write_text("open('w.pt', 'w').write('x')\nraise RuntimeError('unexpected pos')\n")
+    (tmp_path / "ends.py").write_text("")
+    assert not any(FULL in note for note in observe(parse([str(tmp_path / "fails.py")])).notes)
+    monkeypatch.setattr("fulltilt.launch.observe.FULL_BYTES", 1 << 60)
+    monkeypatch.setattr("fulltilt.launch.observe.FULL_SHARE", 1.1)
+    (told,) = (note for note in observe(parse([str(tmp_path / "fails.py")])).notes if FULL in note)
+    assert told.endswith(f"are left in {tempfile.gettempdir()}; set TMPDIR to a folder with more space")
+    assert not any(FULL in note for note in observe(parse([str(tmp_path / "ends.py")])).notes)
+
+
+TIDIED = """
+import os, shutil, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Samples(Dataset):
+    def __len__(self): return 40
+    def __getitem__(self, index):
+        time.sleep(0.03)
+        return torch.zeros(4)
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step, batch in enumerate(DataLoader(Samples(), batch_size=2)):
+        model(batch).sum().backward()
+        optimizer.step()
+        if step == 2:
+            shutil.rmtree(os.path.dirname(os.environ["FULLTILT_JOB"]))
+    print("trained")
+"""
+
+
+def test_a_run_goes_on_where_its_temporary_folder_is_tidied_away(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As systemd does after ten days, and as a disk that others have filled would have it."""
+    (tmp_path / "train.py").write_text(TIDIED)
+    status, seen = execute(parse([str(tmp_path / "train.py")]), {"loader.num_workers": 1})
+    assert (status, seen, *capfd.readouterr()) == (0, None, "trained\n", "")
+
+
+SHORT = """
+import time
+import torch
+taken = bytearray(b"x") * (300 << 20)  # as libraries do that are imported
+time.sleep(2.5)
+taken += bytearray(b"x") * (300 << 20)
+time.sleep(1.5)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(12):
+    model(torch.zeros(2, 4)).sum().backward()
+    optimizer.step()
+    time.sleep(0.05)
+"""
+
+
+def test_what_is_taken_before_the_first_step_is_not_the_trainings(tmp_path: Path) -> None:
+    (tmp_path / "short.py").write_text(SHORT)
+    seen = observe(parse([str(tmp_path / "short.py")]))
+    assert seen.surroundings is not None
+    assert seen.surroundings.memory_bytes[0] > 600 << 20  # what it lets go of at its end is no growth

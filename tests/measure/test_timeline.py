@@ -73,12 +73,28 @@ def test_a_loss_between_forward_and_backward_is_forward(timeline: Timeline, cloc
     clock.pass_(20)
     timeline.leave_for(AFTER_BACKWARD)
     clock.pass_(2)
-    assert not timeline.begin_step()
+    assert timeline.begin_step()
     clock.pass_(5)
-    timeline.end_step(entered=False)
+    timeline.end_step(entered=True)
     clock.pass_(1)
     record = timeline.step()
-    assert [record.phases_ns[phase] for phase in (FORWARD, BACKWARD, OPTIMIZER, OTHER)] == [14, 20, 7, 1]
+    assert [record.phases_ns[phase] for phase in (FORWARD, BACKWARD, OPTIMIZER, OTHER)] == [14, 20, 5, 3]
+
+
+@pytest.mark.parametrize(("sees_steps", "alone"), [(True, True), (False, True), (True, False)])
+def test_what_lies_behind_a_backward_is_the_scripts_own_unless_a_step_or_a_rank_may_be_among_it(
+    timeline: Timeline, clock: Clock, *, sees_steps: bool, alone: bool
+) -> None:
+    timeline.sees_steps, timeline.alone = sees_steps, alone
+    timeline.enter(BACKWARD)
+    timeline.leave_for(AFTER_BACKWARD)
+    clock.pass_(4)
+    timeline.cut()  # the next micro-batch, say
+    timeline.enter(BACKWARD)
+    timeline.leave_for(AFTER_BACKWARD)
+    clock.pass_(3)
+    record = timeline.step()
+    assert record.phases_ns[OTHER if sees_steps and alone else OPTIMIZER] == 7
 
 
 def forward(timeline: Timeline, clock: Clock, spent: int, *, between: int) -> None:
@@ -109,10 +125,10 @@ def test_what_lies_between_a_backward_and_the_next_forward_is_no_optimizers(time
         clock.pass_(20)
         timeline.leave_for(AFTER_BACKWARD)
         clock.pass_(7)
-    assert not timeline.begin_step()
+    assert timeline.begin_step()
     clock.pass_(5)
     record = timeline.step()
-    assert [record.phases_ns[phase] for phase in (FORWARD, BACKWARD, OPTIMIZER, OTHER)] == [20, 40, 12, 7]
+    assert [record.phases_ns[phase] for phase in (FORWARD, BACKWARD, OPTIMIZER, OTHER)] == [20, 40, 5, 14]
 
 
 def test_what_follows_a_step_that_does_not_count_is_none_of_it(timeline: Timeline, clock: Clock) -> None:

@@ -123,6 +123,7 @@ def examine(
 ) -> Diagnosis:
     """Observe it as it is, measure its limits, diagnose. A script that fails ends us with its own exit status."""
     from fulltilt.diagnose import diagnose as made_of
+    from fulltilt.launch.job import FULL
     from fulltilt.launch.observe import LEAST_STEPS, observe_all
 
     name = Path(command.target).name
@@ -145,6 +146,9 @@ def examine(
     if seen.ended in ("failed", "killed"):
         if len(seen.steps) >= LEAST_STEPS:
             say(f"{name} failed; what fails is not diagnosed (--max-steps stops it sooner)")
+        for note in seen.notes:
+            if note.startswith(FULL):
+                say(note)
         leave_with(seen)
     if not seen.steps and seen.backwards:
         raise FulltiltError(_unstepped(name, seen))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fulltilt import words
@@ -15,6 +16,8 @@ from .remaining import in_the_way
 from .thresholds import CAUSES, THRESHOLDS
 
 BUSIER = "the machine was busier while the script was watched than while its limit was measured"
+_SEVERAL = 2.0
+"""Epochs, from which on those that find a cache full are among what was watched."""
 _LESS_BUSY = "the machine was less busy when it was measured"
 
 
@@ -43,7 +46,7 @@ def diagnose(
         for family in FAMILIES:
             found += family(figures)
         found += slow_rank(ranks)
-    findings = rank(found)
+    findings = rank(_unpredicted(found) if _fills_a_cache(figures) else found)
     unsettled = (_further_off(figures) or 0.0) >= THRESHOLDS.unsettled
     fed = figures.headroom is not None and figures.headroom < THRESHOLDS.no_headroom
     return Diagnosis(
@@ -56,6 +59,18 @@ def diagnose(
         notes=tuple(_notes(figures, replay)),
         unsettled=unsettled,
     )
+
+
+def _fills_a_cache(figures: Figures) -> bool:
+    """What was watched is the epoch in which a data set keeps its samples: later ones find them there."""
+    loader = figures.train_loader
+    if loader is None or loader.remembers is None or loader.num_workers:
+        return False
+    return bool(figures.wait) and figures.steps <= _SEVERAL * figures.epoch_steps
+
+
+def _unpredicted(findings: Sequence[Finding]) -> list[Finding]:
+    return [replace(one, gain=None) if one.about == "feeding" else one for one in findings]
 
 
 def rank(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -95,6 +110,11 @@ def _notes(figures: Figures, replay: Observation | None) -> Iterator[str]:
         yield (
             f"others kept {around.others_cores:.1f} of {figures.cores} cores busy meanwhile; gains are predicted for a "
             "machine that you have to yourself, where more workers find cores"
+        )
+    if _fills_a_cache(figures) and figures.train_loader is not None:
+        yield (
+            f"{figures.train_loader.remembers} grows with the samples that are made: later epochs, which find them "
+            "there, may wait for less than what was watched, so that no gain of feeding is predicted"
         )
     if figures.limit is None:
         if figures.train_loader is None:
@@ -157,7 +177,8 @@ def _verdict(figures: Figures, findings: Sequence[Finding]) -> str:
     if figures.headroom is None or figures.limit is None or figures.reach is None:
         slow = f"{first.title}." if first is not None else "No cause was found for it to be slow."
         return f"The step's limit could not be measured. {slow}"
-    others = [] if first is None or (first.gain or 0.0) < THRESHOLDS.least_gain else [f"{first.title}."]
+    most = _most(findings)
+    others = [] if most is None else [f"{most.title}."]
     further = _further_off(figures)
     busier = [] if further is None else [f"Its limit lies {words.percent(further)} further off: {_LESS_BUSY}."]
     if figures.headroom < THRESHOLDS.no_headroom and (further or 0.0) >= THRESHOLDS.unsettled:
@@ -175,6 +196,14 @@ def _verdict(figures: Figures, findings: Sequence[Finding]) -> str:
     told = in_the_way(figures, figures.reach, cores=figures.cores)
     unknown = f"{told[0].upper()}{told[1:]}; nothing is known that would make it less."
     return " ".join([said, unknown, *busier, *(f"Besides: {title}" for title in others)])
+
+
+def _most(findings: Sequence[Finding]) -> Finding | None:
+    """The first that is predicted to gain; the script's own code, whose gain nobody can tell, where that takes more."""
+    gains = findings[0] if findings and (findings[0].gain or 0.0) >= THRESHOLDS.least_gain else None
+    own = next((finding for finding in findings if finding.cause == "own-code"), None)
+    taken = 0.0 if gains is None else gains.seconds or 0.0
+    return own if own is not None and (own.seconds or 0.0) > taken else gains
 
 
 def _explains(finding: Finding) -> bool:

@@ -56,12 +56,14 @@ class Around:
         if self._on_sample is not None:
             self._on_sample(sample)
 
-    def seen(self, device: str | None, *, since: float = 0.0, until: float = math.inf) -> Surroundings:
+    def seen(
+        self, device: str | None, *, begun: float = 0.0, since: float = 0.0, until: float = math.inf
+    ) -> Surroundings:
         """`device` is the training's, as torch names it: `cuda:0`; its figures are taken from the GPU it used.
 
         `since` and `until`: when it trained, in seconds from the command's start; what memory grew by before is its
-        libraries', and at its end nothing grows. Where there are few readings between, all are given; not so with a
-        GPU, whose driver and libraries take the host's memory for seconds, up to the first step.
+        libraries', and at its end nothing grows. Where there are few readings between, those from `begun` on are given,
+        the first step's end; not so with a GPU, whose driver and libraries take the host's memory for seconds.
         """
         cores = read_cores().usable
         shared = read_shared_memory()
@@ -70,7 +72,9 @@ class Around:
         on_gpu = device is not None and device.startswith("cuda")
         gpus = _gpu(late) if on_gpu else []
         trained = [sample for sample in self._samples if since <= sample.t <= until]
-        of_memory = trained if on_gpu or len(trained) >= ENOUGH_READINGS else self._samples
+        of_memory = trained
+        if not on_gpu and len(trained) < ENOUGH_READINGS:
+            of_memory = [sample for sample in self._samples if sample.t >= begun]
         memory = _memory(of_memory)
         last = gpus[-1] if gpus else None
         # A hundred steps of a GPU are over in less than a second, and what lies around them leaves it idle.

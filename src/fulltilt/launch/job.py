@@ -22,6 +22,9 @@ AS_IS = "as-is-{rank}-{pid}.json"
 NO_ROOM = "fulltilt leaves this as it is and has the script change a copy"
 """How an error begins of a script that can't be tried, because a file is too large to be copied."""
 
+FULL = "the temporary folder is full, where fulltilt keeps what the script writes meanwhile"
+"""How a note begins of a script that has failed beside that."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:

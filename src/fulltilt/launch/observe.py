@@ -6,7 +6,9 @@ observe(command) ─► job file ─► python train.py … (hooks inside) ─�
 from __future__ import annotations
 
 import itertools
+import math
 import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -16,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+from fulltilt import words
 from fulltilt.errors import InputError
 from fulltilt.launch import job as jobs
 from fulltilt.launch.around import Around
@@ -36,6 +39,9 @@ POLL_SECONDS = 0.05
 LEAST_STEPS = 10
 """A script that leaves with an exit status sooner has failed: it can hardly have trained."""
 TAIL_LINES = 15
+FULL_BYTES = 64 << 20
+FULL_SHARE = 0.1
+"""A disk with less room than both is full, as far as a script is concerned that has failed."""
 
 QUIET = {
     "PYTHONDONTWRITEBYTECODE": "1",  # the interpreter itself writes beside the user's modules
@@ -119,6 +125,7 @@ def observe_all(
             progress=on_progress, on_sample=on_sample, shield=shield, looks=not tie_draws,
         )  # fmt: skip
         seconds = time.monotonic() - began
+        begun = max(seconds - _age(out / jobs.BEGUN), 0.0)
         changed = changes(before, state(guarded)) if shield else ()
         reports = [read(path) for path in _files(out, jobs.REPORT) or _files(out, jobs.AS_IS)]
         raised = any(one.ended == "failed" for one in reports)
@@ -128,12 +135,14 @@ def observe_all(
                 Observation(command=command.words, mode=mode, applied=job.settings, ended="script", seconds=seconds)
             ]
         tail = _tail(log) if log is not None else ()
+        no_space = _is_full(Path(scratch)) if shield else ()
         return tuple(
             replace(
                 one,
-                notes=(*one.notes, *changed),
+                notes=(*one.notes, *changed, *(no_space if one.ended in ("failed", "killed") else ())),
                 surroundings=around.seen(
                     None if one.training is None else one.training.device,
+                    begun=begun,
                     since=one.warm_up_seconds or 0.0,
                     until=_trained_until(one),
                 ),
@@ -239,6 +248,14 @@ def _files(out: Path, name: str) -> list[Path]:
     return sorted(out.glob(name.format(rank="*", pid="*")))
 
 
+def _age(file: Path) -> float:
+    """Seconds since it was made; endless where it was not."""
+    try:
+        return time.time() - file.stat().st_mtime
+    except OSError:
+        return math.inf
+
+
 def _longest_step(file: Path) -> float:
     return max((step.seconds for step in read(file).steps), default=0.0)
 
@@ -283,6 +300,15 @@ def _ended(
     if ended in ("failed", "killed"):
         notes += [f"its output ended with: {line}" for line in tail[-TAIL_LINES:]]
     return replace(one, ended=ended, exit_status=status, raised=raised, notes=tuple(notes))
+
+
+def _is_full(scratch: Path) -> tuple[str, ...]:
+    """Asked for while what the script has written lies there."""
+    disk = shutil.disk_usage(scratch)
+    if disk.free >= min(FULL_BYTES, FULL_SHARE * disk.total):
+        return ()
+    free, total = words.disk_size(disk.free), words.disk_size(disk.total)
+    return (f"{jobs.FULL}: {free} of {total} are left in {scratch.parent}; set TMPDIR to a folder with more space",)
 
 
 def _tail(log: Path) -> tuple[str, ...]:

@@ -48,10 +48,14 @@ def changes(before: State, after: State) -> tuple[str, ...]:
     gone = sorted(before.keys() - after.keys()) if whole else []
     other = sorted(path for path in before.keys() & after.keys() if before[path] != after[path])
     return tuple(
-        f"{len(paths)} files were {what} by something that could not be held off: {_some(paths)}"
+        f"{_files(len(paths))} {what} by something that could not be held off: {_some(paths)}"
         for what, paths in (("made", made), ("removed", gone), ("changed", other))
         if paths
     )
+
+
+def _files(count: int) -> str:
+    return "1 file was" if count == 1 else f"{count} files were"
 
 
 def _some(paths: list[str]) -> str:

@@ -136,6 +136,8 @@ class Loader:
     draws: bool | None = None
     """Making its samples moves a random generator of the process that makes them (torch's, numpy's, Python's): with
     another number of workers they are others. None where it could not be seen."""
+    remembers: str | None = None
+    """What its data set keeps of what it makes (`Photos.cache`): of workers each has one of its own."""
     in_memory: bool = False
     """Its samples are tensors that lie in memory already (a TensorDataset)."""
     transforms: tuple[str, ...] = ()
@@ -150,7 +152,9 @@ class Loader:
     @property
     def keeps_workers(self) -> bool:
         """Another number of them, or longer lives, would give other samples, unless the script sees to it."""
-        return self.iterable or self.opened is not None or self.generator is not None
+        if self.iterable or self.opened is not None or self.generator is not None:
+            return True
+        return self.remembers is not None and (not self.num_workers or self.persistent_workers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

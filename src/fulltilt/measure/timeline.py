@@ -7,8 +7,8 @@ A *span* lies between two calls of a loader or ends with the optimizer's step. W
 with a forward that nobody took a gradient of, all of it was evaluation. Spans of training make up the steps; those of
 evaluation stand outside of them, as checkpoints and the starts of epochs do.
 
-What lies behind a forward or a backward is known by what comes next, too: before a backward it was the loss, before the
-optimizer's step it was clipping and the like, before another forward it was whatever the script does between them.
+What lies behind a forward or a backward is known by what comes next, too: before a backward it was the loss; before the
+optimizer's step, or before another forward, it was whatever the script does between them.
 
 The hooks of a script call this a dozen times per step, between calls of torch that crowd the caches: there, each call
 of Python costs about a microsecond. So a mark is one of them, and what can be worked out later is.
@@ -108,7 +108,9 @@ class Timeline:
         self.base = OTHER
         """What time outside of all phases counts as, where it is not known only later."""
         self.alone = True
-        """No other rank is waited for in a loss."""
+        """No other rank is waited for in a loss, or for gradients that the script itself shares."""
+        self.sees_steps = False
+        """An optimizer's step has begun; one that is compiled is never seen to."""
         self.current = OTHER
         self.trained = False
         """There was a backward in this span."""
@@ -177,21 +179,27 @@ class Timeline:
             span[phase] += spent
 
     def begin_step(self) -> bool:
-        """The optimizer's step begins. Whether its phase was entered now: after a backward it goes on already."""
-        if self.current == AFTER_BACKWARD and not self._stack:
-            self._span[OPTIMIZER] += self._span[AFTER_BACKWARD]
-            self._span[AFTER_BACKWARD] = 0
-            self.base = self.current = OPTIMIZER
+        """The optimizer's step begins. Whether its phase was entered now: it may be on already, a GradScaler's say."""
         entered = self.current != OPTIMIZER
         if entered:
             self.enter(OPTIMIZER)
+        self.sees_steps = True
+        self._settle_backward()
         self._closure = len(self._stack)
         return entered
+
+    def _settle_backward(self) -> None:
+        """What lies behind a backward was the script's own code, or the step of an optimizer whose steps nobody sees.
+        Ranks may wait there for each other, which is no rank's own."""
+        own = self.sees_steps and self.alone and not self._closure
+        self._span[OTHER if own else OPTIMIZER] += self._span[AFTER_BACKWARD]
+        self._span[AFTER_BACKWARD] = 0
 
     def end_step(self, *, entered: bool) -> None:
         """Of an optimizer whose step may not count: what follows is none of it. `entered` as `begin_step` said."""
         if entered or (self.current == OPTIMIZER and not self._stack):
             self.leave_for(OTHER)
+        self._closure = 0
 
     def charge(self, phase: int, began_ns: int) -> int:
         """Count the time since `began_ns` for `phase`; nothing was entered or left in between. Gives its length."""
@@ -254,7 +262,7 @@ class Timeline:
         self.base = OTHER
         if not self._stack:
             self.current = OTHER
-        span[OPTIMIZER] += span[AFTER_BACKWARD]
+        self._settle_backward()
         span[FORWARD] += span[AFTER_FORWARD]
         del span[AFTER_FORWARD:]
         trained = self.trained

@@ -55,13 +55,19 @@ def test_workers_are_not_tried_where_samples_depend_on_them() -> None:
     iterable = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], samples=None, iterable=True),))
     opened = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], opened="Records.file"),))
     drawing = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], generator="Photos.rng"),))
-    for one in (iterable, opened, drawing):
+    keeping = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], remembers="Photos.cache"),))
+    for one in (iterable, opened, drawing, keeping):
         found = candidates(FINDINGS, one, cores=8, level="numeric")
         assert [list(candidate.settings) for candidate in found] == [["autocast"], ["tf32"]]
     changes = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], changes=True),))
-    names = {name for one in candidates(FINDINGS, changes, cores=8, level="numeric") for name in one.settings}
-    assert "loader.num_workers" in names
-    assert "loader.persistent_workers" not in names
+    ends = dataclasses.replace(keeping.loaders[0], num_workers=1)  # what its workers keep ends with their epoch
+    for one in (changes, dataclasses.replace(seen, loaders=(ends,))):
+        names = {name for one in candidates(FINDINGS, one, cores=8, level="numeric") for name in one.settings}
+        assert "loader.num_workers" in names
+        assert "loader.persistent_workers" not in names
+    lives_on = dataclasses.replace(seen, loaders=(dataclasses.replace(ends, persistent_workers=True),))
+    names = {name for one in candidates(FINDINGS, lives_on, cores=8, level="numeric") for name in one.settings}
+    assert "loader.num_workers" not in names
     # A data set without a length, whose sampler knows which samples there are: they are the same with any workers.
     drawn = dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], samples=None),))
     settings = [one.settings for one in candidates(FINDINGS, drawn, cores=8, level="numeric")]

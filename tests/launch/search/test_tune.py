@@ -10,7 +10,7 @@ import pytest
 
 from fulltilt.diagnose.finding import Level
 from fulltilt.launch.command import Command
-from fulltilt.launch.job import NO_ROOM
+from fulltilt.launch.job import FULL, NO_ROOM
 from fulltilt.launch.search.plan import Key
 from fulltilt.launch.search.tune import NotTuned, Tuned, Tuner
 from fulltilt.measure.observation import Loader, Observation, Phase, Step, Surroundings, Training
@@ -22,6 +22,7 @@ class Script:
     """A loop whose loader takes 20 ms per batch and worker, and whose step takes 4 ms."""
 
     generator: str | None = None
+    remembers: str | None = None
     draws: bool | None = False
     samples: int | None = 8
     """Of a step."""
@@ -73,6 +74,7 @@ class Script:
             role="train", place=None, dataset="Files", samples=80_000, batch_size=8, num_workers=workers,
             prefetch_factor=2 if workers else None, persistent_workers=False, pin_memory=False, batch_bytes=100,
             samples_per_second=8 / feeding if mode == "loader" and feeding else None, generator=self.generator,
+            remembers=self.remembers,
             draws=self.draws,
         )  # fmt: skip
         training = Training(
@@ -125,6 +127,16 @@ def test_what_only_an_edit_can_mend_is_said() -> None:
     assert not found.plan.settings
     assert "an edit of the script is: " in said[-1]
     assert "DataLoader(…, num_workers=4, persistent_workers=True), with Photos.rng seeded anew" in said[-1]
+
+
+def test_workers_that_would_keep_samples_each_are_left_alone_and_that_is_said() -> None:
+    script, said = Script(), list[str]()
+    script.remembers = "Photos.cache"
+    found = tuned(script, said=said)
+    assert isinstance(found, Tuned)
+    assert "loader.num_workers" not in found.plan.settings
+    (told,) = (line for line in said if "Photos.cache" in line)
+    assert told.startswith("the number of workers is left alone: Photos.cache grows with the samples")
 
 
 def test_workers_are_found_verified_and_planned() -> None:
@@ -437,6 +449,17 @@ def test_a_script_whose_files_are_too_large_to_be_copied_is_not_tuned_for_that_r
     found = tuned(Large())
     assert isinstance(found, NotTuned)
     assert found.reason == f"it can't be tried ({NO_ROOM}: that takes 300.0 GB: '/data/all.bin')"
+
+
+def test_a_script_that_has_filled_the_temporary_folder_is_not_tuned_for_that_reason() -> None:
+    class Full(Script):
+        def observe(self, command: Command, **options: Any) -> tuple[Observation, ...]:
+            notes = ("its output ended with: RuntimeError: unexpected pos 704 vs 662", f"{FULL}: 0 B are left")
+            return (Observation(command=("train.py",), ended="failed", seconds=1.0, exit_status=1, notes=notes),)
+
+    found = tuned(Full())
+    assert isinstance(found, NotTuned)
+    assert found.reason == f"it can't be tried ({FULL}: 0 B are left)"
 
 
 def test_three_steps_are_too_few() -> None:

@@ -84,7 +84,7 @@ def test_without_a_shield_it_writes(folder: Path) -> None:
 def test_what_could_not_be_held_off_is_said(folder: Path) -> None:
     (folder / "train.py").write_text("import subprocess; subprocess.run(['touch', 'made.txt'], check=True)")
     seen = observe(parse(["train.py"]))
-    assert any("1 files were made" in note and "made.txt" in note for note in seen.notes)
+    assert any("1 file was made" in note and "made.txt" in note for note in seen.notes)
 
 
 def test_changes(folder: Path) -> None:

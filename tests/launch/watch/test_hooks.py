@@ -200,17 +200,22 @@ for epoch in range(4):
 def test_checkpoints_and_clipping_have_their_phases(tmp_path: Path) -> None:
     code = """
 import io
+def slowly():
+    time.sleep(0.002)
+    yield from model.parameters()
 for step in range(12):
     optimizer.zero_grad()
     model(torch.randn(8, 4)).mean().backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    time.sleep(0.002)  # between backward and step: the optimizer's side
+    torch.nn.utils.clip_grad_norm_(slowly(), 1.0)
+    time.sleep(0.01)  # between backward and step: the script's own
     optimizer.step()
     torch.save(model.state_dict(), io.BytesIO())
 """
     seen = seen_of(code, tmp_path)
     assert seen.outside["checkpoint"] > 0
     assert total(seen, "optimizer") > 0.002 * len(seen.steps)
+    found = shares(seen)
+    assert found["optimizer"] < 10 <= found["other"], "or its kernels would be blamed for it"
 
 
 def test_other_threads_are_left_alone(tmp_path: Path) -> None:
@@ -362,7 +367,7 @@ for step in range(15):
     assert found["forward"] <= 5
 
 
-def test_a_batch_that_is_made_after_each_of_several_backwards_is_no_optimizers_work(tmp_path: Path) -> None:
+def test_what_follows_each_of_several_backwards_is_no_optimizers_work(tmp_path: Path) -> None:
     code = """
 for step in range(15):
     optimizer.zero_grad()
@@ -372,12 +377,12 @@ for step in range(15):
         loss.backward()
         if micro < 2:
             compute(0.01)
-    compute(0.005)  # gradients are clipped by hand
+    compute(0.005)  # figures of gradients are drawn
     optimizer.step()
 """
     found = shares(seen_of(code, tmp_path))
-    assert 19 <= found["other"] <= 30
-    assert 5 <= found["optimizer"] <= 12
+    assert 24 <= found["other"] <= 35
+    assert found["optimizer"] <= 5
     assert 6 <= found["forward"] <= 12
 
 

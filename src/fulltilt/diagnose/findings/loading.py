@@ -55,7 +55,7 @@ def with_workers(figures: Figures, workers: int) -> float:
 
 def with_values(loader: Loader, workers: int) -> dict[str, int | bool]:
     """Its arguments with so many workers. They live on, unless they would go on with what the script has changed."""
-    lives_on = not (loader.iterable or loader.changes)
+    lives_on = not (loader.iterable or loader.changes or (loader.num_workers and loader.remembers))
     return {"num_workers": workers, **({"persistent_workers": True} if lives_on else {})}
 
 
@@ -70,6 +70,8 @@ def condition(loader: Loader) -> str | None:
         return ", with each worker giving a share of the samples (torch.utils.data.get_worker_info), not all of them"
     if loader.opened is not None:
         return f", with {loader.opened} opened anew in each worker, or one reads at another's place in it"
+    if loader.remembers is not None and (not loader.num_workers or loader.persistent_workers):
+        return f", with {loader.remembers} filled before they start, or each of them has one of its own"
     if loader.generator is not None:
         return f", with {loader.generator} seeded anew in each worker and epoch, or all of them draw the same numbers"
     return None

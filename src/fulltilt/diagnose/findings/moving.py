@@ -37,7 +37,7 @@ def _restarted(figures: Figures) -> list[Finding]:
     loader = figures.train_loader
     if loader is None or loader.num_workers == 0 or loader.persistent_workers or not loader.start_seconds:
         return []
-    if loader.changes:  # workers that live on would not know
+    if loader.changes or loader.remembers:  # workers that live on would not know, or keep ever more
         return []
     if loader.starts < 2 and figures.steps > figures.epoch_steps:
         return []

@@ -170,7 +170,7 @@ def _refused(observation: Observation, level: Level) -> tuple[str, ...]:
         return _WORKERS
     return (
         *(("loader.num_workers",) if fixed else ()),
-        *(("loader.persistent_workers",) if loader.changes else ()),
+        *(("loader.persistent_workers",) if loader.changes or loader.remembers else ()),
     )
 
 

@@ -6,10 +6,12 @@ import math
 
 from fulltilt.diagnose.finding import Diagnosis, Trial
 from fulltilt.launch.search.budget import TooShort
-from fulltilt.launch.search.rate import Rate
+from fulltilt.launch.search.rate import Rate, waited
 from fulltilt.measure.observation import Observation
 from fulltilt.words import amount
 
+_WAITS = 0.05
+"""Share of the steps' time."""
 _DRIFT = 0.15
 """Two measurements of the script as it is that are further apart are both told."""
 
@@ -47,6 +49,17 @@ def too_short(short: TooShort, *, seconds: float, watched: float) -> str:
         f"{seconds:g} s are too short for one trial: watching took {watched:.0f} s, a trial takes "
         f"{short.trial_seconds:.0f} s here, comparing losses {short.verify_seconds:.0f} s "
         f"(--max-seconds {short.would_do:g} would do)"
+    )
+
+
+def left_alone(seen: Observation) -> str | None:
+    """Why workers are not tried although the loop waits for its loader, where no finding tells it."""
+    loader, (waits, total) = seen.train_loader, waited(seen)
+    if loader is None or loader.remembers is None or not loader.keeps_workers or waits <= _WAITS * total:
+        return None
+    return (
+        f"the number of workers is left alone: {loader.remembers} grows with the samples that are made, and each "
+        "worker would have one of its own"
     )
 
 

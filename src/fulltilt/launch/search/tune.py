@@ -18,7 +18,7 @@ from typing import Any
 from fulltilt.diagnose import diagnose
 from fulltilt.diagnose.finding import Diagnosis, Level, LossCurves, Outcome, Trial
 from fulltilt.launch.command import Command
-from fulltilt.launch.job import NO_ROOM
+from fulltilt.launch.job import FULL, NO_ROOM
 from fulltilt.launch.search import lines, redrawn
 from fulltilt.launch.search.budget import (
     COMPILE_SECONDS,
@@ -122,6 +122,9 @@ class Tuner:
         if fixed and wants_workers(diagnosis.findings, seen[0], cores=self.cores):
             self.notes.append(redrawn.left_out(seen[0]))
             self.say(self.notes[-1])
+        if (kept := lines.left_alone(seen[0])) is not None:
+            self.notes.append(kept)
+            self.say(kept)
         if not (chosen or self.unlimited):
             self.say("nothing that can be set from outside is predicted to pay")
             for line in only_by_hand(diagnosis.findings)[:1]:
@@ -170,13 +173,7 @@ class Tuner:
         )  # fmt: skip
         seen = ranks[0]
         if seen.ended in ("failed", "killed"):
-            for note in seen.notes:
-                if NO_ROOM in note:
-                    return NotTuned(reason=f"it can't be tried ({note[note.index(NO_ROOM) :]})")
-            how, last = lines.status_of(seen), lines.last_words(seen)
-            told = how if last == how else f"{how}: {last}"
-            name = Path(self.command.target).name
-            return NotTuned(reason=f"tried without standard input, {name} ended with an error ({told})")
+            return NotTuned(reason=_why_failed(seen, Path(self.command.target).name))
         self.runs.learn(seen, took=self.clock() - began)
         more = f"--max-seconds {2 * self.seconds:g} gives it more"
         if seen.ended == "time" and not seen.steps:
@@ -343,6 +340,17 @@ class Tuner:
             notes=tuple(self.notes),
             modules={path: hash_of(path) for path in diagnosis.observation.modules},
         )
+
+
+def _why_failed(seen: Observation, name: str) -> str:
+    for note in seen.notes:
+        if note.startswith(FULL):
+            return f"it can't be tried ({note})"
+        if NO_ROOM in note:
+            return f"it can't be tried ({note[note.index(NO_ROOM) :]})"
+    how, last = lines.status_of(seen), lines.last_words(seen)
+    told = how if last == how else f"{how}: {last}"
+    return f"tried without standard input, {name} ended with an error ({told})"
 
 
 def _told(figure: float | None) -> float | None:

@@ -46,11 +46,11 @@ def shares(state: Any) -> bool:
 
 def _attributes(value: Any, depth: int, known: set[int]) -> tuple[Any, ...]:
     attributes = sorted(getattr(value, "__dict__", {}).items())
-    found = [*attributes, *_around(value)]
+    found = [*attributes, *around(value)]
     return tuple((name, _state(attribute, depth, known)) for name, attribute in found)
 
 
-def _around(value: Any) -> Iterator[tuple[str, Any]]:
+def around(value: Any) -> Iterator[tuple[str, Any]]:
     """What else its code works with."""
     if isinstance(value, MethodType):
         yield "self", value.__self__

@@ -33,6 +33,11 @@ def open_file(dataset: Any) -> str | None:
     return _first(dataset, _is_open_file, unless=lambda value: type(value) is mmap.mmap)  # the file is there for that
 
 
+def holds_open_file(value: Any) -> bool:
+    """It is one, or something within it is."""
+    return _holds(value, _is_open_file)
+
+
 def generator(dataset: Any) -> str | None:
     """The first that it draws from, by its attribute: `Photos.rng`; None where there is none."""
     return _first(dataset, _is_generator)

@@ -182,7 +182,7 @@ def _backward(watch: Watch) -> None:
                 return function(*args, **kwargs)
             finally:
                 if is_step:
-                    timeline.leave_for(AFTER_BACKWARD)  # clipping and the like follow, up to the optimizer's step
+                    timeline.leave_for(AFTER_BACKWARD)  # the script's own code may follow, up to the optimizer's step
                 else:
                     timeline.leave()
 
@@ -224,8 +224,7 @@ def _optimizers(watch: Watch, ended: Callable[[], None]) -> None:
     register(lambda: register_optimizer_step_pre_hook(before))
     register(lambda: register_optimizer_step_post_hook(after))
     put(Optimizer, "zero_grad", _clearing(watch, Optimizer.zero_grad, ended))
-    for name in ("clip_grad_norm_", "clip_grad_value_"):
-        put(torch.nn.utils, name, phased(watch, getattr(torch.nn.utils, name), OPTIMIZER))
+    _phase_names(watch, ("clip_grad_norm_", "clip_grad_value_"), OPTIMIZER, torch.nn.utils)
 
 
 def _clearing(watch: Watch, cleared: Callable[..., Any], ended: Callable[[], None]) -> Callable[..., Any]:
@@ -273,7 +272,7 @@ def _scalers(watch: Watch, ended: Callable[[], None]) -> None:
 
     put(scaler, "scale", scaled)
     put(scaler, "update", updated)
-    put(scaler, "step", phased(watch, scaler.step, OPTIMIZER))
+    _phase_names(watch, ("unscale_", "step"), OPTIMIZER, scaler)
 
 
 def _saving(watch: Watch) -> None:

@@ -9,6 +9,7 @@ import atexit
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -88,7 +89,8 @@ class Process:
         watch = self.watch
         if not self.begun:
             self.begun = True
-            (Path(self.job.out) / jobs.BEGUN).touch()
+            with suppress(OSError):
+                (Path(self.job.out) / jobs.BEGUN).touch()
         if watch.seeks_gpu:
             self.clock_gpu()
         if self.job.mode == "loader" and watch.records:
@@ -245,7 +247,8 @@ class Process:
     def report(self, found: Observation, name: str) -> None:
         from fulltilt.measure.observation import write
 
-        write(found, Path(self.job.out) / name.format(rank=found.rank, pid=os.getpid()))
+        with suppress(OSError):  # a full disk, or a folder that was tidied away, is none of the script's business
+            write(found, Path(self.job.out) / name.format(rank=found.rank, pid=os.getpid()))
 
     def leave(self, status: int) -> NoReturn:
         sys.stdout.flush()

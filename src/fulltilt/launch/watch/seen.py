@@ -210,6 +210,7 @@ def _loader(seen: LoaderSeen, facts: Loader, out: Path) -> Loader:
         samples_per_second=seen.samples_per_second,
         stages=parts,
         draws=stages.draws(out, str(seen.number)),
+        remembers=stages.remembers(out, str(seen.number)),
     )
 
 

@@ -12,13 +12,17 @@ import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fulltilt.launch.watch.draws import Looks
 from fulltilt.measure.observation import Stage
+
+if TYPE_CHECKING:
+    from fulltilt.launch.watch.remembered import Remembered
 
 WRITE_SECONDS = 0.25
 LEAST_APART = 4
@@ -99,6 +103,8 @@ class Stages:
         self.tallies: dict[str, Tally] = {}
         self.looks: dict[str, Looks] = {}
         """By loader: whether its samples draw."""
+        self.remembered: dict[str, Remembered] = {}
+        """By loader: what its data set keeps of what it makes."""
         self.looking: Looks | None = None
         """At the batch that is made now."""
         self.queues: dict[int, str] = {}
@@ -171,12 +177,19 @@ class Stages:
             self.write()
 
     def write(self) -> None:
+        """As far as it can: where the disk is full, or the folder was tidied away, the script goes on."""
+        with suppress(OSError):
+            self._write()
+
+    def _write(self) -> None:
         for loader in list(self.tallies.keys() | self.looks.keys()):
             tally, looks = self.tallies.get(loader, Tally()), self.looks.get(loader, Looks())
             file = self._out / f"stages-{loader}-{os.getpid()}.json"
             aside = file.with_suffix(".part")
             samples, spent = tally.usual()
-            aside.write_text(json.dumps({"samples": samples, "spent": spent, "draws": looks.draws}))
+            kept = self.remembered.get(loader)
+            name = None if kept is None else kept.name
+            aside.write_text(json.dumps({"samples": samples, "spent": spent, "draws": looks.draws, "remembers": name}))
             aside.replace(file)
 
 
@@ -224,6 +237,12 @@ def draws(out: Path, loader: str) -> bool | None:
     """Whether a loader's samples draw, in any of the processes that made them; None where nobody has looked."""
     found = [json.loads(file.read_text()).get("draws") for file in out.glob(f"stages-{loader}-*.json")]
     return None if all(one is None for one in found) else any(found)
+
+
+def remembers(out: Path, loader: str) -> str | None:
+    """What a loader's data set keeps of what it makes, in any of the processes."""
+    found = (json.loads(file.read_text()).get("remembers") for file in out.glob(f"stages-{loader}-*.json"))
+    return next((name for name in found if name is not None), None)
 
 
 def read(out: Path, loader: str) -> tuple[Stage, ...]:

@@ -18,6 +18,7 @@ from fulltilt.launch.imports import after_import
 from fulltilt.launch.patching import put
 from fulltilt.launch.watch.draws import Looks, states, tied
 from fulltilt.launch.watch.loaders import NUMBER
+from fulltilt.launch.watch.remembered import Remembered
 from fulltilt.launch.watch.stages import Stages, Timed
 from fulltilt.launch.watch.traces import without_us
 from fulltilt.launch.watch.transforms import time_parts
@@ -63,6 +64,8 @@ def _fetchers(fetch: Any, stages: Stages, tie_draws: int | None) -> None:
         # Samples whose draws are tied leave the generators as they were: there is nothing to see.
         if loader is not None and tie_draws is None:
             self._fulltilt_looks = stages.looks.setdefault(loader, Looks())
+            if not hasattr(dataset, "__iter__"):
+                self._fulltilt_remembered = stages.remembered.setdefault(loader, Remembered())
 
     put(fetch._BaseDatasetFetcher, "__init__", __init__)
     for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
@@ -74,6 +77,8 @@ def _fetching(stages: Stages, fetched: Callable[..., Any]) -> Callable[..., Any]
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
         looks = getattr(self, "_fulltilt_looks", None)
         before = states() if looks is not None and looks.due() else None
+        remembered = getattr(self, "_fulltilt_remembered", None)
+        sizes = None if remembered is None else remembered.begun(self.dataset, possibly_batched_index)
         stages.looking = looks if before is not None else None
         try:
             return timed(self, possibly_batched_index)
@@ -81,6 +86,8 @@ def _fetching(stages: Stages, fetched: Callable[..., Any]) -> Callable[..., Any]
             stages.looking = None
             if looks is not None and before is not None:
                 looks.made(before)
+            if remembered is not None and sizes is not None:
+                remembered.made(self.dataset, possibly_batched_index, sizes)
             stages.write_now_and_then()
 
     def timed(self: Any, possibly_batched_index: Any) -> Any:
