@@ -87,3 +87,48 @@ def test_ranks_leave_at_the_same_step(tmp_path):
     assert first.endswith("SIGTERM")
     assert first.removeprefix("rank 0") == second.removeprefix("rank 1")
     assert 25 <= int(first.split()[2]) < 200, "soon, at a step that all came to agree on"
+
+
+AUGMENTED = """
+import sys
+from pathlib import Path
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from fulltilt import GPUAugmentation, Trainer
+from fulltilt.train import process_group
+from tests.train.helpers import EXACT
+from tests.train.test_sources import Seen, pictures
+
+with process_group():
+    rank = torch.distributed.get_rank()
+    image, _ = pictures(1)
+    alike = TensorDataset(image.expand(12, -1, -1, -1), torch.arange(12) % 2)  # what differs was drawn
+    model = Seen()
+    config = {"epochs": 2, "checkpoint_every_steps": 1, "keep_last": 9, "output": "out", **EXACT}
+
+    def trainer(model):
+        augmentation = GPUAugmentation(rotation_degrees=30, seed=3)
+        return Trainer(model, DataLoader(alike, 2), config=config, gpu_augmentation=augmentation)
+
+    trainer(model).fit()
+    whole = torch.cat(model.given[True])
+    again = Seen()
+    resumed = trainer(again)
+    resumed.resume(sorted(Path("out/checkpoints").iterdir())[1])
+    step = resumed.step
+    resumed.fit()
+    same = torch.equal(torch.cat(again.given[True]), whole[2 * step:])
+    sums = [round(float(images.double().sum()), 4) for images in whole]
+    sys.stdout.write(f"rank {rank} {step} {same} {' '.join(map(str, sums))}\\n")
+"""
+
+
+def test_ranks_augment_what_they_count_each_in_its_own_way(tmp_path):
+    with torchrun(tmp_path, AUGMENTED) as process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    first, second = (line.split() for line in sorted(out.splitlines()))
+    assert first[2:4] == second[2:4] == ["2", "True"], "gone on with in the middle of an epoch as if never left"
+    drawn = [*first[4:], *second[4:]]
+    assert len(drawn) == 24
+    assert len(set(drawn)) == 24, "two epochs of six samples, on each of two ranks"

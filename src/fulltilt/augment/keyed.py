@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 from fulltilt.errors import InputError
 
+RANK_APART = 1 << 40
+"""Samples that a rank may count in an epoch."""
+
 
 class Keyed(nn.Module):
     """Draws are keyed by (seed, epoch, index); the state moves with the module and is part of its `state_dict`."""
@@ -27,6 +30,10 @@ class Keyed(nn.Module):
             raise InputError(f"epoch={epoch!r} must be a whole number ≥ 0")
         self._state[1].fill_(epoch)
         self._state[2].fill_(0)
+
+    def count_apart(self, rank: int) -> None:
+        """Count samples from here on in numbers of this rank's own: alike ones are drawn alike."""
+        self._state[2].remainder_(RANK_APART).add_(rank * RANK_APART)
 
     def _move(self, device: torch.device) -> None:
         """To where the images are. Also in a first call for validation the buffers stay tensors that can be written."""

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSam
 from fulltilt.augment import GPUAugmentation, MinimalGPUAugmentation
 from fulltilt.errors import InputError, UnavailableError
 from fulltilt.feed import ImageFiles, feed
+from fulltilt.feed.datasets import loader_feed
 from fulltilt.machine.cores import Cores
 
 # Python 3.12 warns of forking beside threads, which torch's workers always do.
@@ -128,6 +129,19 @@ def test_a_resumed_epoch_is_augmented_as_it_would_have_been(stream):
     again.load_state_dict(first.state_dict())
     rest = [batch.clone() for _ in range(2) for batch in again]
     assert torch.equal(torch.cat(begun + rest), torch.cat(expected))
+
+
+def test_each_rank_augments_in_its_own_way(monkeypatch):
+    loader = DataLoader(torch.randint(256, (1, 3, 8, 8), dtype=torch.uint8).expand(6, -1, -1, -1), batch_size=4)
+
+    def of(rank):
+        monkeypatch.setattr(loader_feed, "rank", lambda: rank)
+        batches = feed(loader, device="cpu", augment=GPUAugmentation(rotation_degrees=30, seed=3))
+        return list(torch.cat([batch.clone() for batch in batches]))
+
+    drawn = [image.sum().item() for image in of(0) + of(1)]
+    assert len(set(drawn)) == 12
+    assert drawn[:6] == [image.sum().item() for image in of(0)]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from fulltilt.augment.keyed import RANK_APART
 from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed, when_forgotten
 from fulltilt.feed.datasets.crew import Crew
@@ -20,6 +21,7 @@ from fulltilt.feed.datasets.shelf import Request, batch_seed
 from fulltilt.feed.mover import Mover
 from fulltilt.feed.structure import Augmenter, samples_in
 from fulltilt.machine.decision import Decision
+from fulltilt.machine.ranks import rank
 
 
 class LoaderFeed(Feed):
@@ -88,7 +90,8 @@ class LoaderFeed(Feed):
             waited = self._mover.waited_seconds
             self._clock.waited(waited)
             samples = samples_in(batch)
-            index = torch.arange(seen, seen + samples)  # samples have no numbers here, but places, also after a resume
+            # Samples have no numbers here, but places, also after a resume; each rank has places of its own.
+            index = torch.arange(seen, seen + samples) + rank() * RANK_APART
             given, seen = given + 1, seen + samples
             if given == end:
                 self._epoch, self._batches, self._samples, self._random = epoch + 1, 0, 0, None
