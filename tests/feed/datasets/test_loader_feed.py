@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSam
 from fulltilt.augment import GPUAugmentation, MinimalGPUAugmentation
 from fulltilt.errors import InputError, UnavailableError
 from fulltilt.feed import ImageFiles, feed
-from fulltilt.feed.datasets import loader_feed
+from fulltilt.feed.datasets import loader_feed as loader_feeds
 from fulltilt.machine.cores import Cores
 
 # Python 3.12 warns of forking beside threads, which torch's workers always do.
@@ -135,7 +135,7 @@ def test_each_rank_augments_in_its_own_way(monkeypatch):
     loader = DataLoader(torch.randint(256, (1, 3, 8, 8), dtype=torch.uint8).expand(6, -1, -1, -1), batch_size=4)
 
     def of(rank):
-        monkeypatch.setattr(loader_feed, "rank", lambda: rank)
+        monkeypatch.setattr(loader_feeds, "rank", lambda: rank)
         batches = feed(loader, device="cpu", augment=GPUAugmentation(rotation_degrees=30, seed=3))
         return list(torch.cat([batch.clone() for batch in batches]))
 
