@@ -27,6 +27,17 @@ def test_a_value_that_is_not_allowed_is_said_in_our_words(words: tuple[str, ...]
     assert told in said(*words)
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("watch", "monitor"), ("profile", "diagnose"), ("tune", "run"), ("doctor", "env")]
+)
+def test_a_command_by_another_word_is_found_by_what_it_means(typed: str, meant: str) -> None:
+    assert f"No such command '{typed}'. Did you mean '{meant}'?" in said(typed, "--whatever")
+
+
+def test_a_misspelt_command_is_found_by_its_spelling() -> None:
+    assert "Did you mean 'monitor'?" in said("moniter")
+
+
 @pytest.mark.parametrize("typed", ["--bach_size", "--bach-size"])
 @pytest.mark.parametrize("value", [("3",), ()])
 def test_an_unknown_option_of_train_is_shown_as_typed_and_the_known_one_as_documented(

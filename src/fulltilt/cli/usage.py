@@ -9,6 +9,17 @@ from typer.core import TyperCommand, TyperGroup
 
 _PYDANTICS = "Value error, "
 """typer has values checked by pydantic, and passes its words on."""
+_MEANT = {
+    "watch": "monitor",
+    "explain": "diagnose",
+    "profile": "diagnose",
+    "fix": "run",
+    "optimize": "run",
+    "tune": "run",
+    "doctor": "env",
+    "info": "env",
+}
+"""Commands by other words than ours: of those the nearest in spelling would be offered, for `watch` the cache."""
 
 
 class Commands(TyperGroup):
@@ -20,6 +31,11 @@ class Commands(TyperGroup):
         except typer.BadParameter as error:
             error.message = error.message.removeprefix(_PYDANTICS)
             raise
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in _MEANT:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {_MEANT[args[0]]!r}?")
+        return super().resolve_command(ctx, args)
 
 
 class EitherDash(TyperCommand):

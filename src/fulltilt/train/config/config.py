@@ -174,7 +174,7 @@ class TrainingConfig(Section):
     keep_best: WholeOrZero = 1
     """Number of best checkpoints, by `monitor`, to keep as well."""
     monitor: str = "val_loss"
-    """The figure that says which checkpoint is best."""
+    """The figure that says which checkpoint is best, and that plateau watches."""
     monitor_mode: Literal["min", "max"] | None = None
     """None: as the torchmetrics metric says of itself; of others, min for losses and errors, max for the rest."""
     nan_policy: Literal["raise", "skip", "rollback"] = "raise"
