@@ -162,6 +162,10 @@ class Drawn(Dataset):
     def __getitem__(self, index):
         return torch.randn(4) * random.random() + np.random.rand()
 
+def mixed(samples):
+    batch = torch.stack(samples)
+    return batch + random.random() * batch[torch.randperm(len(batch))] * np.random.beta(1, 1)
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 1))
@@ -170,7 +174,7 @@ if __name__ == "__main__":
     for workers in (0, 2):
         model.load_state_dict(start)
         random.seed(7), np.random.seed(7), torch.manual_seed(7)
-        for batch in DataLoader(Drawn(), batch_size=4, shuffle=True, num_workers=workers):
+        for batch in DataLoader(Drawn(), 4, shuffle=True, num_workers=workers, collate_fn=mixed):
             optimizer.zero_grad()
             model(batch.float()).square().mean().backward()
             optimizer.step()

@@ -40,7 +40,7 @@ class Job:
     """Modes whose limits are measured behind the last step, which those modes start the script once more for."""
     seed: int | None = None
     tie_draws: bool = False
-    """Random draws of a sample depend on the sample alone, not on the worker that loads it."""
+    """Random draws of a sample, and of a batch that is put together, depend on these alone, not on the worker."""
     tie_dropout: bool = False
     """What is dropped depends on the seed alone, not on how the model is computed."""
     shield: str | None = None

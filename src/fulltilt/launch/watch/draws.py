@@ -1,12 +1,14 @@
 """Random draws of samples: whether there are any; and, for runs that are compared, such as depend on the sample only.
 
-With draws tied to the sample, a run with four workers trains on what one without does. In the run itself nothing is
+With draws tied to the sample, and those of collating to the batch, a run with four workers trains on what one without
+does. In the run itself nothing is
 tied: samples that draw are others with another number of workers. So it is looked whether they draw; and whether a
 model does, whose draws are tied as well.
 """
 
 from __future__ import annotations
 
+import functools
 import pickle
 import random
 import sys
@@ -104,6 +106,17 @@ def _generators() -> list[Any]:
 def tied(dataset: Any, seed: int) -> Any:
     """The dataset, with the generators of Python, numpy and torch seeded from each sample's index."""
     return dataset if hasattr(dataset, "__iter__") else TiedDataset(dataset, seed)
+
+
+def tied_to_batch(fetched: Callable[..., Any], seed: int) -> Callable[..., Any]:
+    """A fetcher's `fetch`; what collating draws (Mixup, CutMix) depends on the samples that are in the batch."""
+
+    @functools.wraps(fetched)
+    def fetch(self: Any, possibly_batched_index: Any) -> Any:
+        with _drawing(~seed, possibly_batched_index):  # not as the first of its samples
+            return fetched(self, possibly_batched_index)
+
+    return fetch
 
 
 class TiedDataset:

@@ -16,7 +16,7 @@ from typing import Any
 
 from fulltilt.launch.imports import after_import
 from fulltilt.launch.patching import put
-from fulltilt.launch.watch.draws import Looks, states, tied
+from fulltilt.launch.watch.draws import Looks, states, tied, tied_to_batch
 from fulltilt.launch.watch.loaders import NUMBER
 from fulltilt.launch.watch.remembered import Remembered
 from fulltilt.launch.watch.stages import Stages, Timed
@@ -36,7 +36,7 @@ LIBRARIES: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def install(watch: Watch, stages: Stages, *, tie_draws: int | None) -> None:
-    """`tie_draws`, where given, is the seed that every sample's random draws are tied to."""
+    """`tie_draws`, where given, is the seed that the random draws of every sample and batch are tied to."""
     from torch.utils.data._utils import fetch
 
     _fetchers(fetch, stages, tie_draws)
@@ -70,6 +70,8 @@ def _fetchers(fetch: Any, stages: Stages, tie_draws: int | None) -> None:
     put(fetch._BaseDatasetFetcher, "__init__", __init__)
     for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
         put(kind, "fetch", _fetching(stages, kind.fetch))
+    if tie_draws is not None:
+        put(fetch._MapDatasetFetcher, "fetch", tied_to_batch(fetch._MapDatasetFetcher.fetch, tie_draws))
 
 
 def _fetching(stages: Stages, fetched: Callable[..., Any]) -> Callable[..., Any]:
