@@ -236,8 +236,8 @@ class Tuner:
     def _verified(self, found: Found, diagnosis: Diagnosis, began: float) -> Tuned:
         trials, settings = list(found.trials), found.settings
         if not settings:
-            so_far = "" if found.complete else " of what could be tried"
-            self.say(f"nothing{so_far} pays: the script is left as it is")
+            nothing = "nothing pays" if found.complete else "the time was up before anything was sure to pay"
+            self.say(f"{nothing}: the script is left as it is")
             plan = self._plan({}, found.baseline, diagnosis, verified="nothing to verify: the script is left as it is")
             return Tuned(
                 plan=plan, diagnosis=diagnosis, trials=tuple(trials), seconds=self.clock() - began,
