@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from fulltilt.report.markup import Markup, join, tag
 from fulltilt.report.svg import Scale, number, ticks
 
-_WIDTH, _LEFT, _RIGHT, _GAP = 300, 54, 14, 26
+_WIDTH, _LEFT, _RIGHT, _GAP = 204, 54, 14, 14
+"""Three panels fit a page of text without becoming small print."""
 _PLOT, _HEAD, _AXIS, _LINE = 190, 46, 40, 18
 _COLOURS = 8
 _STYLE = """
