@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import random
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -456,10 +457,13 @@ def test_the_memory_of_trials_is_not_counted_as_the_steps(monkeypatch):
         return plan
 
     monkeypatch.setattr(Trials, "run", heavy)
+    gc.collect()  # what tests before this one have left is torch's to hold, too
+    torch.cuda.empty_cache()
+    held = torch.cuda.memory_reserved()
     trainer = make(images)
     torch.cuda.reset_peak_memory_stats()
     train(trainer, image_batches(6))
-    assert trainer.get_performance_stats()["gpu_memory_bytes"] < torch.cuda.memory_allocated() + (1 << 29)
+    assert trainer.get_performance_stats()["gpu_memory_bytes"] < held + (1 << 29)
 
 
 def test_a_batch_larger_than_the_room_left_is_sent_in_pieces():
