@@ -340,6 +340,15 @@ def test_trials_leave_weights_state_and_generators_bit_identical(optimizer):
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
+def test_a_graph_has_its_images_in_the_layout_that_was_chosen():
+    """Both were tried, and what the other one had is gone."""
+    trainer = make(images, precision="fp32", compile=False, cuda_graph=True)
+    train(trainer, image_batches(4))
+    assert trainer._graph is not None, trainer.plan["cuda_graph"].reason
+    static = trainer._graph._static[0]
+    assert static.is_contiguous(memory_format=torch.channels_last) is trainer.plan["channels_last"].value
+
+
 def test_figures_have_the_gpu_in_them():
     trainer = make(images, precision="bf16", **OFF)
     batches = [tuple(part.cpu().pin_memory() for part in batch) for batch in image_batches(40)]
