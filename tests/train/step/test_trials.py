@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fulltilt.train import HybridPrecisionTrainer
-from fulltilt.train.step.choose import Facts, Wishes, settings_of
+from fulltilt.train.step.choose import Facts, Settings, Wishes, settings_of
 from fulltilt.train.step.optim import Fusing
 from fulltilt.train.step.precision import Formats
 from fulltilt.train.step.snapshot import Snapshot, host_rng, same_host_rng
@@ -131,6 +131,26 @@ def test_training_goes_on_as_if_nothing_had_been_tried(quick):
             found.append(trainer.train_step(*batch(seed)).loss)
         losses.append(torch.stack(found))
     assert torch.equal(*losses)
+
+
+@pytest.mark.parametrize("given", [torch.contiguous_format, torch.channels_last])
+def test_each_trial_has_its_images_as_steps_under_its_settings_will(quick, monkeypatch, given):
+    """A convolution works in the layout of its images, and compiled code is made for it."""
+    trainer = make(sgd)
+    trainer.train_step(*batch())
+    images, labels = batch()
+    trials = Trials(trainer._engine, (images.contiguous(memory_format=given), labels), 1)
+    forward, seen = trainer._engine.forward, set()
+
+    def looked(inputs, target):
+        seen.add(inputs[0].is_contiguous(memory_format=torch.channels_last))
+        return forward(inputs, target)
+
+    monkeypatch.setattr(trainer._engine, "forward", looked)
+    for last in (False, True, False):
+        seen.clear()
+        assert trials._measured(Settings(channels_last=last)).problem is None
+        assert seen == {last or given is torch.channels_last}
 
 
 def test_interrupted_trials_leave_everything_as_it_was(quick, monkeypatch):

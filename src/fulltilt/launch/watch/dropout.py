@@ -11,7 +11,8 @@ modules and of cuDNN's recurrent ones, and tensors that are made of others (nest
 is done with them, as the masks of `torch.nn.attention.bias` do.
 
 Compiled code draws in the order of the script as long as one draw needs what the one before gave. Of parts that are
-checkpointed and independent of each other (two towers side by side) the compiler may draw the later one's first.
+checkpointed and independent of each other (two towers side by side) the compiler may draw the later one's first; with
+torch 2.11 also within one checkpoint, where it makes a `rand` of `rand_like`, which needs nothing.
 """
 
 from __future__ import annotations

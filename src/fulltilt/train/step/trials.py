@@ -38,7 +38,7 @@ class Trials:
 
     def __init__(self, engine: Engine, batch: tuple[Any, ...], place: int) -> None:
         """`batch` may still lie on the host; its target is at `place`."""
-        self._engine, self._batch, self._place = engine, batch, place
+        self._engine, self._given, self._batch, self._place = engine, batch, batch, place
         self._inputs, self._target = split(batch, place)
         self._ranks = Ranks(engine.device)
         self._snapshot = Snapshot(
@@ -117,8 +117,11 @@ class Trials:
             self._engine.compile_for(self._inputs, self._target)
 
     def _move(self) -> None:
-        """The batch to the device, in the memory format of the settings."""
-        self._batch = tuple(self._engine.place(part) for part in self._batch)
+        """The batch as it was given, to the device and in the memory format of the settings: as steps will have it.
+
+        Not as the trial before had it: what was once laid out channels last would stay so where that is switched off.
+        """
+        self._batch = tuple(self._engine.place(part) for part in self._given)
         self._inputs, self._target = split(self._batch, self._place)
 
     def _plain(self) -> Any:
