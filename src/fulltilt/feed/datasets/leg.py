@@ -21,10 +21,9 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 from torch.utils.data._utils import signal_handling
 
-from fulltilt.errors import WorkerError
+from fulltilt.errors import WorkerError, cause
 from fulltilt.feed.datasets.parcel import Packing
 from fulltilt.feed.datasets.shelf import Passing, Refused, Request, Shelf, WorkerInit, fetch
-from fulltilt.feed.images.pool import cause
 from fulltilt.machine.one_core import compute_with_one_core
 
 Kind = Literal["processes", "threads"]
