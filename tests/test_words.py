@@ -51,6 +51,8 @@ from fulltilt import words
         (words.clock(11109), "3:05:09"),
         (words.parameters(25_557_032), "25.6 M parameters"),
         (words.parameters(23_956), "23,956 parameters"),
+        (words.some(["a", "b"], 2), "a, b"),
+        (words.some([1, 2, 3, 4], 2), "1, 2 and 2 more"),
         (words.ordinal(2), "2nd"),
         (words.ordinal(3), "3rd"),
         (words.ordinal(6), "6th"),

@@ -88,6 +88,12 @@ def parameters(count: int) -> str:
     return f"{value:.3g}{unit} parameters" if unit else f"{count:,} parameters"
 
 
+def some(items: Sequence[object], most: int) -> str:
+    """`a, b and 3 more`."""
+    rest = len(items) - most
+    return ", ".join(map(str, items[:most])) + (f" and {rest} more" if rest > 0 else "")
+
+
 def ordinal(number: int) -> str:
     """`2nd`, `3rd`, `11th`."""
     last = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
