@@ -15,9 +15,6 @@ from .gpu import gpu_card
 from .markup import Markup, bound, tag
 from .page import card
 
-_SERIES_PER_GPU = 10
-_SERIES_OF_HOST = 4
-
 
 def machine_card(seen: Observation) -> Markup | None:
     facts = [*_training(seen), *(_loader(loader) for loader in seen.loaders), *_surroundings(seen)]
@@ -86,6 +83,6 @@ def _surroundings(seen: Observation) -> list[tuple[str, str]]:
 def recording_cards(samples: Sequence[Sample]) -> list[Markup]:
     """What the monitor saw meanwhile."""
     summary = summarize(samples)
-    columns = Columns(samples, _SERIES_PER_GPU * len(summary.gpus) + _SERIES_OF_HOST)
+    columns = Columns(samples, len(summary.gpus))
     cpu = cpu_card(summary.cpu, summary.process, columns)
     return [*(gpu_card(gpu, columns) for gpu in summary.gpus), *([cpu] if cpu is not None else [])]
