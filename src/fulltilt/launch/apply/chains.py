@@ -93,6 +93,15 @@ class Chain:
 Known = Callable[[Any], Move | None]
 
 
+def made(makers: Mapping[str, Known], transform: Any) -> Move | None:
+    """By the maker for its class's name."""
+    make = makers.get(type(transform).__name__)
+    try:
+        return None if make is None else make(transform)
+    except (AttributeError, TypeError, ValueError, KeyError, IndexError):  # of another version, with other attributes
+        return None
+
+
 def chain_of(members: Sequence[Any], known: Known) -> Chain | None:
     """The chain for a Compose's members; None where nothing random can be moved."""
     moves = [known(member) for member in members]
