@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from fulltilt.errors import FulltiltError, InputError
+from fulltilt.machine.files import sync
 from fulltilt.train.checkpoint.keep import Entry
 
 _NAME: Final = re.compile(r"checkpoint-(\d{6,})-step-(\d+)(\.safetensors)?")
@@ -136,15 +137,6 @@ def remove(path: Path) -> None:
         discard(doomed)
     else:
         path.unlink(missing_ok=True)
-
-
-def sync(path: Path) -> None:
-    """Names in a folder, or a file's content, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _partial_of(folder: Path) -> Path:
