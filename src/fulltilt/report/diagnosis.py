@@ -159,7 +159,7 @@ def _loader_card(loader: Loader) -> Markup:
             tag("div", tag("div", inner, class_="bar", style=f"width:{100 * stage.seconds / longest:.2f}%")),
             tag("b", words.seconds(stage.seconds)),
         ]
-    how = f"{loader.num_workers} worker{'s' * (loader.num_workers > 1)}" if loader.num_workers else "no workers"
+    how = words.many(loader.num_workers, "worker") if loader.num_workers else "no workers"
     said = f"{loader.dataset}: time of one core for a sample, {how}." + (
         " The part in orange was waited, for a disk or for a core." if waits else ""
     )

@@ -40,7 +40,7 @@ def _training(seen: Observation) -> list[tuple[str, str]]:
         ("model", f"{training.model}, {training.parameters:,} parameters"),
         (
             "computes",
-            f"on {training.device}: {', '.join(how)}; {training.threads} thread{'s' * (training.threads != 1)}",
+            f"on {training.device}: {', '.join(how)}; {words.many(training.threads, 'thread')}",
         ),
         ("optimizer", optimizer),
     ]
@@ -48,9 +48,7 @@ def _training(seen: Observation) -> list[tuple[str, str]]:
 
 def _loader(loader: Loader) -> tuple[str, str]:
     words_ = [f"batches of {loader.batch_size}" if loader.batch_size else "batches of its own making"]
-    words_.append(
-        f"{loader.num_workers} worker{'s' * (loader.num_workers > 1)}" if loader.num_workers else "no workers"
-    )
+    words_.append(words.many(loader.num_workers, "worker") if loader.num_workers else "no workers")
     words_ += [f"prefetch {loader.prefetch_factor}"] if loader.prefetch_factor else []
     words_ += ["persistent"] if loader.persistent_workers else []
     words_ += ["pinned"] if loader.pin_memory else []
