@@ -51,21 +51,18 @@ def prepare(folder: Path) -> None:
     clean(folder)
 
 
-def clean(folder: Path) -> list[Path]:
-    """Remove what killed writers left; gives what was removed."""
-    removed = []
+def clean(folder: Path) -> None:
+    """Remove what killed writers left."""
     for path in folder.glob(_PARTIAL):
         try:
             with _locked(path / LOCK if path.is_dir() else path):
                 discard(path)
-                removed.append(path)
         except FileNotFoundError:
             # Gone already; or a partial folder whose writer ended before it could lock it.
             with contextlib.suppress(OSError):
                 path.rmdir()
         except OSError:
             continue  # somebody is writing it (or locks do not work here, and it can't be told)
-    return removed
 
 
 def entries(folder: Path) -> list[Entry]:
