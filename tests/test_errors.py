@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fulltilt.errors import first_line, last_line
+from fulltilt.errors import cause, first_line, last_line
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,10 @@ def test_the_first_line_of_an_exception(said, plain, with_kind):
 )
 def test_the_last_line_of_a_process(output, line):
     assert last_line(output, "status 3") == line
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(0, "exit status 0"), (3, "exit status 3"), (-9, "signal SIGKILL"), (-40, "signal 40")]
+)
+def test_how_a_process_ended(status, words):
+    assert cause(status) == words

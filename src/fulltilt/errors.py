@@ -21,6 +21,8 @@ A message names what happened, the value found, what is allowed, and what to do 
 
 from __future__ import annotations
 
+import signal
+from contextlib import suppress
 from typing import Any, Literal
 
 DecodeProblem = Literal["empty", "truncated", "not-an-image", "unsupported", "corrupt"]
@@ -126,3 +128,12 @@ def last_line(output: str | bytes, otherwise: str) -> str:
     """Of what a process that failed has said: there it says why."""
     text = output if isinstance(output, str) else output.decode(errors="replace")
     return (text.strip().splitlines() or [otherwise])[-1]
+
+
+def cause(status: int) -> str:
+    """How a process ended: `exit status 3`, `signal SIGKILL`."""
+    if status >= 0:
+        return f"exit status {status}"
+    with suppress(ValueError):  # not all of them have a name
+        return f"signal {signal.Signals(-status).name}"
+    return f"signal {-status}"

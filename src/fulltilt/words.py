@@ -88,6 +88,17 @@ def parameters(count: int) -> str:
     return f"{value:.3g}{unit} parameters" if unit else f"{count:,} parameters"
 
 
+def many(count: int, one: str, more: str = "") -> str:
+    """`1 worker`, `8 workers`; `more` is the plural, where it is no mere s behind it."""
+    return f"{count} {one if count == 1 else more or f'{one}s'}"
+
+
+def some(items: Sequence[object], most: int) -> str:
+    """`a, b and 3 more`."""
+    rest = len(items) - most
+    return ", ".join(map(str, items[:most])) + (f" and {rest} more" if rest > 0 else "")
+
+
 def ordinal(number: int) -> str:
     """`2nd`, `3rd`, `11th`."""
     last = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")

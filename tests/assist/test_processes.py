@@ -57,7 +57,7 @@ def test_a_process_does_the_task_dies_is_replaced_and_goes(work, tmp_path):
         assert re.search(rf"in process {first}:\n.*, in fail\n", told.value.__cause__.__notes__[0], re.DOTALL)
         with pytest.raises(TaskError, match="its result, of type module, can't be sent back"):
             assist.submit("module").result(60)
-        with pytest.raises(TaskError, match=rf"the process {first} that was at it ended with exit code -9") as told:
+        with pytest.raises(TaskError, match=rf"the process {first} that was at it ended with signal SIGKILL") as told:
             assist.submit("die").result(60)
         assert isinstance(told.value.__cause__, WorkerError)
         assert assist.submit("die_once", str(tmp_path / "seen"), retries=1).result(60) == "alive"
@@ -122,7 +122,7 @@ def test_a_process_that_never_began_says_what_it_may_be():
     processes = Processes()
     child = processes.borrow()
     child.kill()
-    with pytest.raises(WorkerError, match=r"exit code -9, before it began; .* under if __name__ == '__main__':"):
+    with pytest.raises(WorkerError, match=r"signal SIGKILL, before it began; .* under if __name__ == '__main__':"):
         child.ask(packed(int, (), {}))
     processes.give_back(child)
     processes.close()

@@ -43,11 +43,6 @@ class Agenda:
     def __len__(self) -> int:
         return len(self._entries) - self._crossed_out
 
-    @property
-    def held(self) -> int:
-        """Entries in memory, crossed out or not."""
-        return len(self._entries)
-
     def add(self, when: float, action: Callable[[], object]) -> Entry:
         entry = Entry(when, next(self._numbers), action)
         heapq.heappush(self._entries, entry)

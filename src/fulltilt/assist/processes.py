@@ -20,7 +20,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from fulltilt.errors import InputError, WorkerError
+from fulltilt.errors import InputError, WorkerError, cause
 
 
 class Processes:
@@ -163,9 +163,8 @@ class _Child:
                 raise _NotBegunError from None
             # One that has never begun anything may not be able to: another would fare no better.
             hint = "" if self._served or begun else f", before it began; {_MAIN_HINT}"
-            raise WorkerError(
-                f"the process {self.pid} that was at it ended with exit code {self._process.exitcode}{hint}"
-            ) from None
+            how = cause(self._process.exitcode or 0)
+            raise WorkerError(f"the process {self.pid} that was at it ended with {how}{hint}") from None
         self._served = self.reusable = True
         value, error = pickle.loads(reply)
         if error is not None:

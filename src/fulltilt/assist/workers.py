@@ -9,12 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
-import torch
-
 from fulltilt.assist.policy import may_replace
 from fulltilt.assist.queue import TaskQueue
 from fulltilt.assist.tasks import Task
 from fulltilt.errors import WorkerError
+from fulltilt.machine.one_core import compute_with_one_core
 
 log = logging.getLogger("fulltilt.assist")
 
@@ -163,7 +162,7 @@ class Crew:
     def _work(self, worker: Worker) -> None:
         died = True
         try:
-            _compute_with_one_thread()
+            compute_with_one_core()  # workers are as many as there are cores to spare
             while not worker.abandoned:
                 worker.task = self._queue.take()
                 if worker.task is None:
@@ -188,20 +187,3 @@ class Crew:
             if not self._closed:
                 self._replaced += died
                 self._fill()
-
-
-_counting_threads = threading.Lock()
-
-
-def _compute_with_one_thread() -> None:
-    """Have torch compute with this thread alone: workers are as many as there are cores to spare.
-
-    torch also notes the number for threads that it will see later (autograd's, for one), so it is set back by a thread
-    that does nothing else.
-    """
-    with _counting_threads:
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        other = threading.Thread(target=torch.set_num_threads, args=(before,), daemon=True)
-        other.start()
-        other.join()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fulltilt.augment.settings import Settings, problems_in
 from fulltilt.errors import InputError
+from fulltilt.words import many
 
 if TYPE_CHECKING:
     from fulltilt.augment import GPUAugmentation
@@ -86,5 +87,5 @@ def _options(content: Any, source: str) -> dict[str, Any]:
     options = {str(name): value for name, value in options.items()}
     if problems := section_problems(options):
         listed = "".join(f"\n  {at}{problem}" for problem in problems)
-        raise InputError(f"{source}: {len(problems)} problem{'s' * (len(problems) > 1)}{listed}")
+        raise InputError(f"{source}: {many(len(problems), 'problem')}{listed}")
     return options

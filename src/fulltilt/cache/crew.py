@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import selectors
-import signal
 import subprocess
 import sys
 from collections import Counter, deque
@@ -17,7 +16,7 @@ from typing import Any, Final, Literal
 
 from fulltilt.cache.predict import Sample
 from fulltilt.cache.settings import CacheSettings
-from fulltilt.errors import CacheError
+from fulltilt.errors import CacheError, cause
 
 _AHEAD: Final = 4
 """Samples that a worker has waiting: it never waits for us, and little is out when one dies."""
@@ -169,7 +168,7 @@ class Crew:
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row > _DEATHS_IN_A_ROW:
             raise CacheError(
-                f"{self._deaths_in_a_row} worker processes ended one after another, the last with {_cause(status)}; "
+                f"{self._deaths_in_a_row} worker processes ended one after another, the last with {cause(status)}; "
                 "what was kept stays, and the same command continues from there"
             )
         for outcome in process.unkept:
@@ -180,7 +179,7 @@ class Crew:
             self._deaths[culprit] += 1
             if self._deaths[culprit] >= _DEATHS_PER_SAMPLE:
                 again.remove(culprit)
-                error = f"the process that decoded it ended with {_cause(status)}, {self._deaths[culprit]} times"
+                error = f"the process that decoded it ended with {cause(status)}, {self._deaths[culprit]} times"
                 self._done(Outcome(number=culprit, state="failed", error=error))
         self._queue.extendleft(reversed(again))
 
@@ -208,12 +207,3 @@ def _close(popen: subprocess.Popen[bytes]) -> None:
         if pipe is not None:
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
-
-
-def _cause(status: int) -> str:
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"signal {-status} ({signal.Signals(-status).name})"
-    except ValueError:
-        return f"signal {-status}"

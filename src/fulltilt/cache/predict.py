@@ -89,7 +89,7 @@ def extrapolated(folder: Path, rooms: Sequence[int | None], *, of: int, samples:
         bytes=round(sum(sizes) / len(rooms) * of) if rooms else 0,
         margin_bytes=round(margin),
         present_bytes=folder_bytes(folder),
-        free_bytes=shutil.disk_usage(_existing(folder)).free,
+        free_bytes=shutil.disk_usage(existing(folder)).free,
     )
 
 
@@ -131,7 +131,8 @@ def _header(path: str) -> Header:
         return probe(head + file.read())  # a header behind a long preview, or a format that keeps it at the end
 
 
-def _existing(folder: Path) -> Path:
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there: its disk is the one that it would be on."""
     place = Path(os.path.abspath(folder))
     while not place.exists():
         place = place.parent

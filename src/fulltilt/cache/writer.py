@@ -27,6 +27,7 @@ from fulltilt.cache.shard import (
     path_of,
     shard_numbers,
 )
+from fulltilt.machine.files import sync
 
 SHARD_BYTES: Final = 1 << 30
 _GROUP_BYTES: Final = 32 << 20
@@ -309,11 +310,7 @@ def _create(folder: Path, number: int, settings: bytes) -> _Shard:
         _remove(folder, number)
         os.close(pixels)
         raise
-    place = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(place)  # the files' names have to survive as well
-    finally:
-        os.close(place)
+    sync(folder)  # the files' names have to survive as well
     return shard
 
 

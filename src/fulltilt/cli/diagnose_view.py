@@ -46,13 +46,8 @@ def view(diagnosis: Diagnosis, *, width: int) -> RenderableType:
     parts: list[RenderableType] = [Text(""), _about(diagnosis), Text(""), *_rates(diagnosis, figures, width)]
     if figures.steps:
         parts += [Text(""), *_bar(figures, width)]
-    feeding = [finding for finding in diagnosis.findings if finding.about != "step"]
-    step = [finding for finding in diagnosis.findings if finding.about == "step"]
-    first_is_step = bool(diagnosis.findings) and diagnosis.findings[0].about == "step"
-    sections = [("What holds it up", feeding), ("What would make the step itself faster", step)]
-    for title, findings in sections[:: -1 if first_is_step else 1]:
-        if findings:
-            parts += [Text(""), Text(title, style="bold"), *_findings(findings, width)]
+    for title, findings in diagnosis.sections():
+        parts += [Text(""), Text(title, style="bold"), *_findings(findings, width)]
     parts += _unseen(diagnosis, width)
     from rich.padding import Padding
 

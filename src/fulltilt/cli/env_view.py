@@ -14,7 +14,7 @@ from fulltilt.machine.gpus import Gpu
 from fulltilt.machine.inspection import Machine
 from fulltilt.machine.memory import Disk
 from fulltilt.machine.paths import OptionalPath
-from fulltilt.words import disk_size, memory_size
+from fulltilt.words import disk_size, many, memory_size
 
 _DOT = " · "
 _SHARES = (("system", "bright_black"), ("training", "magenta"), ("loading", "green"), ("assist", "cyan"))
@@ -145,7 +145,7 @@ def _path_detail(path: OptionalPath, gpu_problem: str | None) -> Text:
 
 
 def _budget_title(budget: CoreBudget) -> str:
-    return f"core budget for {budget.ranks} rank{'s' if budget.ranks > 1 else ''}, to start from"
+    return f"core budget for {many(budget.ranks, 'rank')}, to start from"
 
 
 def _budget(budget: CoreBudget, width: int) -> Table:

@@ -17,7 +17,7 @@ import typer
 
 from fulltilt.errors import FulltiltError, InputError
 from fulltilt.machine.ranks import told_local_rank, told_world
-from fulltilt.words import clock
+from fulltilt.words import clock, many
 
 if TYPE_CHECKING:
     from fulltilt.train.config.config import Config
@@ -166,7 +166,7 @@ def _trained_together(settings: Config, *, resume: bool) -> _Ended:
     wanted = settings.training.resume
     if saved and not (resume or (restarted() if wanted == "auto" else wanted)):
         raise InputError(
-            f"{output} holds {saved} checkpoint{'s' * (saved > 1)} of an earlier run: add --resume to go on with it, "
+            f"{output} holds {many(saved, 'checkpoint')} of an earlier run: add --resume to go on with it, "
             "or name another folder with training.output=…"
         )
     settings = _with_batch_size(settings, output, resumes=bool(saved))
@@ -211,5 +211,5 @@ def _print(ended: _Ended, *, as_json: bool) -> None:
         return
     best = "" if history.best is None else f", best {history.monitored} {history.best:.4g}"
     word = "finished" if stopped is None else "stopped"
-    steps = "1 step" if history.steps == 1 else f"{history.steps} steps"
-    print(f"{word} after {steps} in {clock(ended.seconds)}{best}; checkpoints and log in {ended.output}", flush=True)
+    after = f"{word} after {many(history.steps, 'step')} in {clock(ended.seconds)}{best}"
+    print(f"{after}; checkpoints and log in {ended.output}", flush=True)

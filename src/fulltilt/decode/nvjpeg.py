@@ -38,8 +38,6 @@ Ints = npt.NDArray[np.int64]
 class NvJpeg:
     """One decoder of one device; not for several threads at once."""
 
-    name = "nvJPEG"
-
     def __init__(self, device: torch.device, channels: int) -> None:
         import torch
 

@@ -73,6 +73,15 @@ class Diagnosis:
     """The machine was so much busier while the script was watched than while its limit was measured that both say
     little about each other."""
 
+    def sections(self) -> list[tuple[str, list[Finding]]]:
+        """The findings as they are shown, under what they are about; that of the first finding comes first."""
+        step = [finding for finding in self.findings if finding.about == "step"]
+        others = [finding for finding in self.findings if finding.about != "step"]
+        both = [("What holds it up", others), ("What would make the step itself faster", step)]
+        if step and self.findings[0] is step[0]:
+            both.reverse()
+        return [(title, findings) for title, findings in both if findings]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:

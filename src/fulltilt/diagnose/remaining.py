@@ -52,7 +52,7 @@ def _batches(figures: Figures, cores: int) -> str:
     loader = figures.train_loader
     if loader is None or not loader.num_workers:
         return "batches that are made between the steps"
-    where = f"{_workers(loader.num_workers)} on {cores} core{'s' * (cores > 1)}"
+    where = f"{words.many(loader.num_workers, 'worker')} on {words.many(cores, 'core')}"
     most = _most(figures)
     return f"waiting for batches ({where} make no more{f'; {most}' if most else ''})"
 
@@ -63,13 +63,10 @@ def _beside(figures: Figures, cores: int) -> str:
     if figures.observation.world > 1:
         return "a step that waits for other ranks, or is slowed down by the work of feeding it"
     if workers + 1 >= cores and workers:
+        beside = f"{words.many(workers, 'worker')} beside it on {cores} cores"
         most = _most(figures)
-        return f"a step slowed down by {_workers(workers)} beside it on {cores} cores{f' ({most})' if most else ''}"
+        return f"a step slowed down by {beside}{f' ({most})' if most else ''}"
     return "a step slowed down by the work of feeding it"
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"
 
 
 def _most(figures: Figures) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from fulltilt.errors import InputError
+from fulltilt.words import some
 
 log = logging.getLogger("fulltilt.feed")
 
@@ -87,8 +88,7 @@ def class_folders(folder: Path) -> list[str]:
 def tell_of_empty(folder: Path, classes: Sequence[str], found: Iterable[str]) -> None:
     """A class that silently is none would shift the numbers of those behind it."""
     if empty := sorted(set(classes) - set(found)):
-        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
-        log.warning("%s: subfolders without a file to read are no classes: %s%s", folder, ", ".join(empty[:5]), more)
+        log.warning("%s: subfolders without a file to read are no classes: %s", folder, some(empty, 5))
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:

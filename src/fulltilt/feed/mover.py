@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fulltilt.errors import WorkerError
-from fulltilt.feed.images.pool import cause
+from fulltilt.errors import WorkerError, cause
 from fulltilt.feed.in_flight import InFlight
 from fulltilt.nested import map_tensors
 

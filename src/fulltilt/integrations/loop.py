@@ -26,7 +26,6 @@ from fulltilt.monitor.summary import Tally
 if TYPE_CHECKING:
     from fulltilt.assist.beside import Metrics, MetricsBeside
     from fulltilt.launch.watch.inside import Process
-    from fulltilt.measure.observation import Observation
 
 log = logging.getLogger("fulltilt.integrations")
 
@@ -126,7 +125,7 @@ class Watching:
         watch.thread = 0
         self._sampling.close()
         rest = watch.timeline.rest()
-        seen = _seen(process)
+        seen = dataclasses.replace(process.seen(), first_losses=())  # the kept losses are of the latest steps
         self._totals.add(watch.records)  # only now: the GPU's figures have come
         self._totals.end(rest)
         self.summary = summarised(
@@ -217,18 +216,6 @@ def _engine() -> Process:
             os.register_at_fork(after_in_child=_forked)
             _process = process
         return _process
-
-
-def _seen(process: Process) -> Observation:
-    from fulltilt.launch.watch.seen import nothing_seen, observation
-
-    process.stages.write()
-    try:
-        found = observation(process.watch)
-    except Exception as error:
-        # A dataset that can't tell its length, a GPU that has failed: days of training must not end with our error.
-        return nothing_seen(process.watch, f"what was seen could not be put together: {type(error).__name__}: {error}")
-    return dataclasses.replace(found, first_losses=())  # of the latest steps, not of the first
 
 
 def _is_watched() -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from fulltilt.measure.observation import Observation, Phase
 from fulltilt.measure.timeline import PHASES, Record
 from fulltilt.monitor.summary import GpuSummary, Summary
+from fulltilt.words import many
 
 WAITS: tuple[Phase, ...] = ("data wait", "epoch start")
 LEAST_SHOWN = 0.005
@@ -100,7 +101,7 @@ class LoopSummary:
     def line(self) -> str:
         """All of it in a line."""
         if not self.phases:
-            return f"fulltilt: {self.steps} step{'' if self.steps == 1 else 's'}: too few to say anything about"
+            return f"fulltilt: {many(self.steps, 'step')}: too few to say anything about"
         parts = [f"{self.steps} steps, {_rate(self)}", _gpu(self), f"data wait {_percent(self.data_wait or 0.0)}"]
         if self.starved is not None:
             parts.append(f"GPU starved {_percent(self.starved)}")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fulltilt import words
-from fulltilt.errors import InputError
+from fulltilt.errors import InputError, cause
 from fulltilt.launch import job as jobs
 from fulltilt.launch.around import Around
 from fulltilt.launch.command import Command
@@ -292,7 +292,7 @@ def _ended(
             notes.append("the script was ended: it had not trained before its time was up")
         elif status is not None and status < 0:
             ended = "killed"
-            notes.append(f"the script was killed by signal {-status}")
+            notes.append(f"the script was killed by {cause(status)}")
         elif status and (raised or (status != own and (one.applied or len(one.steps) < LEAST_STEPS))):
             ended = "failed"
     if not one.steps and ended == "script":

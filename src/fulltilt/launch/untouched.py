@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fulltilt.launch.shield.paths import temporary_folders
+from fulltilt.words import many, some
 
 MOST_FILES = 20_000
 """A folder with more (a data set lies in it) is compared up to there."""
@@ -48,16 +49,8 @@ def changes(before: State, after: State) -> tuple[str, ...]:
     gone = sorted(before.keys() - after.keys()) if whole else []
     other = sorted(path for path in before.keys() & after.keys() if before[path] != after[path])
     return tuple(
-        f"{_files(len(paths))} {what} by something that could not be held off: {_some(paths)}"
+        f"{many(len(paths), 'file was', 'files were')} {what} by something that could not be held off: "
+        + some(paths, SHOWN)
         for what, paths in (("made", made), ("removed", gone), ("changed", other))
         if paths
     )
-
-
-def _files(count: int) -> str:
-    return "1 file was" if count == 1 else f"{count} files were"
-
-
-def _some(paths: list[str]) -> str:
-    rest = len(paths) - SHOWN
-    return ", ".join(paths[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")

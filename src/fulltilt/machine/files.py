@@ -50,6 +50,15 @@ def write_whole(path: Path, content: str | bytes) -> None:
         raise FulltiltError(f"can't write {path} ({error.strerror or error}); name another file") from error
 
 
+def sync(path: Path) -> None:
+    """Names in a folder, or a file's content, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _replace(path: Path, data: bytes) -> None:
     aside = path.with_name(f".{secrets.token_hex(8)}.aside")
     try:
@@ -61,11 +70,7 @@ def _replace(path: Path, data: bytes) -> None:
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync(path.parent)
 
 
 def _special(path: Path) -> bool:

@@ -5,9 +5,10 @@ What is tried may be slow, print, crash or take GPU memory; none of that reaches
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
+
+from fulltilt.errors import cause
 
 _MARK = "fulltilt-probe-failed: "
 _CHILD = """
@@ -34,6 +35,6 @@ def failure(code: str, *, timeout_seconds: float = 90) -> str | None:
     if done.returncode == 0:
         return None
     if done.returncode < 0:
-        return f"crashed with {signal.Signals(-done.returncode).name}"
+        return f"crashed with {cause(done.returncode)}"
     told = [line.removeprefix(_MARK) for line in done.stderr.splitlines() if line.startswith(_MARK)]
-    return told[-1].strip().removesuffix(":") if told else f"left with status {done.returncode}"
+    return told[-1].strip().removesuffix(":") if told else f"left with {cause(done.returncode)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fulltilt.measure.statistics import Figures
 from fulltilt.monitor.drawing import DIM, FLAG_STYLE, VERDICT_STYLES, Line
 from fulltilt.monitor.summary import CpuSummary, GpuSummary, ProcessSummary, Summary
-from fulltilt.words import gib
+from fulltilt.words import gib, many
 
 _SERIES = (
     ("util", "utilisation"),
@@ -25,8 +25,7 @@ LABEL_WIDTH = 15
 
 def summary_lines(summary: Summary) -> list[Line]:
     """The whole summary, a line each."""
-    plural = "" if summary.samples == 1 else "s"
-    lines: list[Line] = [[(f"{summary.samples} sample{plural} over {summary.duration_seconds:.1f} s", "bold")]]
+    lines: list[Line] = [[(f"{many(summary.samples, 'sample')} over {summary.duration_seconds:.1f} s", "bold")]]
     for gpu in summary.gpus:
         lines += [[], *_gpu(gpu)]
     lines += [[], *_cpu(summary.cpu)]
@@ -67,7 +66,7 @@ def _gpu(gpu: GpuSummary) -> list[Line]:
 
 
 def _cpu(cpu: CpuSummary) -> list[Line]:
-    cores = f"{cpu.cores} core{'' if cpu.cores == 1 else 's'}" if cpu.cores is not None else ""
+    cores = many(cpu.cores, "core") if cpu.cores is not None else ""
     lines: list[Line] = [[("CPU", "bold"), (f"  {cores}", "")]]
     series = (("utilisation", cpu.util), ("busiest core", cpu.busiest), ("iowait", cpu.iowait))
     lines += [_figures(name, figures, low=False) for name, figures in series if figures is not None]

@@ -71,8 +71,7 @@ class Found:
         if self.classes is None:
             what = f"with masks{self._held()}"
         else:
-            more = ", …" if len(self.classes) > _NAMED else ""
-            what = f"in {len(self.classes)} classes ({', '.join(self.classes[:_NAMED])}{more}){self._few()}"
+            what = f"in {len(self.classes)} classes ({_first(self.classes)}){self._few()}"
         other = f"; {self.val_count:,} in {self.val.source} to validate with" if self.val is not None else ""
         return f"{self.count:,} {kind} {what}{self._again()}{other}{self._copied()}{self.note}"
 
@@ -92,16 +91,18 @@ class Found:
         return f"; {found} are copies of images to train on"
 
     def _few(self) -> str:
-        more = ", …" if len(self.alone) > _NAMED else ""
-        return f"; a single image of {', '.join(self.alone[:_NAMED])}{more}" if self.alone else ""
+        return f"; a single image of {_first(self.alone)}" if self.alone else ""
 
     def _held(self) -> str:
         """What masks hold, where it is not the usual: ground and one thing."""
         searched = set(self.labels) - {0}
         if not searched:
             return " that hold 0 and nothing to search for"
-        numbers = ", ".join(map(str, self.labels[:_NAMED])) + (", …" if len(self.labels) > _NAMED else "")
-        return f" that hold {numbers}, of which all but 0 are taken as one" if len(searched) > 1 else ""
+        return f" that hold {_first(self.labels)}, of which all but 0 are taken as one" if len(searched) > 1 else ""
+
+
+def _first(named: Sequence[object]) -> str:
+    return ", ".join(map(str, named[:_NAMED])) + (", …" if len(named) > _NAMED else "")
 
 
 def look(source: Path, masks: Path | None = None) -> Found:

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from fulltilt.errors import FulltiltError, last_line
+from fulltilt.errors import FulltiltError, cause, last_line
 
 Write = Callable[[Path, int], None]
 _LEAST_CORES: Final = 4
@@ -64,7 +64,7 @@ def in_processes(folder: Path, count: int, write: Write, processes: int, advance
                 os.close(writer)
         if failed is not None:
             errors[failed].seek(0)
-            why = last_line(errors[failed].read(), f"status {children[failed].returncode}")
+            why = last_line(errors[failed].read(), cause(children[failed].returncode))
             raise FulltiltError(f"{folder} can't be made: {why}")
 
 

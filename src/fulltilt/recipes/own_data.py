@@ -13,6 +13,7 @@ from statistics import median_high
 from typing import TYPE_CHECKING, Any, Final
 
 from fulltilt.errors import DecodeError, InputError, UnavailableError
+from fulltilt.words import many
 
 if TYPE_CHECKING:
     from fulltilt.feed.clips.entries import Entry
@@ -142,8 +143,8 @@ def _use_readings(content: dict[str, Any], data: Path, wanted: str | None) -> Ow
     sizes = {"sensors": len(readings.sensors), "quantities": len(readings.quantities)}
     content["model"]["args"] |= sizes
     told = (
-        f"{len(readings.values):,} hours of {', '.join(readings.quantities)} at {_sensors(len(readings.sensors))}; "
-        f"{target} is forecast"
+        f"{len(readings.values):,} hours of {', '.join(readings.quantities)} at "
+        f"{many(len(readings.sensors), 'sensor')}; {target} is forecast"
         + _missing(readings, target)
         + (f"; left out: {', '.join(readings.left_out)}" if readings.left_out else "")
         + "".join(f"; {note}" for note in readings.notes)
@@ -191,10 +192,6 @@ def _missing(readings: Readings, target: str) -> str:
     told = f"; {missing} are missing{beside}, and the last reading before stands in their place"
     share = 1 - readings.can_be_target(target).mean()
     return told + (f"; {100 * share:.3g} % of the hours lack {target} at a sensor and are no targets" if share else "")
-
-
-def _sensors(count: int) -> str:
-    return "1 sensor" if count == 1 else f"{count} sensors"
 
 
 def _window(data: Path, hours: int) -> int:

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from fulltilt.errors import FulltiltError, InputError
 from fulltilt.feed.images.files import ImageFiles
 from fulltilt.recipes.pictures import Pictures
-from fulltilt.train.build import make_loss, make_metric, make_model, make_optimizer, make_scheduler
+from fulltilt.train.build import each_step, make_loss, make_metric, make_model, make_optimizer, make_scheduler
 from fulltilt.train.config.config import Config, DataConfig, TrainingConfig
 from fulltilt.train.config.data import image_files, make_augmentation, set_aside, val_args
 from fulltilt.train.config.file import read_config
@@ -82,11 +82,6 @@ def loaders(config: Config, **options: Any) -> tuple[DataLoader[Any], DataLoader
     return _loader(train, config, options, training=True), (
         None if val is None else _loader(val, config, options, training=False)
     )
-
-
-def each_step(training: TrainingConfig) -> bool:
-    """Whether the scheduler steps with every step; otherwise with every epoch."""
-    return (training.scheduler_interval or ("step" if training.scheduler == "onecycle" else "epoch")) == "step"
 
 
 class _Loop:

@@ -18,6 +18,8 @@ from .svg import Scale
 # A page with many GPUs gives each series fewer points: it stays below 2 MB, about 10 bytes a point.
 _PAGE_POINTS = 96_000
 _LEAST_POINTS = 150
+_SERIES_PER_GPU, _SERIES_OF_HOST = 10, 4
+"""That are drawn of a GPU, its trace in the overview included, and of the host."""
 
 _HEAT_COLUMNS = 400
 _HEAT_CELLS = 40_000
@@ -28,8 +30,8 @@ class Columns:
     """The samples of a page, and the time axis that all of its charts share."""
 
     samples: Sequence[Sample]
-    series: int
-    """How many series the page will draw."""
+    gpus: int
+    """How many of them the page shows, each with its charts."""
 
     @cached_property
     def times(self) -> list[float]:
@@ -57,7 +59,7 @@ class Columns:
 
     def runs(self, values: Sequence[float | None], *, max_points: int | None = None) -> list[Run]:
         """A series ready to draw, within this page's share of points."""
-        share = max(_LEAST_POINTS, min(MAX_POINTS, _PAGE_POINTS // max(self.series, 1)))
+        share = max(_LEAST_POINTS, min(MAX_POINTS, _PAGE_POINTS // (_SERIES_PER_GPU * self.gpus + _SERIES_OF_HOST)))
         return runs(self.times, values, max_points=max_points or share)
 
     def holes(self, present: Sequence[bool]) -> list[tuple[float, float]]:

@@ -33,21 +33,13 @@ def diagnosis_page(
     """One HTML document that needs nothing beside itself."""
     figures = Figures(observation=diagnosis.observation, limits=diagnosis.limits)
     command = " ".join(diagnosis.observation.command)
-    feeding = [finding for finding in diagnosis.findings if finding.about != "step"]
-    step = [finding for finding in diagnosis.findings if finding.about == "step"]
-    cards = [
-        findings_card("What holds it up", feeding) if feeding else None,
-        findings_card("What would make the step itself faster", step) if step else None,
-    ]
-    if diagnosis.findings and diagnosis.findings[0].about == "step":
-        cards.reverse()
     loader = figures.train_loader
     return document(
         f"{command} · fulltilt",
         _heading(diagnosis, command, written_by),
         _rates_card(diagnosis, figures, after),
         _time_card(figures, after) if figures.steps else None,
-        *cards,
+        *(findings_card(title, findings) for title, findings in diagnosis.sections()),
         trials_card(trials, unit=figures.unit) if trials else None,
         card(tag("h2", "The first losses, before and after"), _verified(after), loss_chart(losses))
         if losses is not None
@@ -167,7 +159,7 @@ def _loader_card(loader: Loader) -> Markup:
             tag("div", tag("div", inner, class_="bar", style=f"width:{100 * stage.seconds / longest:.2f}%")),
             tag("b", words.seconds(stage.seconds)),
         ]
-    how = f"{loader.num_workers} worker{'s' * (loader.num_workers > 1)}" if loader.num_workers else "no workers"
+    how = words.many(loader.num_workers, "worker") if loader.num_workers else "no workers"
     said = f"{loader.dataset}: time of one core for a sample, {how}." + (
         " The part in orange was waited, for a disk or for a core." if waits else ""
     )

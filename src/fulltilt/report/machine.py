@@ -15,9 +15,6 @@ from .gpu import gpu_card
 from .markup import Markup, bound, tag
 from .page import card
 
-_SERIES_PER_GPU = 10
-_SERIES_OF_HOST = 4
-
 
 def machine_card(seen: Observation) -> Markup | None:
     facts = [*_training(seen), *(_loader(loader) for loader in seen.loaders), *_surroundings(seen)]
@@ -43,7 +40,7 @@ def _training(seen: Observation) -> list[tuple[str, str]]:
         ("model", f"{training.model}, {training.parameters:,} parameters"),
         (
             "computes",
-            f"on {training.device}: {', '.join(how)}; {training.threads} thread{'s' * (training.threads != 1)}",
+            f"on {training.device}: {', '.join(how)}; {words.many(training.threads, 'thread')}",
         ),
         ("optimizer", optimizer),
     ]
@@ -51,9 +48,7 @@ def _training(seen: Observation) -> list[tuple[str, str]]:
 
 def _loader(loader: Loader) -> tuple[str, str]:
     words_ = [f"batches of {loader.batch_size}" if loader.batch_size else "batches of its own making"]
-    words_.append(
-        f"{loader.num_workers} worker{'s' * (loader.num_workers > 1)}" if loader.num_workers else "no workers"
-    )
+    words_.append(words.many(loader.num_workers, "worker") if loader.num_workers else "no workers")
     words_ += [f"prefetch {loader.prefetch_factor}"] if loader.prefetch_factor else []
     words_ += ["persistent"] if loader.persistent_workers else []
     words_ += ["pinned"] if loader.pin_memory else []
@@ -86,6 +81,6 @@ def _surroundings(seen: Observation) -> list[tuple[str, str]]:
 def recording_cards(samples: Sequence[Sample]) -> list[Markup]:
     """What the monitor saw meanwhile."""
     summary = summarize(samples)
-    columns = Columns(samples, _SERIES_PER_GPU * len(summary.gpus) + _SERIES_OF_HOST)
+    columns = Columns(samples, len(summary.gpus))
     cpu = cpu_card(summary.cpu, summary.process, columns)
     return [*(gpu_card(gpu, columns) for gpu in summary.gpus), *([cpu] if cpu is not None else [])]

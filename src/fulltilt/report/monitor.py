@@ -17,17 +17,13 @@ from .gpu import gpu_card, verdict_word
 from .markup import Child, Markup, tag
 from .page import card, document, table
 
-# Series that a GPU's part draws, its trace in the overview included; and the host's.
-_SERIES_PER_GPU = 10
-_SERIES_OF_HOST = 4
-
 
 def monitor_page(samples: Sequence[Sample], summary: Summary, *, title: str) -> str:
     """One HTML document that needs nothing beside itself.
 
     `summary` gives the figures, `samples` the charts; after a long watch these may be fewer than it counted.
     """
-    columns = Columns(samples, _SERIES_PER_GPU * len(summary.gpus) + _SERIES_OF_HOST)
+    columns = Columns(samples, len(summary.gpus))
     return document(
         f"{title} · fulltilt monitor",
         _heading(summary, columns, title),

@@ -110,9 +110,8 @@ def make_scheduler(
     name, args = training.scheduler, dict(training.scheduler_args)
     if name is None:
         return None
-    per_step = training.scheduler_interval == "step" or (training.scheduler_interval is None and name == "onecycle")
     length = training.epochs
-    if per_step:
+    if each_step(training):
         steps = training.max_steps
         if batches_per_epoch is not None:
             whole = batches_per_epoch * training.epochs
@@ -131,6 +130,11 @@ def make_scheduler(
     }
     make = SCHEDULERS.get(name) or found("training.scheduler", name)
     return called("training.scheduler", make, given.get(name, {}) | args, optimizer)
+
+
+def each_step(training: TrainingConfig) -> bool:
+    """Whether the scheduler steps with every step; otherwise with every epoch."""
+    return (training.scheduler_interval or ("step" if training.scheduler == "onecycle" else "epoch")) == "step"
 
 
 def make_metric(path: str, config: MetricConfig) -> Any:

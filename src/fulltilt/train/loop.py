@@ -29,7 +29,6 @@ from fulltilt.train.ranks.parallel import Arranged, arrange
 from fulltilt.train.ranks.shared import check_shared
 from fulltilt.train.ranks.together import Rhythm, largest, summed
 from fulltilt.train.report.history import History
-from fulltilt.train.report.lines import many
 from fulltilt.train.report.monitored import Monitored
 from fulltilt.train.report.report import Report
 from fulltilt.train.saving import OWN, Saving
@@ -42,6 +41,7 @@ from fulltilt.train.step.step import HybridPrecisionTrainer
 from fulltilt.train.training import Duties, Training
 from fulltilt.train.unpacking import Unpacking
 from fulltilt.train.validation import Validation
+from fulltilt.words import many
 
 
 class Trainer:

@@ -424,7 +424,7 @@ def test_nothing_found_while_the_machine_was_busy_is_not_settled(busy: float, se
     ("ended", "status", "last", "told"),
     [
         ("failed", 3, None, "exit status 3"),
-        ("killed", -9, None, "signal 9"),
+        ("killed", -9, None, "signal SIGKILL"),
         ("failed", 1, "EOFError: EOF when reading a line", "exit status 1: EOFError: EOF when reading a line"),
     ],
 )

@@ -14,6 +14,7 @@ from fulltilt.bench.feed.measure import endless, measure
 from fulltilt.bench.feed.scale import Scale
 from fulltilt.bench.ground import Say
 from fulltilt.feed import ImageFiles, feed
+from fulltilt.words import many
 
 PART = "ladder"
 ALONE = target("samples_per_second", 9000)
@@ -28,7 +29,7 @@ def measure_ladder(files: ImageFiles, scale: Scale, *, cores: int, quick: bool, 
         for decoders in rungs(cores, quick=quick):
             plan = Plan(
                 key=f"alone_{quality}_{decoders}",
-                title=f"feed alone, {quality}, {decoders} decoder{'s' if decoders > 1 else ''}",
+                title=f"feed alone, {quality}, {many(decoders, 'decoder')}",
                 run=partial(_alone, files, scale, decoders, quality),
                 wanted=(ALONE,) if scale.gpu and quality == "fast" and decoders == cores else (),
             )

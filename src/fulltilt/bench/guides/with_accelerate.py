@@ -11,8 +11,7 @@ from fulltilt.bench.guides.meter import Meter, Metered
 from fulltilt.bench.guides.order import Answer, Order
 from fulltilt.bench.guides.peer import Peer, PeerLoop, measure_peer, peer_for
 from fulltilt.bench.guides.setting import figures_of, in_float, last, last_weights, loss_of
-from fulltilt.recipes import plain
-from fulltilt.train.build import make_metric, make_model, make_optimizer, make_scheduler
+from fulltilt.train.build import each_step, make_metric, make_model, make_optimizer, make_scheduler
 from fulltilt.train.step.roles import split
 
 
@@ -62,7 +61,7 @@ class _Loop(PeerLoop):
                 if done >= self.steps:
                     break
             epochs += 1
-            if self._scheduler is not None and not plain.each_step(self.training):
+            if self._scheduler is not None and not each_step(self.training):
                 self._scheduler.step()
             if done < self.steps and epochs % self.training.eval_interval == 0:
                 self.validate()
@@ -85,7 +84,7 @@ class _Loop(PeerLoop):
         if self.training.clip_norm is not None:
             self._accelerator.clip_grad_norm_(self._model.parameters(), self.training.clip_norm)
         self._optimizer.step()
-        if self._scheduler is not None and plain.each_step(self.training):
+        if self._scheduler is not None and each_step(self.training):
             self._scheduler.step()
 
     def _forward_loss(self, batch: Any, forward: Any) -> tuple[Any, Any, Any]:

@@ -13,8 +13,7 @@ from fulltilt.bench.guides.meter import Meter, Metered
 from fulltilt.bench.guides.order import Answer, Order
 from fulltilt.bench.guides.peer import Peer, PeerLoop, measure_peer, peer_for
 from fulltilt.bench.guides.setting import figures_of, in_float, last, last_weights, loss_of
-from fulltilt.recipes import plain
-from fulltilt.train.build import make_metric, make_model, make_optimizer, make_scheduler
+from fulltilt.train.build import each_step, make_metric, make_model, make_optimizer, make_scheduler
 from fulltilt.train.config.config import Config, TrainingConfig
 from fulltilt.train.step.roles import split
 
@@ -101,7 +100,7 @@ def _module(config: Config, training: TrainingConfig, *, per_epoch: int, fast: b
             scheduler = make_scheduler(optimizer, training, per_epoch) if self.scheduled else None
             if scheduler is None:
                 return optimizer
-            each = "step" if plain.each_step(training) else "epoch"
+            each = "step" if each_step(training) else "epoch"
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": each}}
 
         def _loss(self, batch: Any, forward: Any) -> tuple[Tensor, Any, Any]:

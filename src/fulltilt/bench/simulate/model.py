@@ -78,7 +78,6 @@ class Outcome:
     """What so many GPUs give."""
 
     gpus: int
-    machines: int
     samples_per_second: float
     efficiency: float
     """Of the ideal: the number of GPUs × the limit of one."""
@@ -161,7 +160,6 @@ def _at(work: Workload, fleet: Fleet, gpus: int, gpu_share: float) -> Outcome:
     used = {name: rate / capacity for name, capacity in stations.items()}
     return Outcome(
         gpus=gpus,
-        machines=fleet.machines(gpus),
         samples_per_second=rate,
         efficiency=rate / (gpus * work.limit_per_second),
         saturated=saturated,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,9 +18,6 @@ from fulltilt.decode.video.sessions import Sessions
 from fulltilt.errors import DecodeError, InputError, UnavailableError
 from fulltilt.machine.closing import Closing
 from fulltilt.machine.decision import Decision
-
-if TYPE_CHECKING:
-    pass
 
 _TOGETHER = 16
 """Pictures whose colours are converted in one go: their sizes as floats are what it takes in memory."""

@@ -117,7 +117,7 @@ def _workers(figures: Figures, loader: Loader, wanted: int) -> Finding:
     title = (
         "The training process loads its own data: while it loads it does not train"
         if alone
-        else f"{loader.num_workers} worker{'s' * (loader.num_workers > 1)} cannot load as fast as the step trains"
+        else f"{words.many(loader.num_workers, 'worker')} cannot load as fast as the step trains"
     )
     evidence = [_waits(figures), _compared(figures)]
     if not alone and figures.observation.surroundings is not None:

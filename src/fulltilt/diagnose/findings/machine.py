@@ -38,7 +38,7 @@ def _threads(figures: Figures) -> list[Finding]:
     wanted = max(1, figures.cores // ranks)
     if wanted >= threads:
         return []
-    on_cores = f"on {figures.cores} core{'s' * (figures.cores > 1)}"
+    on_cores = f"on {words.many(figures.cores, 'core')}"
     return [
         _fewer_threads(
             figures,
@@ -66,7 +66,7 @@ def _threads_beside_workers(figures: Figures, threads: int) -> list[Finding]:
     beside = limit + figures.crowding
     if wanted >= threads or beside < THRESHOLDS.contention * alone:
         return []
-    workers = f"{loader.num_workers} worker{'' if loader.num_workers == 1 else 's'}"
+    workers = words.many(loader.num_workers, "worker")
     return [
         _fewer_threads(
             figures,

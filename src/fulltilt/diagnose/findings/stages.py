@@ -175,7 +175,7 @@ def _cacheable(figures: Figures, loader: Loader, share: float) -> list[Finding]:
             title="The same files are decoded again in each epoch, "
             + ("and the cores cannot keep up" if figures.starved else "on cores that the step needs"),
             evidence=(
-                f"with a faster decoder {workers} worker{'s' * (workers > 1)} would still take "
+                f"with a faster decoder {words.many(workers, 'worker')} would still take "
                 f"{words.seconds(fastest)} for a step that could be done in {words.seconds(figures.reach)}",
             ),
             gain=figures.gain(step=without(figures, share, THRESHOLDS.cache_factor)),

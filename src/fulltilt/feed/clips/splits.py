@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fulltilt.errors import FulltiltError
+from fulltilt.errors import FulltiltError, cause
 from fulltilt.feed.datasets.shelf import begin_for, freeze_in_forks
 from fulltilt.machine.budget import core_budget
 from fulltilt.machine.decision import Decision
@@ -130,7 +130,7 @@ def _measured(source: VideoClips, numbers: list[int], splits: list[Split]) -> li
         return found
     except EOFError:
         child.join()
-        return f"the process ended with exit code {child.exitcode}"
+        return f"the process ended with {cause(child.exitcode or 0)}"
     finally:
         receiving.close()
         child.kill()

@@ -21,10 +21,10 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 from torch.utils.data._utils import signal_handling
 
-from fulltilt.errors import WorkerError
+from fulltilt.errors import WorkerError, cause
 from fulltilt.feed.datasets.parcel import Packing
 from fulltilt.feed.datasets.shelf import Passing, Refused, Request, Shelf, WorkerInit, fetch
-from fulltilt.feed.images.pool import cause
+from fulltilt.machine.one_core import compute_with_one_core
 
 Kind = Literal["processes", "threads"]
 Transport = Literal["shm", "memfd"]
@@ -278,16 +278,12 @@ class _Requests:
 
 
 def _start_narrow(threads: ThreadPoolExecutor, count: int) -> list[int]:
-    """Start all threads, each of which computes with one core: torch would give every one of them a team of its own."""
-    wide = torch.get_num_threads()
+    """Start all threads, each of which computes with one core."""
     here = threading.Barrier(count)
 
     def narrow() -> int:
-        torch.get_num_threads()  # begins with what all threads have; without this the next line would be forgotten
-        torch.set_num_threads(1)  # of this thread; what later threads begin with is put right below
+        compute_with_one_core()
         here.wait()
         return threading.get_native_id()
 
-    tids = [future.result() for future in [threads.submit(narrow) for _ in range(count)]]
-    torch.set_num_threads(wide)
-    return tids
+    return [future.result() for future in [threads.submit(narrow) for _ in range(count)]]

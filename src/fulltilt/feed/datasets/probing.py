@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from fulltilt.errors import cause
 from fulltilt.feed.datasets.shelf import begin_for, fetch, freeze_in_forks
 from fulltilt.measure.threads import compare_threads, take_turn
 from fulltilt.nested import map_parts, map_tensors
@@ -73,7 +74,7 @@ def probe(
             found = receiving.recv() if receiving.poll(limit_seconds) else None
         except EOFError:
             child.join()
-            return Probed(problem=f"the process that looked at it ended with exit code {child.exitcode}")
+            return Probed(problem=f"the process that looked at it ended with {cause(child.exitcode or 0)}")
         return found or Probed(problem=f"nothing could be seen within {limit_seconds:g} s")
     finally:
         receiving.close()

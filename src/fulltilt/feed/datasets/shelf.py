@@ -23,6 +23,7 @@ import torch
 from fulltilt.decode.video.forks import keep_converters
 from fulltilt.errors import FulltiltError
 from fulltilt.feed.order import random_words
+from fulltilt.words import some
 
 _SEEDS = 0x5EED
 """Keeps the seeds of batches apart from the words that make permutations."""
@@ -37,8 +38,7 @@ class Request:
     """For Python's, NumPy's and torch's random numbers; None leaves them as they are."""
 
     def __str__(self) -> str:
-        few = ", ".join(map(str, self.indices[:8]))
-        return f"{few} and {len(self.indices) - 8} more" if len(self.indices) > 8 else few
+        return some(self.indices, 8)
 
 
 class Shelf:

@@ -26,6 +26,7 @@ import numpy as np
 
 from fulltilt.cache import Cache, CacheSettings
 from fulltilt.cache.policy import DISK_SHARE, RAM_SHARE, Keep, Rates, decide
+from fulltilt.cache.predict import existing
 from fulltilt.errors import FulltiltError, InputError
 from fulltilt.feed.images.catalog import Catalog
 from fulltilt.feed.images.kept import Kept, Mode
@@ -260,7 +261,5 @@ def _name(catalog: Catalog, settings: CacheSettings) -> str:
 
 def _free_disk(folder: Path) -> int | None:
     """Where the folder is or would be; None where it can't be written."""
-    place = folder
-    while not place.exists():
-        place = place.parent
+    place = existing(folder)
     return shutil.disk_usage(place).free if os.access(place, os.W_OK) else None

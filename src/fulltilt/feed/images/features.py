@@ -30,6 +30,7 @@ from fulltilt.decode import decode
 from fulltilt.errors import DecodeError, FulltiltError, InputError, SampleError
 from fulltilt.feed.order import Indices, Step
 from fulltilt.machine.files import write_whole
+from fulltilt.machine.one_core import compute_with_one_core
 
 log = logging.getLogger("fulltilt.feed")
 
@@ -64,7 +65,7 @@ class FeatureTable:
         self._stamps = np.zeros((len(paths), 4), np.uint64)
         self._under_way: dict[int, Future[None]] = {}
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(workers, "fulltilt-features", initializer=_narrow)
+        self._pool = ThreadPoolExecutor(workers, "fulltilt-features", initializer=compute_with_one_core)
         self._fresh = 0
         self.computed = 0
         """Rows that were made in this run."""
@@ -211,12 +212,3 @@ def _add(hashed: Any, part: Any) -> None:
         _add(hashed, [*(part.__defaults__ or ()), *sorted((part.__kwdefaults__ or {}).items())])
     else:
         hashed.update(pickle.dumps(part, protocol=4))
-
-
-def _narrow() -> None:
-    """Compute with one core: torch would give every thread a team of its own."""
-    wide = torch.get_num_threads()
-    torch.set_num_threads(1)
-    other = threading.Thread(target=torch.set_num_threads, args=(wide,), daemon=True)
-    other.start()
-    other.join()

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import select
-import signal
 import subprocess
 import sys
 import threading
@@ -19,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 
-from fulltilt.errors import WorkerError
+from fulltilt.errors import WorkerError, cause
 from fulltilt.feed.images.catalog import Catalog
 from fulltilt.feed.images.decoder import Desk
 from fulltilt.feed.images.kept import Kept
@@ -335,12 +334,3 @@ class Pool:
                     text = f"decoding it ended its process {_DEATHS_PER_SAMPLE} times ({cause(status)})"
                     full += self._account(done._replace(text=text))
         return full
-
-
-def cause(status: int) -> str:
-    """How a process ended, in words."""
-    if status < 0:
-        with contextlib.suppress(ValueError):
-            return f"signal {signal.Signals(-status).name}"
-        return f"signal {-status}"
-    return f"exit status {status}"

@@ -93,6 +93,15 @@ class Chain:
 Known = Callable[[Any], Move | None]
 
 
+def made(makers: Mapping[str, Known], transform: Any) -> Move | None:
+    """By the maker for its class's name."""
+    make = makers.get(type(transform).__name__)
+    try:
+        return None if make is None else make(transform)
+    except (AttributeError, TypeError, ValueError, KeyError, IndexError):  # of another version, with other attributes
+        return None
+
+
 def chain_of(members: Sequence[Any], known: Known) -> Chain | None:
     """The chain for a Compose's members; None where nothing random can be moved."""
     moves = [known(member) for member in members]
@@ -226,11 +235,9 @@ class Place:
 
 def places(dataset: Any) -> tuple[Place, ...]:
     """Of a data set and those that it wraps; empty where there are none, or where they are not one and the same."""
-    from fulltilt.launch.watch.transforms import datasets
-
-    found = [place for one in datasets(dataset) for place in _within(one, depth=2)]
+    found = tuple(place for one in _held(dataset) if (place := _place(*one)) is not None)
     chains = {repr((place.chain.passes, place.chain.floats)) for place in found}
-    return tuple(found) if len(chains) == 1 else ()
+    return found if len(chains) == 1 else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,31 +256,29 @@ def tails(dataset: Any) -> tuple[TailPlace, ...]:
     torchvision's alone: Albumentations draws a number for every transform, those that are always done among them.
     """
     from fulltilt.launch.apply import known_torchvision
-    from fulltilt.launch.watch.transforms import datasets
 
     found: list[TailPlace] = []
-    for one in datasets(dataset):
-        for owner, name, value in _held(one, depth=2):
-            members = known_torchvision.members(value)
-            begins = None if members is None else tail_of(members, known_torchvision.known)
-            if members is not None and begins is not None:
-                found.append(TailPlace(owner=owner, name=name, compose=value, tail=tuple(members[begins:])))
+    for owner, name, value in _held(dataset):
+        members = known_torchvision.members(value)
+        begins = None if members is None else tail_of(members, known_torchvision.known)
+        if members is not None and begins is not None:
+            found.append(TailPlace(owner=owner, name=name, compose=value, tail=tuple(members[begins:])))
     return tuple(found)
 
 
-def _within(owner: Any, *, depth: int) -> Iterator[Place]:
-    for holder, name, value in _held(owner, depth=depth):
-        place = _place(holder, name, value)
-        if place is not None:
-            yield place
+def _held(dataset: Any) -> Iterator[tuple[Any, str, Any]]:
+    """What a data set and those that it wraps have as their own, by owner and name."""
+    from fulltilt.launch.watch.transforms import datasets
+
+    for one in datasets(dataset):
+        yield from _own(one, depth=2)
 
 
-def _held(owner: Any, *, depth: int) -> Iterator[tuple[Any, str, Any]]:
-    """What an object has as its own, by owner and name."""
+def _own(owner: Any, *, depth: int) -> Iterator[tuple[Any, str, Any]]:
     for name, value in list(getattr(owner, "__dict__", {}).items()):
         yield owner, name, value
         if depth and _is_standard(value):  # torchvision's pair of a transform and one for targets
-            yield from _held(value, depth=depth - 1)
+            yield from _own(value, depth=depth - 1)
 
 
 def _place(owner: Any, name: str, value: Any) -> Place | None:

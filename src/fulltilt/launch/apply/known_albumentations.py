@@ -7,10 +7,10 @@ linear filter smooths nothing (`antialias=False`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from fulltilt.launch.apply.chains import Kind, Move, is_from, span
+from fulltilt.launch.apply.chains import Kind, Known, Move, is_from, made, span
 
 _BORDERS: dict[int, float | str] = {0: 0.0, 1: "edge", 2: "reflect", 4: "reflect"}
 """OpenCV's."""
@@ -32,11 +32,7 @@ def known(transform: Any) -> Move | None:
     """What a transform is on the GPU; None where it can't be had there."""
     if not is_from(transform, "albumentations"):
         return None
-    make = _MAKERS.get(type(transform).__name__)
-    try:
-        return None if make is None else make(transform)
-    except (AttributeError, TypeError, ValueError, KeyError, IndexError):  # of another version, with other attributes
-        return None
+    return made(_MAKERS, transform)
 
 
 def _always(kind: Kind, options: dict[str, Any], one: Any, **more: Any) -> Move | None:
@@ -119,7 +115,7 @@ def _normalize(one: Any) -> Move | None:
     return _always("normalize", {"normalize": (mean, std)}, one, scales=True)
 
 
-_MAKERS: dict[str, Callable[[Any], Move | None]] = {
+_MAKERS: dict[str, Known] = {
     "RandomResizedCrop": _resized_crop,
     "RandomCrop": _crop,
     "Resize": _resize,

@@ -8,10 +8,10 @@ and zooms without that (`antialias=False`), and takes the nearest pixel by defau
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from fulltilt.launch.apply.chains import Move, is_from, same, span
+from fulltilt.launch.apply.chains import Known, Move, is_from, made, same, span
 
 _BLUR_REACH = 1.5
 """A kernel that ends before so many standard deviations blurs less than its sigma says."""
@@ -29,11 +29,7 @@ def known(transform: Any) -> Move | None:
     """What a transform is on the GPU; None where it can't be had there."""
     if not is_from(transform, "torchvision"):
         return Move(kind="nothing") if type(transform).__name__ == "Identity" else None
-    make = _MAKERS.get(type(transform).__name__)
-    try:
-        return None if make is None else make(transform)
-    except (AttributeError, TypeError, ValueError, KeyError, IndexError):  # of another version, with other attributes
-        return None
+    return made(_MAKERS, transform)
 
 
 def _resized_crop(one: Any) -> Move | None:
@@ -153,7 +149,7 @@ def _apply(one: Any) -> Move | None:
     return Move(kind=move.kind, options=move.options, probability=move.probability * float(one.p))
 
 
-_MAKERS: dict[str, Callable[[Any], Move | None]] = {
+_MAKERS: dict[str, Known] = {
     "RandomResizedCrop": _resized_crop,
     "RandomCrop": _crop,
     "Resize": _resize,

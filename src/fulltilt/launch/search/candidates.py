@@ -11,6 +11,7 @@ from fulltilt.diagnose.finding import Finding, Level
 from fulltilt.launch.search.rate import rate_of, waited
 from fulltilt.launch.settings import SETTINGS
 from fulltilt.measure.observation import Loader, Observation
+from fulltilt.words import many
 
 LEVELS: tuple[Level, ...] = ("exact", "numeric", "semantic")
 _RIDER = 0.02
@@ -29,7 +30,7 @@ _WORKERS = ("loader.num_workers", "loader.persistent_workers")
 _LADDER = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 _WORDS: dict[str, Callable[[Any], str]] = {
-    "loader.num_workers": lambda value: f"{value} worker{'' if value == 1 else 's'}",
+    "loader.num_workers": lambda value: many(value, "worker"),
     "loader.undrawn": lambda _: "only where samples draw nothing",
     "loader.prefetch_factor": lambda value: f"{value} batches ahead per worker",
     "loader.persistent_workers": lambda value: "workers live on" if value else "workers end with the epoch",
@@ -38,7 +39,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "loader.ahead": lambda _: "batches on the device ahead",
     "loader.resident": lambda _: "tensors cut directly",
     "loader.bytes": lambda _: "images handed over as bytes",
-    "threads": lambda value: f"{value} thread{'' if value == 1 else 's'}",
+    "threads": lambda value: many(value, "thread"),
     "copy.non_blocking": lambda _: "copies that do not wait",
     "fused": lambda _: "fused optimizer",
     "tf32": lambda _: "TF32",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from fulltilt.diagnose.finding import Diagnosis, Trial
+from fulltilt.errors import cause
 from fulltilt.launch.search.budget import TooShort
 from fulltilt.launch.search.rate import Rate, waited
 from fulltilt.measure.observation import Observation
@@ -70,6 +71,4 @@ def last_words(seen: Observation) -> str:
 
 
 def status_of(seen: Observation) -> str:
-    """`exit status 1`, `signal 9`."""
-    status = seen.exit_status or 0
-    return f"signal {-status}" if status < 0 else f"exit status {status}"
+    return cause(seen.exit_status or 0)

@@ -10,7 +10,7 @@ from typing import Any
 
 from fulltilt.launch.patching import put
 from fulltilt.launch.watch.places import is_users
-from fulltilt.launch.watch.stages import Stages, Timed
+from fulltilt.launch.watch.stages import Stages, Timed, timed_call
 
 _DEEPEST = 4
 TIMED = "_fulltilt_timed"
@@ -135,13 +135,7 @@ def _time_helpers(kind: type, stages: Stages) -> None:
 
 
 def _timed_method(name: str, function: Any, stages: Stages) -> Any:
-    """A plain function, since a method has to be one; pickled by name it is found again."""
-    timed = Timed(stages, name, function)
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return timed(*args, **kwargs)
-
+    call = timed_call(stages, name, function)
     vars(call)[TIMED] = function
     return call
 

@@ -19,7 +19,7 @@ from fulltilt.launch.patching import put
 from fulltilt.launch.watch.draws import Looks, states, tied, tied_to_batch
 from fulltilt.launch.watch.loaders import NUMBER
 from fulltilt.launch.watch.remembered import Remembered
-from fulltilt.launch.watch.stages import Stages, Timed
+from fulltilt.launch.watch.stages import Stages, Timed, timed_call
 from fulltilt.launch.watch.traces import without_us
 from fulltilt.launch.watch.transforms import time_parts
 from fulltilt.launch.watch.watch import Watch
@@ -45,7 +45,7 @@ def install(watch: Watch, stages: Stages, *, tie_draws: int | None) -> None:
     _pinning(stages)
     _failing()
     put(builtins, "open", _opening(stages, builtins.open))
-    put(Path, "read_bytes", _plain(stages, "read", Path.read_bytes))
+    put(Path, "read_bytes", timed_call(stages, "read", Path.read_bytes))
     for module, kinds in LIBRARIES.items():
         after_import(module, functools.partial(_time_library, stages, kinds))
     after_import("PIL.ImageFile", functools.partial(_time_pillow, stages))
@@ -245,23 +245,13 @@ def _opening(stages: Stages, opened: Callable[..., Any]) -> Callable[..., Any]:
     return open
 
 
-def _plain(stages: Stages, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    timed = Timed(stages, name, function)
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return timed(*args, **kwargs)
-
-    return call
-
-
 def _time_library(stages: Stages, kinds: dict[str, tuple[str, ...]], module: Any) -> None:
     for stage, names in kinds.items():
         for name in names:
             if hasattr(module, name):
-                put(module, name, _plain(stages, stage, getattr(module, name)))
+                put(module, name, timed_call(stages, stage, getattr(module, name)))
 
 
 def _time_pillow(stages: Stages, module: Any) -> None:
     """Pillow decodes when pixels are first asked for."""
-    put(module.ImageFile, "load", _plain(stages, "decode", module.ImageFile.load))
+    put(module.ImageFile, "load", timed_call(stages, "decode", module.ImageFile.load))

@@ -29,9 +29,7 @@ _GOP = 32
 SEGMENTS = "segments.csv"
 
 
-def make_videos(
-    count: int, *, frames: int, height: int, width: int, seed: int, name: str = "video", root: str = ROOT
-) -> Path:
+def make_videos(count: int, *, frames: int, height: int, width: int, seed: int, root: str = ROOT) -> Path:
     """A folder of H.264 videos and `segments.csv`: path, label, start, end; made where it is not there yet.
 
     Times lie half a frame before the frame that they mean, so that no rounding moves them across it.
@@ -42,7 +40,7 @@ def make_videos(
         raise InputError(f"height and width are {height} and {width}; expected even numbers from 16 on")
     arguments = {"count": count, "frames": frames, "height": height, "width": width, "seed": seed}
     write = functools.partial(_write, count=count, frames=frames, height=height, width=width, seed=seed)
-    return generated(name, arguments, count, write, sample_seconds=3e-8 * frames * height * width, root=root)
+    return generated("video", arguments, count, write, sample_seconds=3e-8 * frames * height * width, root=root)
 
 
 def _write(folder: Path, number: int, *, count: int, frames: int, height: int, width: int, seed: int) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from fulltilt.errors import FulltiltError, InputError
+from fulltilt.machine.files import sync
 from fulltilt.train.checkpoint.keep import Entry
 
 _NAME: Final = re.compile(r"checkpoint-(\d{6,})-step-(\d+)(\.safetensors)?")
@@ -50,21 +51,18 @@ def prepare(folder: Path) -> None:
     clean(folder)
 
 
-def clean(folder: Path) -> list[Path]:
-    """Remove what killed writers left; gives what was removed."""
-    removed = []
+def clean(folder: Path) -> None:
+    """Remove what killed writers left."""
     for path in folder.glob(_PARTIAL):
         try:
             with _locked(path / LOCK if path.is_dir() else path):
                 discard(path)
-                removed.append(path)
         except FileNotFoundError:
             # Gone already; or a partial folder whose writer ended before it could lock it.
             with contextlib.suppress(OSError):
                 path.rmdir()
         except OSError:
             continue  # somebody is writing it (or locks do not work here, and it can't be told)
-    return removed
 
 
 def entries(folder: Path) -> list[Entry]:
@@ -136,15 +134,6 @@ def remove(path: Path) -> None:
         discard(doomed)
     else:
         path.unlink(missing_ok=True)
-
-
-def sync(path: Path) -> None:
-    """Names in a folder, or a file's content, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _partial_of(folder: Path) -> Path:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fulltilt.errors import CheckpointError
+from fulltilt.words import some
 
 _SHOWN: Final = 10
 _PREFIXES: Final = {
@@ -34,7 +35,7 @@ def check_matches(model: nn.Module, state: Mapping[str, Any]) -> None:
     if not (missing or unexpected or shapes):
         return
     problems = [
-        f"{len(items)} {what}: {_listed(items)}"
+        f"{len(items)} {what}: {some(items, _SHOWN)}"
         for what, items in (("missing", missing), ("unexpected", unexpected), ("of another shape", shapes))
         if items
     ]
@@ -66,8 +67,3 @@ def _remedy(own: Collection[str], found: Collection[str]) -> str:
 
 def _shape(tensor: Tensor) -> str:
     return "×".join(map(str, tensor.shape)) or "a scalar"
-
-
-def _listed(items: list[str]) -> str:
-    rest = len(items) - _SHOWN
-    return ", ".join(items[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

@@ -26,6 +26,7 @@ from fulltilt.train.config.config import (
     TrainingConfig,
 )
 from fulltilt.train.config.references import is_reference, look_beside
+from fulltilt.words import many
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "model.name": MODELS,
@@ -206,7 +207,7 @@ def _checked(content: dict[str, Any], source: str, problems: list[str], *, look_
     if problems or config is None:
         unique = list(dict.fromkeys(problems))
         listed = "".join(f"\n  {problem}" for problem in unique)
-        raise kind(f"{source}: {len(unique)} problem{'s' * (len(unique) > 1)}{listed}")
+        raise kind(f"{source}: {many(len(unique), 'problem')}{listed}")
     return config
 
 

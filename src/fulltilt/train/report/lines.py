@@ -8,10 +8,6 @@ from typing import Any
 from fulltilt.words import memory_size, milliseconds
 
 
-def many(count: int, one: str, more: str) -> str:
-    return f"{count} {one if count == 1 else more}"
-
-
 def per_second(samples: float) -> str:
     """Clips on a CPU may take seconds each: below ten, figures behind the point count."""
     return f"{samples:,.0f} samples/s" if samples >= 10 else f"{samples:.2g} samples/s"
