@@ -334,6 +334,25 @@ def test_where_max_steps_ends_a_run_it_is_gone_on_with_as_if_it_had_not(kind, st
     assert continued.last["val_loss"] == whole.last["val_loss"]
 
 
+@pytest.mark.parametrize("monitor", ["val_loss", "train_loss"])
+def test_a_plateau_is_not_told_of_a_validation_that_a_longer_run_would_not_make(monitor, tmp_path):
+    def rates(output, *, epochs=5, resume=False):
+        torch.manual_seed(4)
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=10.0)
+        config = {"epochs": epochs, "eval_interval": 2, "monitor": monitor, "output": str(output), **EXACT}
+        trainer = Trainer(model, loader(), loader(), optimizer=optimizer, scheduler=scheduler, config=config)
+        if resume:
+            trainer.resume()
+        return [record["lr"] for record in trainer.fit().epochs]
+
+    whole = rates(tmp_path / "whole")
+    begun = rates(tmp_path / "run", epochs=3)
+    assert begun + rates(tmp_path / "run", resume=True) == whole
+    assert len(set(whole)) > 1
+
+
 def test_a_finished_run_has_nothing_left_to_do(tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="fulltilt")
     config = {"epochs": 1, "output": str(tmp_path), **EXACT}
