@@ -353,6 +353,67 @@ def test_a_plateau_is_not_told_of_a_validation_that_a_longer_run_would_not_make(
     assert len(set(whole)) > 1
 
 
+class Pressed(nn.Module):
+    """Somebody presses Ctrl-C at a step."""
+
+    def __init__(self, at: int | None) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Dropout(0.4), nn.Linear(192, 2))
+        self.left = at
+
+    def forward(self, images):
+        if self.training and self.left is not None:
+            self.left -= 1
+            if not self.left:
+                signal.raise_signal(signal.SIGINT)
+        return self.layers(images)
+
+
+@pytest.mark.parametrize("kind", ["loader", "stream", "list", "feed"])
+def test_an_interrupted_fit_is_gone_on_with_by_the_next_one(kind):
+    data = TensorDataset(torch.randint(0, 256, (30, 3, 8, 8), dtype=torch.uint8), torch.arange(30) % 2)
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(data)
+
+    def trainer(at=None):
+        torch.manual_seed(4)
+        model = Pressed(at)
+        train = {
+            "loader": lambda: DataLoader(data, 4, shuffle=True),
+            "stream": lambda: DataLoader(Stream(), 4),
+            "list": lambda: list(DataLoader(data, 4)),
+            "feed": lambda: feed(data.tensors, batch_size=4, shuffle=True, device="cpu"),
+        }[kind]()
+        return Trainer(
+            model,
+            train,
+            config={"epochs": 3, **EXACT},
+            gpu_augmentation=GPUAugmentation(rotation_degrees=20, seed=1),
+            metrics={"accuracy": MulticlassAccuracy(num_classes=2)},
+        )
+
+    whole = trainer().fit()
+    again = trainer(at=11)
+    begun = again.fit()
+    assert (begun.stopped_by, again.step) == (signal.SIGINT, 11)
+    torch.rand(3)
+    rest = again.fit()
+    assert list(begun.losses) + list(rest.losses) == list(whole.losses)
+    for record, expected in zip(rest.epochs, whole.epochs[1:], strict=True):
+        assert all(record[name] == expected[name] for name in ("train_loss", "train_accuracy", "samples"))
+
+
+def test_of_an_iterator_that_was_interrupted_what_is_left_is_trained_on():
+    data = list(DataLoader(TensorDataset(torch.rand(30, 192), torch.arange(30) % 2), 4))
+    trainer = Trainer(Pressed(3), iter(data), config={"epochs": 1, **EXACT})
+    assert len(trainer.fit().losses) == 3
+    rest = trainer.fit()
+    assert len(rest.losses) == 5
+    assert rest.last["samples"] == 30
+
+
 def test_a_finished_run_has_nothing_left_to_do(tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="fulltilt")
     config = {"epochs": 1, "output": str(tmp_path), **EXACT}

@@ -61,8 +61,8 @@ class LoopAugmentation:
         return self._augmenter(batch, self._epoch, index)
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Where the draws stand."""
-        return self.function.state_dict() if isinstance(self.function, nn.Module) else None
+        """Where the draws stand; a copy, for the module's own tensors go on."""
+        return copy.deepcopy(self.function.state_dict()) if isinstance(self.function, nn.Module) else None
 
 
 def for_training(augmentation: Augmentation | None, source: Feed, *, on: bool = True) -> LoopAugmentation | None:
