@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import cProfile
 import pstats
+from collections import UserDict
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 import torch
@@ -250,6 +253,23 @@ def test_outputs_have_the_layout_that_they_have_without_us(asked):
     for found in (trainer.train_step(*batch), trainer.eval_step(*batch)):
         assert found.outputs.is_contiguous(memory_format=torch.channels_last) is asked
         assert found.outputs.is_contiguous() is not asked
+
+
+@pytest.mark.parametrize("kind", [dict, UserDict, MappingProxyType])
+def test_inputs_in_mappings_of_any_kind_are_placed(kind):
+    class Inside(nn.Conv2d):
+        seen: Any = None
+
+        def forward(self, batch):
+            self.seen = batch
+            return super().forward(batch["image"])
+
+    model = Inside(3, 2, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    trainer = HybridPrecisionTrainer(model, optimizer, loss=F.mse_loss, device="cpu", channels_last=True)
+    trainer.train_step(kind({"image": torch.randn(4, 3, 8, 8), "path": "a.jpg"}), torch.randn(4, 2, 6, 6))
+    assert type(model.seen) is kind
+    assert model.seen["image"].is_contiguous(memory_format=torch.channels_last)
 
 
 def test_figures_on_the_cpu_have_no_gpu_in_them():

@@ -110,7 +110,7 @@ class Engine:
             if self.settings.channels_last and part.dim() == 4:
                 part = part.contiguous(memory_format=torch.channels_last)
             return part
-        return map_tensors(self.place, part) if isinstance(part, tuple | list | dict) else part
+        return map_tensors(self.place, part)
 
     def placed(self, inputs: tuple[Any, ...], target: Any) -> tuple[tuple[Any, ...], Any]:
         """A batch, or a part of it, on the device."""
