@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fulltilt.augment import GPUAugmentation
 from fulltilt.errors import InputError
-from fulltilt.nested import map_tensors
+from fulltilt.nested import map_tensors, refilled
 
 log = logging.getLogger("fulltilt.feed")
 
@@ -23,7 +23,7 @@ def samples_in(batch: Any) -> int:
     sizes: list[int] = []
 
     def note(tensor: Tensor) -> Tensor:
-        sizes.append(len(tensor) if tensor.dim() else 1)
+        sizes.append(tensor.size(0) if tensor.dim() else 1)  # a nested tensor has no len()
         return tensor
 
     map_tensors(note, batch)
@@ -62,15 +62,16 @@ class Augmenter:
             self._look(batch, [])
             return self._augment(batch, index=index)
         if not isinstance(batch, tuple | list) or not batch or not isinstance(batch[0], Tensor):
+            first = f" that begins with {type(batch[0]).__name__}" if isinstance(batch, tuple | list) and batch else ""
             raise InputError(
-                f"a GPUAugmentation takes batches that begin with their images, found {type(batch).__name__}; "
+                f"a GPUAugmentation takes batches that begin with their images, found {type(batch).__name__}{first}; "
                 "pass a function of the batch instead, such as lambda batch: {**batch, 'image': aug(batch['image'])}"
             )
         images, *rest = batch
         self._look(images, rest)
-        sides = {tuple(images.shape[-2:]), tuple(images.shape[-3:-1])}
-        alike = [place for place, part in enumerate(rest) if _is_plane(part) and tuple(part.shape[-2:]) in sides]
-        if len(alike) > 1 and self._augment.moves:
+        moves = self._augment.moves
+        alike = [place for place, part in enumerate(rest) if _lies_over(part, images)] if moves else []
+        if len(alike) > 1:
             shapes = " and ".join(str(tuple(rest[place].shape)) for place in alike)
             raise InputError(
                 f"beside the images a batch has {shapes}: a GPUAugmentation moves one part with them, their masks, and "
@@ -80,7 +81,7 @@ class Augmenter:
             images, rest[alike[0]] = self._augment(images, rest[alike[0]], index=index)
         else:
             images = self._augment(images, index=index)
-        return (images, *rest) if isinstance(batch, tuple) else [images, *rest]
+        return refilled(batch, [images, *rest])
 
     def begin(self, epoch: int) -> None:
         """An epoch that the augmentation has been told of."""
@@ -92,8 +93,7 @@ class Augmenter:
             return
         self._looked = True
         _check_scale(images)
-        sides = {tuple(images.shape[-2:]), tuple(images.shape[-3:-1])}
-        stay = [tuple(part.shape) for part in rest if _is_plane(part) and tuple(part.shape[-2:]) not in sides]
+        stay = [tuple(part.shape) for part in rest if _is_plane(part) and not _lies_over(part, images)]
         if stay and isinstance(self._augment, GPUAugmentation) and self._augment.moves:
             log.warning(
                 "the augmentation moves images of %s, and %s beside them stays as it is: only masks of their size go "
@@ -106,6 +106,15 @@ class Augmenter:
 def _is_plane(part: Any) -> bool:
     """What may belong to places in an image."""
     return isinstance(part, Tensor) and part.dim() >= 3
+
+
+def _lies_over(part: Any, images: Tensor) -> bool:
+    """Whether it has the images' height and width, be its channel the last."""
+    if not _is_plane(part):
+        return False
+    sides = {tuple(images.shape[-2:]), tuple(images.shape[-3:-1])}
+    last = part.dim() == images.dim() and part.shape[-1] == 1
+    return tuple(part.shape[-2:]) in sides or (last and tuple(part.shape[-3:-1]) in sides)
 
 
 def _check_scale(images: Tensor) -> None:

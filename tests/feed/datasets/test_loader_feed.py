@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections import namedtuple
 from itertools import islice
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset, default_collate
 
 from fulltilt.augment import GPUAugmentation, MinimalGPUAugmentation
 from fulltilt.errors import InputError, UnavailableError
@@ -560,6 +561,66 @@ def test_two_parts_that_would_have_to_move_are_refused():
         (batch,) = it
     assert torch.equal(batch[1], masks)
     assert torch.equal(batch[2], masks[:, None])
+
+
+def test_masks_whose_channel_comes_last_are_not_left_behind():
+    images, masks = drawn()
+    with (
+        feed((images, masks[..., None]), batch_size=4, device="cpu", augment=MinimalGPUAugmentation()) as it,
+        pytest.raises(InputError, match=r"masks has shape \(4, 8, 8, 1\); .* must be \(4, 8, 8\) or \(4, 1, 8, 8\)"),
+    ):
+        next(iter(it))
+
+
+def test_where_nothing_moves_any_part_may_have_the_images_size():
+    images, masks = drawn()
+    parts = (images, images.clone(), masks[..., None], masks)
+    with feed(parts, batch_size=4, device="cpu", augment=GPUAugmentation(0.0, 0.0, brightness=0.2)) as it:
+        (batch,) = it
+    assert all(torch.equal(one, part) for one, part in zip(batch[1:], parts[1:], strict=True))
+
+
+def test_what_kornia_moves_afterwards_takes_masks_along():
+    kornia = pytest.importorskip("kornia.augmentation")
+    images, masks = drawn()
+
+    def batches(*parts):
+        augment = GPUAugmentation(0.0, 0.0, 0.0, 0.0, then=[kornia.RandomHorizontalFlip(p=1.0)])
+        with feed(parts, batch_size=4, device="cpu", augment=augment) as it:
+            return list(it)
+
+    assert torch.equal(batches(images, masks)[0][1], masks.flip(2))
+    with pytest.raises(InputError, match="would no longer fit"):
+        batches(images, masks, masks[:, None])
+
+
+def test_an_augmented_batch_keeps_its_kind():
+    images, masks = drawn()
+    Pair = namedtuple("Pair", "image mask")
+    loader = DataLoader(TensorDataset(images, masks), 4, collate_fn=lambda samples: Pair(*default_collate(samples)))
+    with feed(loader, device="cpu", augment=MinimalGPUAugmentation(1.0)) as it:
+        (batch,) = it
+    assert torch.equal(batch.mask, masks.flip(2))
+
+
+def test_images_that_are_no_one_tensor_are_named():
+    loader = DataLoader(range(4), 4, collate_fn=lambda _: ([torch.rand(3, 8, 8), torch.rand(3, 9, 8)], torch.ones(2)))
+    with (
+        feed(loader, device="cpu", augment=MinimalGPUAugmentation()) as it,
+        pytest.raises(InputError, match="begin with their images, found tuple that begins with list"),
+    ):
+        next(iter(it))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_come_through(layout):
+    def collate(samples):
+        return torch.nested.nested_tensor([torch.ones(number + 1) for number in samples], layout=layout)
+
+    with feed(DataLoader(range(5), 2, collate_fn=collate), device="cpu") as it:
+        assert [len(batch.unbind()) for batch in it] == [2, 2, 1]
+        assert it.stats()["samples"] == 5
 
 
 @pytest.mark.parametrize("beside", [torch.zeros(8, 4, 4), torch.zeros(8, 2, 4)], ids=["small masks", "boxes"])
