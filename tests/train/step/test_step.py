@@ -435,6 +435,8 @@ def test_a_saved_state_of_another_optimizer_is_refused_before_it_is_taken_over(m
         (nn.Linear(3, 2), None, (torch.randn(5, 4), torch.rand(5, 2)), r"can't take .* inputs \(float32 \(5, 4\)\)"),
         (nn.Linear(3, 2), None, (torch.randn(5, 3), torch.randn(5, 3), torch.rand(5, 2)), "positional argument"),
         (nn.Linear(3, 2), None, (torch.ones(5, 3).byte(), torch.rand(5, 2)), r"bytes are no inputs: images / 255"),
+        (nn.Linear(3, 2), None, (torch.ones(5, 3).double(), torch.rand(5, 2)), r"NumPy's .*: inputs\.float\(\)"),
+        (nn.Conv2d(1, 1, 1), None, (torch.rand(2, 1, 4, 4).double(), torch.rand(2, 1, 4, 4)), r"inputs\.float\(\)"),
         (nn.Linear(3, 2), None, (torch.randn(5, 3),), "expected at least 2 values, found 1"),
         (nn.Linear(3, 2), nn.MSELoss(reduction="none"), (torch.randn(5, 3), torch.rand(5, 2)), "must be one number"),
         (nn.Linear(3, 2), lambda out, y: out.detach().mean(), (torch.randn(5, 3), torch.rand(5, 2)), "no weight"),

@@ -90,8 +90,9 @@ class LoaderFeed(Feed):
             waited = self._mover.waited_seconds
             self._clock.waited(waited)
             samples = samples_in(batch)
-            # Samples have no numbers here, but places, also after a resume; each rank has places of its own.
-            index = torch.arange(seen, seen + samples) + rank() * RANK_APART
+            index = None
+            if self.augmentation is not None:  # samples have no numbers here, but places, of each rank's own
+                index = torch.arange(samples).add_(rank() * RANK_APART + seen)
             given, seen = given + 1, seen + samples
             if given == end:
                 self._epoch, self._batches, self._samples, self._random = epoch + 1, 0, 0, None
