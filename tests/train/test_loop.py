@@ -353,6 +353,31 @@ def test_a_plateau_is_not_told_of_a_validation_that_a_longer_run_would_not_make(
     assert len(set(whole)) > 1
 
 
+@pytest.mark.parametrize("steps", [8, 11])
+@pytest.mark.parametrize("stream", [False, True])
+def test_workers_that_live_on_are_resumed_as_if_they_had(stream, steps, tmp_path):
+    """Torch draws a seed when it starts them, and then no more: another start must not draw what follows otherwise."""
+    data = TensorDataset(torch.randn(30, 8), torch.arange(30) % 2)
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(data)
+
+    def trainer(output, max_steps=None):
+        torch.manual_seed(4)
+        model = nn.Sequential(nn.Dropout(0.4), nn.Linear(8, 2))
+        lasting = {"num_workers": 1, "persistent_workers": True}
+        train = DataLoader(Stream(), 4, **lasting) if stream else DataLoader(data, 4, shuffle=True, **lasting)
+        config = {"epochs": 3, "max_steps": max_steps, "eval_interval": 1, "output": str(output), **EXACT}
+        return Trainer(model, train, DataLoader(data, 8, **lasting), config=config)
+
+    whole = trainer(tmp_path / "whole").fit()
+    trainer(tmp_path / "run", max_steps=steps).fit()
+    again = trainer(tmp_path / "run")
+    assert again.resume() == steps
+    assert list(again.fit().losses) == list(whole.losses)[steps:]
+
+
 class Pressed(nn.Module):
     """Somebody presses Ctrl-C at a step."""
 

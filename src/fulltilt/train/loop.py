@@ -221,6 +221,8 @@ class Trainer:
     def resume(self, path: str | os.PathLike[str] | None = None) -> int:
         """Go on from a checkpoint: the given one, or the newest good one in `output`. Returns its step."""
         self._course.resume(path)
+        if self._validation is not None and self.epoch >= self.config.eval_interval:
+            self._validation.went_before()
         self.history.best = self._monitored.best
         return self.step
 

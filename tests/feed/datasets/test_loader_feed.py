@@ -320,9 +320,7 @@ def test_a_loader_is_resumed_again_in_the_epoch_after(lasting):
     with feed(loader(), device="cpu") as third:
         third.load_state_dict(state)
         given += seen(third)
-    assert sorted(number for batch in given for number in batch) == list(range(18))
-    if not lasting:  # whose workers draw their seed in another epoch than they did
-        assert given == epochs[2], "a generator of the loader's own goes on as if nothing had happened"
+    assert given == epochs[2], "a generator of the loader's own goes on as if nothing had happened"
 
 
 def test_an_iterable_is_gone_through_in_its_own_order_and_resumed_by_counting():

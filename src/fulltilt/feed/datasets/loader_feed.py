@@ -52,6 +52,8 @@ class LoaderFeed(Feed):
         """Whether that was a beginning of workers, for which torch draws a seed before the order."""
         self._begun = False
         """The loader's own workers have been started; the rest of an epoch that is resumed is made by others."""
+        self._source, self._quietly = loader, False
+        """What whole epochs come from: the loader, or after a resume one like it. Whether its start draws nothing."""
         self._crew: Crew | None = None
         self._mover = Mover(device, depth=2, ahead=ahead)
         if hosting is not None:
@@ -158,6 +160,7 @@ class LoaderFeed(Feed):
         self._batches, self._samples = int(state["batches"]), int(state["samples"])
         self._random = state["random"]
         self._begins = bool(state["begins"])
+        self.take_over(begun=bool(self._epoch or self._batches))
         if not self._batches and self._loader.generator is not None:
             self._set_generator_state(self._random)
             self._random = None
@@ -167,12 +170,26 @@ class LoaderFeed(Feed):
         super().close()
         self._finalizer()
 
+    def take_over(self, *, begun: bool) -> None:
+        """In the place of workers that live on, and had been started, others begin without a draw from where the order
+        is drawn: torch draws a seed when it starts workers, and then no more.
+        """
+        loader = self._loader
+        if begun and not self._begun and _lasts(loader):
+            self._quietly = isinstance(loader.dataset, IterableDataset)
+            if not self._quietly and loader.batch_sampler is not None:
+                seeds = torch.Generator().manual_seed(torch.initial_seed() + self._epoch)
+                self._source = with_batches(loader, loader.batch_sampler, generator=seeds, persistent_workers=True)
+        self._begun = self._begun or begun
+
     def _whole(self) -> Iterator[Any]:
         """An epoch's batches; what the sampler draws for its order is drawn here, not in the thread that fetches."""
         if self._crew is not None:
             seed = self._draw_seed() if self._begins else 0
             return self._made(_begun(iter(self._batch_sampler())), seed)
-        iterator = iter(self._loader)
+        now, self._quietly = self._generator_state() if self._quietly else None, False
+        iterator = iter(self._source)
+        self._set_generator_state(now)
         # Without workers the sampler draws at the first batch.
         own = self._loader.num_workers or isinstance(self._loader.dataset, IterableDataset)
         return iterator if own else _begun(iterator)
@@ -203,6 +220,7 @@ class LoaderFeed(Feed):
         self._set_generator_state(self._random)
         try:
             if isinstance(self._loader.dataset, IterableDataset):
+                self._quietly = False
                 return islice(iter(self._loader), self._batches, None), None
             seed = self._draw_seed() if self._begins else 0
             left = list(self._batch_sampler())[self._batches :]

@@ -86,6 +86,7 @@ class SharedLoaderFeed(LoaderFeed):
                     "what is left of the epoch would not be what was left of that one"
                 )
         self.set_epoch(int(state["epoch"]))
+        self.take_over(begun=bool(self._epoch or position))
         self._order_batches.start, self._resumes = position, position > 0
         self._random, self._begins = self._generator_state(), False
 
