@@ -510,6 +510,7 @@ class Nothing(IterableDataset):
         (5, "train_loader is int; expected a DataLoader, a fulltilt feed or an iterable of batches"),
         ([{"image": torch.zeros(2, 8)}], "train_loader gives a mapping with image: none of label, labels"),
         ([("a", torch.zeros(2))], "train_loader gives batches that begin with str"),
+        ([(torch.tensor(1.0), torch.tensor(1))], "batches that begin with a tensor of no dimension; expected a tensor"),
         (
             [((torch.zeros(2, 8), torch.zeros(2)), torch.zeros(2))],
             r"begin with tuple; .* side by side, \(first, second,",

@@ -151,7 +151,8 @@ def check_batch(batch: Any, *, name: str) -> None:
             "function make one, such as lambda samples: (images, labels)"
         )
     if not batch or not isinstance(batch[0], torch.Tensor) or not batch[0].dim():
-        found = type(batch[0]).__name__ if batch else "nothing"
+        found = "nothing" if not batch else type(batch[0]).__name__
+        found = "a tensor of no dimension" if found == "Tensor" else found
         raise InputError(
             f"{name} gives batches that begin with {found}; expected a tensor of samples; several inputs "
             "stand side by side, (first, second, target), or in a mapping"

@@ -459,6 +459,17 @@ def test_a_loss_that_leaves_some_targets_out_is_given_them():
     assert 0 < float(loss) < 10
 
 
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_lazy_layers_have_to_have_seen_a_batch():
+    model = nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.Linear(4, 2))
+    with pytest.raises(
+        InputError, match=r"the model's 0\.weight has no shape yet, .*: call the model with a batch once"
+    ):
+        trainer_of(model, F.mse_loss)
+    model(torch.ones(1, 3))
+    assert trainer_of(model, F.mse_loss).train_step(torch.randn(5, 3), torch.rand(5, 2)).loss > 0
+
+
 def test_a_target_can_be_named():
     class Swapped(nn.Linear):
         def forward(self, x, other):
