@@ -38,6 +38,11 @@ class Augmenter:
         Args:
             epoch: the one that it has been told of already.
         """
+        if isinstance(augment, type) or not (augment is None or callable(augment)):
+            found = f"the class {augment.__name__}" if isinstance(augment, type) else repr(augment)
+            raise InputError(
+                f"augment is {found}; expected a GPUAugmentation, such as GPUAugmentation(), or a function"
+            )
         self._augment = augment
         self._set_epoch: Callable[[int], None] | None = getattr(augment, "set_epoch", None)
         self._epoch = epoch
@@ -55,7 +60,10 @@ class Augmenter:
             self._epoch = epoch
             self._set_epoch(epoch)
         if not isinstance(self._augment, GPUAugmentation):
-            return self._augment(batch)
+            made = self._augment(batch)
+            if made is None and batch is not None:
+                raise InputError("the augmentation returned nothing: a function of the batch has to return the batch")
+            return made
         if index is not None and len(index) != samples_in(batch):
             index = None  # a collate function has left samples out: which ones is not known
         if isinstance(batch, Tensor):
@@ -92,7 +100,8 @@ class Augmenter:
         if self._looked:
             return
         self._looked = True
-        _check_scale(images)
+        if images.dim() >= 4:  # whatever else it is, it is no images
+            _check_scale(images)
         stay = [tuple(part.shape) for part in rest if _is_plane(part) and not _lies_over(part, images)]
         if stay and isinstance(self._augment, GPUAugmentation) and self._augment.moves:
             log.warning(

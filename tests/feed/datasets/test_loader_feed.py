@@ -601,6 +601,23 @@ def test_an_augmented_batch_keeps_its_kind():
     assert torch.equal(batch.mask, masks.flip(2))
 
 
+@pytest.mark.parametrize(
+    ("augment", "says"),
+    [
+        (GPUAugmentation, r"augment is the class GPUAugmentation; expected .* such as GPUAugmentation\(\)"),
+        ("strong", "augment is 'strong'; expected a GPUAugmentation"),
+        (lambda _: None, "a function of the batch has to return the batch"),
+        (GPUAugmentation(), r"images has shape \(2, 3\); expected N×C×H×W"),
+    ],
+)
+def test_an_augmentation_that_is_no_good(augment, says):
+    with (
+        pytest.raises(InputError, match=says),
+        feed(torch.randn(4, 3) * 9, batch_size=2, device="cpu", augment=augment) as it,
+    ):
+        next(iter(it))
+
+
 def test_images_that_are_no_one_tensor_are_named():
     loader = DataLoader(range(4), 4, collate_fn=lambda _: ([torch.rand(3, 8, 8), torch.rand(3, 9, 8)], torch.ones(2)))
     with (
