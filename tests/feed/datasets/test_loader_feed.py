@@ -323,6 +323,28 @@ def test_a_loader_is_resumed_again_in_the_epoch_after(lasting):
     assert given == epochs[2], "a generator of the loader's own goes on as if nothing had happened"
 
 
+class Drawing(Dataset):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, number):
+        return torch.rand(())
+
+
+def test_the_rest_of_every_epoch_has_random_numbers_of_its_own():
+    """Workers were seeded alike wherever an epoch was resumed."""
+    drawn = []
+    for epoch in (1, 2):
+        with feed(DataLoader(Drawing(), num_workers=1), device="cpu") as it:
+            it.set_epoch(epoch)
+            next(iter(it))
+            state = it.state_dict()
+        with feed(DataLoader(Drawing(), num_workers=1), device="cpu") as again:
+            again.load_state_dict(state)
+            drawn += [batch.item() for batch in again]
+    assert len(set(drawn)) == 6
+
+
 def test_an_iterable_is_gone_through_in_its_own_order_and_resumed_by_counting():
     with feed(Count(10), batch_size=4, device="cpu", num_workers=0) as it:
         loop = iter(it)

@@ -178,8 +178,8 @@ class LoaderFeed(Feed):
         if begun and not self._begun and _lasts(loader):
             self._quietly = isinstance(loader.dataset, IterableDataset)
             if not self._quietly and loader.batch_sampler is not None:
-                seeds = torch.Generator().manual_seed(torch.initial_seed() + self._epoch)
-                self._source = with_batches(loader, loader.batch_sampler, generator=seeds, persistent_workers=True)
+                batches = loader.batch_sampler
+                self._source = with_batches(loader, batches, generator=self._seeds(), persistent_workers=True)
         self._begun = self._begun or begun
 
     def _whole(self) -> Iterator[Any]:
@@ -229,7 +229,7 @@ class LoaderFeed(Feed):
         end = self._batches + len(left)
         if self._crew is not None:
             return self._made(iter(left), seed), end
-        others = with_batches(self._loader, left, generator=torch.Generator(), persistent_workers=False)
+        others = with_batches(self._loader, left, generator=self._seeds(), persistent_workers=False)
         return iter(others), end
 
     def _made(self, batches: Iterator[Any], seed: int) -> Iterator[Any]:
@@ -242,6 +242,10 @@ class LoaderFeed(Feed):
             for number, indices in enumerate(batches, start=first)
         )
         return running(self._crew.legs, stream)
+
+    def _seeds(self) -> torch.Generator:
+        """For workers that take others' place, in each epoch others; torch's own generator is the order's."""
+        return torch.Generator().manual_seed((torch.initial_seed() + self._epoch) % (1 << 63))
 
     def _batch_sampler(self) -> Any:
         if self._loader.batch_sampler is None:
