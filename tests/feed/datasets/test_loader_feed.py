@@ -323,6 +323,22 @@ def test_a_loader_is_resumed_again_in_the_epoch_after(lasting):
     assert given == epochs[2], "a generator of the loader's own goes on as if nothing had happened"
 
 
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_loader_that_keeps_no_order_stays_that_way_and_what_that_costs_a_resume_is_said(in_order, caplog):
+    def loader():
+        return DataLoader(Squares(18), batch_size=4, num_workers=2, persistent_workers=True, in_order=in_order)
+
+    with feed(loader(), device="cpu") as it:
+        next(iter(it))
+        state = it.state_dict()
+    with feed(loader(), device="cpu") as again:
+        again.load_state_dict(state)
+        assert len(list(again)) == 4
+        assert len(list(again)) == 5
+        assert again._source.in_order is in_order
+    assert ("some samples may come twice in this epoch" in caplog.text) is not in_order
+
+
 class Drawing(Dataset):
     def __len__(self) -> int:
         return 4

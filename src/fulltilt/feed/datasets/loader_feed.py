@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
@@ -22,6 +23,8 @@ from fulltilt.feed.mover import Mover
 from fulltilt.feed.structure import Augmenter, samples_in
 from fulltilt.machine.decision import Decision
 from fulltilt.machine.ranks import rank
+
+log = logging.getLogger("fulltilt.feed")
 
 
 class LoaderFeed(Feed):
@@ -156,6 +159,11 @@ class LoaderFeed(Feed):
                     f"this DataLoader has {name}={here!r}, the saved one had {state[name]!r}: its place is a number of "
                     "batches, so samples would be lost or repeated; go on with the same, or begin an epoch"
                 )
+        if state["batches"] and not self._loader.in_order:
+            log.warning(
+                "a DataLoader with in_order=False goes on by the number of batches: of those that were under way, some "
+                "samples may come twice in this epoch, and as many not at all"
+            )
         self.set_epoch(int(state["epoch"]))
         self._batches, self._samples = int(state["batches"]), int(state["samples"])
         self._random = state["random"]
@@ -317,6 +325,7 @@ def with_batches(
         worker_init_fn=loader.worker_init_fn,
         multiprocessing_context=loader.multiprocessing_context,
         generator=generator,
+        in_order=loader.in_order,
         prefetch_factor=loader.prefetch_factor,
         persistent_workers=persistent_workers,
     )
