@@ -339,6 +339,47 @@ def test_a_loader_that_keeps_no_order_stays_that_way_and_what_that_costs_a_resum
     assert ("some samples may come twice in this epoch" in caplog.text) is not in_order
 
 
+class Negated(DataLoader):
+    """Changes its batches, and repeats its sampler for ever, as loaders do that keep their workers."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.__dict__["batch_sampler"] = Repeated(self.batch_sampler)
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler.sampler)
+
+    def __iter__(self):
+        for batch in islice(super().__iter__(), len(self)):
+            yield -batch
+
+
+class Repeated:
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __iter__(self):
+        while True:
+            yield from iter(self.sampler)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_of_a_class_that_goes_its_own_way_is_resumed_in_that_way(workers):
+    def loader():
+        torch.manual_seed(4)
+        return Negated(range(18), batch_size=4, shuffle=True, num_workers=workers)
+
+    expected = [[batch.tolist() for batch in plain] for plain in [loader()] for _ in range(2)]
+    with feed(loader(), device="cpu") as first:
+        list(first)
+        begun = [batch.tolist() for batch in islice(first, 2)]
+        state, random = first.state_dict(), torch.get_rng_state()
+    with feed(loader(), device="cpu") as again:
+        again.load_state_dict(state)
+        torch.set_rng_state(random)
+        assert begun + [batch.tolist() for batch in again] == expected[1]
+
+
 class Drawing(Dataset):
     def __len__(self) -> int:
         return 4

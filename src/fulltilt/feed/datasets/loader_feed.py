@@ -185,7 +185,7 @@ class LoaderFeed(Feed):
         loader = self._loader
         if begun and not self._begun and _lasts(loader):
             self._quietly = isinstance(loader.dataset, IterableDataset)
-            if not self._quietly and loader.batch_sampler is not None:
+            if not self._quietly and not goes_own_way(loader) and loader.batch_sampler is not None:
                 batches = loader.batch_sampler
                 self._source = with_batches(loader, batches, generator=self._seeds(), persistent_workers=True)
         self._begun = self._begun or begun
@@ -199,8 +199,8 @@ class LoaderFeed(Feed):
         iterator = iter(self._source)
         self._set_generator_state(now)
         # Without workers the sampler draws at the first batch.
-        own = self._loader.num_workers or isinstance(self._loader.dataset, IterableDataset)
-        return iterator if own else _begun(iterator)
+        drawn = self._loader.num_workers or isinstance(self._loader.dataset, IterableDataset)
+        return iterator if drawn and not goes_own_way(self._loader) else _begun(iterator)
 
     def _counted_in(self) -> dict[str, Any]:
         """What makes a number of batches a place in the data; None where it is not known."""
@@ -230,6 +230,8 @@ class LoaderFeed(Feed):
             if isinstance(self._loader.dataset, IterableDataset):
                 self._quietly = False
                 return islice(iter(self._loader), self._batches, None), None
+            if goes_own_way(self._loader):
+                return _begun(islice(iter(self._loader), self._batches, None)), self._length()
             seed = self._draw_seed() if self._begins else 0
             left = list(self._batch_sampler())[self._batches :]
         finally:
@@ -293,6 +295,11 @@ def _work(loader: DataLoader[Any], chosen: Hosting) -> Work:
 def _lasts(loader: DataLoader[Any]) -> bool:
     """Whether its workers live from epoch to epoch, and so see the data set as it was at the first."""
     return bool(loader.persistent_workers)
+
+
+def goes_own_way(loader: DataLoader[Any]) -> bool:
+    """Whether its class changes its batches, or repeats its sampler for ever: one made of its parts would not do so."""
+    return type(loader).__iter__ is not DataLoader.__iter__
 
 
 def _length_of(dataset: Any) -> int | None:
