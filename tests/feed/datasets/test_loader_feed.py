@@ -380,6 +380,11 @@ def test_a_loader_of_a_class_that_goes_its_own_way_is_resumed_in_that_way(worker
         assert begun + [batch.tolist() for batch in again] == expected[1]
 
 
+def test_a_loader_of_such_a_class_keeps_its_workers():
+    with pytest.raises(InputError, match="what the __iter__ of Negated does: leave it out"):
+        feed(Negated(range(18), batch_size=4), num_workers="auto", device="cpu")
+
+
 class Drawing(Dataset):
     def __len__(self) -> int:
         return 4
