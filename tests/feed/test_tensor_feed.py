@@ -251,3 +251,11 @@ def test_unsigned_numbers_of_any_width_are_fed(kind, batch_size):
         found = [batch[place].numpy() for batch in batches]
         assert np.array_equal(np.concatenate(found), expected)
         assert {each.dtype for each in found} == {np.dtype(kind)}
+
+
+@pytest.mark.parametrize("name", ["shuffle", "drop_last"])
+def test_a_word_is_no_switch(name):
+    """'False', as a command line gives it, would switch on."""
+    with pytest.raises(InputError, match=f"{name}='False' must be True or False"):
+        feed(torch.zeros(4), batch_size=2, device="cpu", **{name: "False"})
+    assert len(feed(torch.zeros(4), batch_size=3, device="cpu", **{name: np.bool_(False)})) == 2

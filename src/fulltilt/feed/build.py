@@ -102,6 +102,8 @@ def feed(
             `VideoClips` likewise, by their own `quality`.
     """
     where = named_device(device)
+    check_choice("shuffle", shuffle, True, False)
+    check_choice("drop_last", drop_last, True, False)
     check_choice("on_error", on_error, "raise", "skip")
     check_choice("quality", quality, "exact", "fast")
     check_choice("worker_kind", worker_kind, "auto", "processes", "threads")
