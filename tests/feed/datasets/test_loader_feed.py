@@ -339,6 +339,26 @@ def test_a_loader_that_keeps_no_order_stays_that_way_and_what_that_costs_a_resum
     assert ("some samples may come twice in this epoch" in caplog.text) is not in_order
 
 
+@pytest.mark.parametrize("lasting", [None, False, True])
+def test_a_data_set_of_whole_batches_is_resumed(lasting):
+    def loader():
+        torch.manual_seed(4)
+        workers = {} if lasting is None else {"num_workers": 1, "persistent_workers": lasting}
+        return DataLoader([torch.tensor([i, -i]) for i in range(7)], batch_size=None, shuffle=True, **workers)
+
+    with feed(loader(), device="cpu") as whole:
+        expected = [[batch.tolist() for batch in whole] for _ in range(3)]
+    with feed(loader(), device="cpu") as first:
+        list(first)
+        begun = [batch.tolist() for batch in islice(first, 2)]
+        state, random = first.state_dict(), torch.get_rng_state()
+    with feed(loader(), device="cpu") as again:
+        again.load_state_dict(state)
+        torch.set_rng_state(random)
+        assert begun + [batch.tolist() for batch in again] == expected[1]
+        assert [batch.tolist() for batch in again] == expected[2]
+
+
 class Negated(DataLoader):
     """Changes its batches, and repeats its sampler for ever, as loaders do that keep their workers."""
 

@@ -185,8 +185,8 @@ class LoaderFeed(Feed):
         loader = self._loader
         if begun and not self._begun and _lasts(loader):
             self._quietly = isinstance(loader.dataset, IterableDataset)
-            if not self._quietly and not goes_own_way(loader) and loader.batch_sampler is not None:
-                batches = loader.batch_sampler
+            if not self._quietly and not goes_own_way(loader):
+                batches = _batches_of(loader)
                 self._source = with_batches(loader, batches, generator=self._seeds(), persistent_workers=True)
         self._begun = self._begun or begun
 
@@ -194,7 +194,7 @@ class LoaderFeed(Feed):
         """An epoch's batches; what the sampler draws for its order is drawn here, not in the thread that fetches."""
         if self._crew is not None:
             seed = self._draw_seed() if self._begins else 0
-            return self._made(_begun(iter(self._batch_sampler())), seed)
+            return self._made(_begun(iter(_batches_of(self._loader))), seed)
         now, self._quietly = self._generator_state() if self._quietly else None, False
         iterator = iter(self._source)
         self._set_generator_state(now)
@@ -233,7 +233,7 @@ class LoaderFeed(Feed):
             if goes_own_way(self._loader):
                 return _begun(islice(iter(self._loader), self._batches, None)), self._length()
             seed = self._draw_seed() if self._begins else 0
-            left = list(self._batch_sampler())[self._batches :]
+            left = list(_batches_of(self._loader))[self._batches :]
         finally:
             self._set_generator_state(now)
         end = self._batches + len(left)
@@ -256,11 +256,6 @@ class LoaderFeed(Feed):
     def _seeds(self) -> torch.Generator:
         """For workers that take others' place, in each epoch others; torch's own generator is the order's."""
         return torch.Generator().manual_seed((torch.initial_seed() + self._epoch) % (1 << 63))
-
-    def _batch_sampler(self) -> Any:
-        if self._loader.batch_sampler is None:
-            raise InputError("a DataLoader with batch_size=None can't be resumed in the middle of an epoch")
-        return self._loader.batch_sampler
 
     def _draw_seed(self) -> int:
         """As torch does when it starts workers, before the sampler draws."""
@@ -297,6 +292,11 @@ def _lasts(loader: DataLoader[Any]) -> bool:
     return bool(loader.persistent_workers)
 
 
+def _batches_of(loader: DataLoader[Any]) -> Any:
+    """What its sampler says of each batch."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
 def goes_own_way(loader: DataLoader[Any]) -> bool:
     """Whether its class changes its batches, or repeats its sampler for ever: one made of its parts would not do so."""
     return type(loader).__iter__ is not DataLoader.__iter__
@@ -323,9 +323,11 @@ def with_batches(
     persistent_workers: bool,
 ) -> DataLoader[Any]:
     """A loader like this one, of these batches' samples; pinning memory is the feed's."""
+    whole = loader.batch_sampler is None  # the data set gives whole batches, each by one number
+    order: dict[str, Any] = {"sampler": batches, "batch_size": None} if whole else {"batch_sampler": batches}
     return DataLoader(
         loader.dataset,
-        batch_sampler=batches,
+        **order,
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
         timeout=loader.timeout,
