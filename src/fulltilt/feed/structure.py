@@ -9,7 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from fulltilt.augment import GPUAugmentation
+from fulltilt.augment.keyed import keep_ranks_apart
 from fulltilt.errors import InputError
+from fulltilt.machine.ranks import rank, several
 from fulltilt.nested import map_tensors, refilled
 
 log = logging.getLogger("fulltilt.feed")
@@ -56,9 +58,8 @@ class Augmenter:
         """
         if self._augment is None:
             return batch
-        if epoch != self._epoch and self._set_epoch is not None:
-            self._epoch = epoch
-            self._set_epoch(epoch)
+        if epoch != self._epoch:
+            self._begin(epoch)
         if not isinstance(self._augment, GPUAugmentation):
             made = self._augment(batch)
             if made is None and batch is not None:
@@ -94,6 +95,13 @@ class Augmenter:
     def begin(self, epoch: int) -> None:
         """An epoch that the augmentation has been told of."""
         self._epoch = epoch
+
+    def _begin(self, epoch: int) -> None:
+        self._epoch = epoch
+        if self._set_epoch is not None:
+            self._set_epoch(epoch)
+        if several():
+            keep_ranks_apart(self._augment, rank())
 
     def _look(self, images: Tensor, rest: list[Any]) -> None:
         """At the first batch: what would be wrong with all of them and nobody would see."""

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSam
 
 from fulltilt.augment import GPUAugmentation, MinimalGPUAugmentation
 from fulltilt.errors import InputError, UnavailableError
-from fulltilt.feed import ImageFiles, feed
+from fulltilt.feed import ImageFiles, feed, structure
 from fulltilt.feed.datasets import loader_feed as loader_feeds
 from fulltilt.machine.cores import Cores
 
@@ -143,6 +143,32 @@ def test_each_rank_augments_in_its_own_way(monkeypatch):
     drawn = [image.sum().item() for image in of(0) + of(1)]
     assert len(set(drawn)) == 12
     assert drawn[:6] == [image.sum().item() for image in of(0)]
+
+
+class Seeing(torch.nn.Module):
+    """A module of the batch, with an augmentation in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.augment = GPUAugmentation(rotation_degrees=30, seed=3)
+
+    def forward(self, batch):
+        return (self.augment(batch[0]),) if isinstance(batch, tuple) else self.augment(batch)
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+def test_each_rank_augments_in_its_own_way_in_modules_of_the_batch_too(monkeypatch, tensors):
+    images = torch.randint(256, (1, 3, 8, 8), dtype=torch.uint8).expand(6, -1, -1, -1)
+
+    def of(rank):
+        monkeypatch.setattr(structure, "rank", lambda: rank)
+        monkeypatch.setattr(structure, "several", lambda: True)
+        source = {"source": images, "batch_size": 4} if tensors else {"source": DataLoader(images, batch_size=4)}
+        batches = feed(**source, device="cpu", augment=Seeing())
+        drawn = [batch[0] if tensors else batch for _ in range(2) for batch in batches]
+        return [image.sum().item() for batch in drawn for image in batch]
+
+    assert len(set(of(0) + of(1))) == 24
 
 
 @pytest.mark.parametrize(
@@ -500,7 +526,7 @@ def test_what_is_in_memory_is_shown_at_once(tmp_path):
 
 KILLED = """
 import os, signal, torch
-from fulltilt.feed import ImageFiles, feed
+from fulltilt.feed import ImageFiles, feed, structure
 class Numbers(torch.utils.data.Dataset):
     def __len__(self): return 4000
     def __getitem__(self, number): return number
