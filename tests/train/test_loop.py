@@ -439,6 +439,17 @@ def test_of_an_iterator_that_was_interrupted_what_is_left_is_trained_on():
     assert rest.last["samples"] == 30
 
 
+def test_averages_that_a_resumed_run_begins_are_of_the_weights_that_it_resumed(tmp_path):
+    """They were of those that the model was made with, and validation was of neither."""
+    config = {"epochs": 2, "max_steps": 9, "output": str(tmp_path), **EXACT}
+    Trainer(network(), loader(), loader(), config=config).fit()
+    torch.manual_seed(1)
+    again = Trainer(network(), loader(), loader(), config={**config, "max_steps": None, "ema_decay": 0.999})
+    again.resume()
+    resumed = [parameter.clone() for parameter in again.model.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(again.stepper.ema.averages, resumed, strict=True))
+
+
 def test_a_finished_run_has_nothing_left_to_do(tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="fulltilt")
     config = {"epochs": 1, "output": str(tmp_path), **EXACT}
