@@ -54,3 +54,11 @@ def test_containers_are_new_where_there_is_something_of_the_kind_and_the_same_el
 
 def test_several_kinds():
     assert map_parts((int, str), lambda part: part * 2, (1, ["a", 2.0])) == (2, ["aa", 2.0])
+
+
+def test_of_a_packed_sequence_the_steps_sizes_stay_on_the_host():
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2, 4), torch.ones(3, 4)], enforce_sorted=False)
+    moved = map_tensors(lambda tensor: tensor.to("meta"), {"x": packed})["x"]
+    assert type(moved) is type(packed)
+    assert (moved.data.device.type, moved.unsorted_indices.device.type) == ("meta", "meta")
+    assert torch.equal(moved.batch_sizes, packed.batch_sizes)

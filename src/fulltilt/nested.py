@@ -35,7 +35,11 @@ def map_parts(kind: type[Part] | tuple[type[Any], ...], change: Callable[[Part],
 def refilled(container: Any, parts: Any) -> Any:
     """A container like another, with a list of parts, or with a dictionary of them."""
     if not isinstance(container, Mapping):
-        return type(container)(*parts) if hasattr(container, "_fields") else type(container)(parts)
+        if not hasattr(container, "_fields"):
+            return type(container)(parts)
+        if type(container).__name__ == "PackedSequence":  # torch's, which takes its steps' sizes on the host alone
+            parts = [parts[0], container.batch_sizes, *parts[2:]]
+        return type(container)(*parts)
     if type(container) is dict:
         return parts
     if not isinstance(container, MutableMapping):

@@ -238,3 +238,24 @@ def test_one_loop_at_a_time():
     with pytest.raises(InputError, match="another loop over this feed"):
         next(one)
     assert len(list(two)) == 4
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.uint32, np.uint64])
+@pytest.mark.parametrize("batch_size", [1, 4, 7])
+def test_unsigned_numbers_of_any_width_are_fed(kind, batch_size):
+    """Scanners and depth cameras give 16 bits, of which torch gathers none by itself."""
+    data = np.iinfo(kind).max - np.arange(60, dtype=kind).reshape(20, 3)
+    numbers = np.ascontiguousarray(data[:, 0])
+    batches = list(feed((data, numbers), batch_size=batch_size, device="cpu"))
+    for place, expected in enumerate((data, numbers)):
+        found = [batch[place].numpy() for batch in batches]
+        assert np.array_equal(np.concatenate(found), expected)
+        assert {each.dtype for each in found} == {np.dtype(kind)}
+
+
+@pytest.mark.parametrize("name", ["shuffle", "drop_last"])
+def test_a_word_is_no_switch(name):
+    """'False', as a command line gives it, would switch on."""
+    with pytest.raises(InputError, match=f"{name}='False' must be True or False"):
+        feed(torch.zeros(4), batch_size=2, device="cpu", **{name: "False"})
+    assert len(feed(torch.zeros(4), batch_size=3, device="cpu", **{name: np.bool_(False)})) == 2

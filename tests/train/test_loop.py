@@ -334,6 +334,122 @@ def test_where_max_steps_ends_a_run_it_is_gone_on_with_as_if_it_had_not(kind, st
     assert continued.last["val_loss"] == whole.last["val_loss"]
 
 
+@pytest.mark.parametrize("monitor", ["val_loss", "train_loss"])
+def test_a_plateau_is_not_told_of_a_validation_that_a_longer_run_would_not_make(monitor, tmp_path):
+    def rates(output, *, epochs=5, resume=False):
+        torch.manual_seed(4)
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=10.0)
+        config = {"epochs": epochs, "eval_interval": 2, "monitor": monitor, "output": str(output), **EXACT}
+        trainer = Trainer(model, loader(), loader(), optimizer=optimizer, scheduler=scheduler, config=config)
+        if resume:
+            trainer.resume()
+        return [record["lr"] for record in trainer.fit().epochs]
+
+    whole = rates(tmp_path / "whole")
+    begun = rates(tmp_path / "run", epochs=3)
+    assert begun + rates(tmp_path / "run", resume=True) == whole
+    assert len(set(whole)) > 1
+
+
+@pytest.mark.parametrize("steps", [8, 11])
+@pytest.mark.parametrize("stream", [False, True])
+def test_workers_that_live_on_are_resumed_as_if_they_had(stream, steps, tmp_path):
+    """Torch draws a seed when it starts them, and then no more: another start must not draw what follows otherwise."""
+    data = TensorDataset(torch.randn(30, 8), torch.arange(30) % 2)
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(data)
+
+    def trainer(output, max_steps=None):
+        torch.manual_seed(4)
+        model = nn.Sequential(nn.Dropout(0.4), nn.Linear(8, 2))
+        lasting = {"num_workers": 1, "persistent_workers": True}
+        train = DataLoader(Stream(), 4, **lasting) if stream else DataLoader(data, 4, shuffle=True, **lasting)
+        config = {"epochs": 3, "max_steps": max_steps, "eval_interval": 1, "output": str(output), **EXACT}
+        return Trainer(model, train, DataLoader(data, 8, **lasting), config=config)
+
+    whole = trainer(tmp_path / "whole").fit()
+    trainer(tmp_path / "run", max_steps=steps).fit()
+    again = trainer(tmp_path / "run")
+    assert again.resume() == steps
+    assert list(again.fit().losses) == list(whole.losses)[steps:]
+
+
+class Pressed(nn.Module):
+    """Somebody presses Ctrl-C at a step."""
+
+    def __init__(self, at: int | None) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Dropout(0.4), nn.Linear(192, 2))
+        self.left = at
+
+    def forward(self, images):
+        if self.training and self.left is not None:
+            self.left -= 1
+            if not self.left:
+                signal.raise_signal(signal.SIGINT)
+        return self.layers(images)
+
+
+@pytest.mark.parametrize("kind", ["loader", "stream", "list", "feed"])
+def test_an_interrupted_fit_is_gone_on_with_by_the_next_one(kind):
+    data = TensorDataset(torch.randint(0, 256, (30, 3, 8, 8), dtype=torch.uint8), torch.arange(30) % 2)
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(data)
+
+    def trainer(at=None):
+        torch.manual_seed(4)
+        model = Pressed(at)
+        train = {
+            "loader": lambda: DataLoader(data, 4, shuffle=True),
+            "stream": lambda: DataLoader(Stream(), 4),
+            "list": lambda: list(DataLoader(data, 4)),
+            "feed": lambda: feed(data.tensors, batch_size=4, shuffle=True, device="cpu"),
+        }[kind]()
+        return Trainer(
+            model,
+            train,
+            config={"epochs": 3, **EXACT},
+            gpu_augmentation=GPUAugmentation(rotation_degrees=20, seed=1),
+            metrics={"accuracy": MulticlassAccuracy(num_classes=2)},
+        )
+
+    whole = trainer().fit()
+    again = trainer(at=11)
+    begun = again.fit()
+    assert (begun.stopped_by, again.step) == (signal.SIGINT, 11)
+    torch.rand(3)
+    rest = again.fit()
+    assert list(begun.losses) + list(rest.losses) == list(whole.losses)
+    for record, expected in zip(rest.epochs, whole.epochs[1:], strict=True):
+        assert all(record[name] == expected[name] for name in ("train_loss", "train_accuracy", "samples"))
+
+
+def test_of_an_iterator_that_was_interrupted_what_is_left_is_trained_on():
+    data = list(DataLoader(TensorDataset(torch.rand(30, 192), torch.arange(30) % 2), 4))
+    trainer = Trainer(Pressed(3), iter(data), config={"epochs": 1, **EXACT})
+    assert len(trainer.fit().losses) == 3
+    rest = trainer.fit()
+    assert len(rest.losses) == 5
+    assert rest.last["samples"] == 30
+
+
+def test_averages_that_a_resumed_run_begins_are_of_the_weights_that_it_resumed(tmp_path):
+    """They were of those that the model was made with, and validation was of neither."""
+    config = {"epochs": 2, "max_steps": 9, "output": str(tmp_path), **EXACT}
+    Trainer(network(), loader(), loader(), config=config).fit()
+    torch.manual_seed(1)
+    again = Trainer(network(), loader(), loader(), config={**config, "max_steps": None, "ema_decay": 0.999})
+    again.resume()
+    resumed = [parameter.clone() for parameter in again.model.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(again.stepper.ema.averages, resumed, strict=True))
+
+
 def test_a_finished_run_has_nothing_left_to_do(tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="fulltilt")
     config = {"epochs": 1, "output": str(tmp_path), **EXACT}
@@ -405,6 +521,7 @@ class Nothing(IterableDataset):
         (5, "train_loader is int; expected a DataLoader, a fulltilt feed or an iterable of batches"),
         ([{"image": torch.zeros(2, 8)}], "train_loader gives a mapping with image: none of label, labels"),
         ([("a", torch.zeros(2))], "train_loader gives batches that begin with str"),
+        ([(torch.tensor(1.0), torch.tensor(1))], "batches that begin with a tensor of no dimension; expected a tensor"),
         (
             [((torch.zeros(2, 8), torch.zeros(2)), torch.zeros(2))],
             r"begin with tuple; .* side by side, \(first, second,",

@@ -241,7 +241,7 @@ def _dense_masks(masks: object, images: Tensor, size: tuple[int, int]) -> Tensor
     if masks.shape not in (lead + size, (*lead, 1, *size)):
         raise InputError(
             f"masks has shape {tuple(masks.shape)}; for images {tuple(images.shape)} it must be "
-            f"{(*lead, *size)} or {(*lead, 1, *size)}"
+            f"{(*lead, *size)} or {(*lead, 1, *size)}: planes of several channels go one by one, with the same index"
         )
     if masks.device != images.device:
         raise InputError(f"masks is on {masks.device} and images on {images.device}: move one")

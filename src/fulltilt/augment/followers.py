@@ -14,7 +14,7 @@ from fulltilt.errors import InputError
 def follow(modules: Iterable[nn.Module], images: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Images frames × C × H × W and masks frames × H × W through each module in turn; masks keep their dtype."""
     for module in modules:
-        if masks is not None and _is_kornia(module):
+        if masks is not None and takes_masks(module):
             images, masks = _kornia(module, images, masks)
         else:
             out = module(images)
@@ -27,7 +27,8 @@ def follow(modules: Iterable[nn.Module], images: Tensor, masks: Tensor | None) -
     return images, masks
 
 
-def _is_kornia(module: nn.Module) -> bool:
+def takes_masks(module: nn.Module) -> bool:
+    """One of Kornia's, which moves them as it moves the images."""
     return any(base.__module__.startswith("kornia.") for base in type(module).__mro__)
 
 

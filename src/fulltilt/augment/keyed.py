@@ -48,6 +48,13 @@ class Keyed(nn.Module):
         return super()._apply(lambda tensor: tensor.to(fn(tensor).device), recurse=False)  # type: ignore[no-any-return, no-untyped-call]
 
 
+def keep_ranks_apart(function: object, rank: int) -> None:
+    """Whatever draws in a module counts in this rank's numbers. What a plain function calls can't be known."""
+    for part in function.modules() if isinstance(function, nn.Module) else ():
+        if isinstance(part, Keyed):
+            part.count_apart(rank)
+
+
 def checked_index(index: Tensor | None, count: int, device: torch.device) -> Tensor | None:
     """The samples' numbers as the draws read them."""
     if index is None:

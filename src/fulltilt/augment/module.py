@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fulltilt.augment.batch import SPAN, Batch, Layout, Ragged, make_batch
 from fulltilt.augment.engine import augment
-from fulltilt.augment.followers import follow
+from fulltilt.augment.followers import follow, takes_masks
 from fulltilt.augment.gpu import Pass, prepared
 from fulltilt.augment.keyed import Keyed, checked_index
 from fulltilt.augment.layout import Ops
@@ -190,7 +190,7 @@ class GPUAugmentation(Keyed):
     def moves(self) -> bool:
         """Whether pixels may leave their places: what belongs to places has to go along."""
         sized = self.settings.output_size is not None or self.settings.eval_crop is not None
-        return sized or (self.training and bool(self._ops & _MOVING))
+        return sized or (self.training and (bool(self._ops & _MOVING) or any(map(takes_masks, self.then))))
 
     @property
     def strength(self) -> float:

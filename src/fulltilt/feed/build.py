@@ -19,7 +19,7 @@ from fulltilt.feed.clips.clips import VideoClips
 from fulltilt.feed.clips.splits import decoder_split
 from fulltilt.feed.datasets.dataset_feed import DatasetFeed
 from fulltilt.feed.datasets.hosting import Hosting
-from fulltilt.feed.datasets.loader_feed import LoaderFeed
+from fulltilt.feed.datasets.loader_feed import LoaderFeed, goes_own_way
 from fulltilt.feed.datasets.prepare import PROBED, free_here, prepare
 from fulltilt.feed.images.caching import AutoCache, default_root
 from fulltilt.feed.images.catalog import Catalog
@@ -102,6 +102,8 @@ def feed(
             `VideoClips` likewise, by their own `quality`.
     """
     where = named_device(device)
+    check_choice("shuffle", shuffle, True, False)
+    check_choice("drop_last", drop_last, True, False)
     check_choice("on_error", on_error, "raise", "skip")
     check_choice("quality", quality, "exact", "fast")
     check_choice("worker_kind", worker_kind, "auto", "processes", "threads")
@@ -331,6 +333,11 @@ def _hosting(
     """Who makes a DataLoader's batches, when the number of its workers is to be found."""
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         raise InputError("num_workers='auto' needs a DataLoader with a map-style data set and batches: leave it out")
+    if goes_own_way(loader):
+        raise InputError(
+            f"num_workers='auto' puts workers in the place of the loader's, which would not do what the __iter__ of "
+            f"{type(loader).__name__} does: leave it out"
+        )
     if kind == "threads" and loader.worker_init_fn is not None:
         raise InputError("worker_kind='threads' can't be met: this DataLoader's worker_init_fn sets up processes")
     length = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 1

@@ -9,8 +9,10 @@ from typing import Any
 from torch import Tensor
 
 from fulltilt.augment import GPUAugmentation
+from fulltilt.augment.keyed import keep_ranks_apart
 from fulltilt.errors import InputError
-from fulltilt.nested import map_tensors
+from fulltilt.machine.ranks import rank, several
+from fulltilt.nested import map_tensors, refilled
 
 log = logging.getLogger("fulltilt.feed")
 
@@ -23,7 +25,7 @@ def samples_in(batch: Any) -> int:
     sizes: list[int] = []
 
     def note(tensor: Tensor) -> Tensor:
-        sizes.append(len(tensor) if tensor.dim() else 1)
+        sizes.append(tensor.size(0) if tensor.dim() else 1)  # a nested tensor has no len()
         return tensor
 
     map_tensors(note, batch)
@@ -38,6 +40,11 @@ class Augmenter:
         Args:
             epoch: the one that it has been told of already.
         """
+        if isinstance(augment, type) or not (augment is None or callable(augment)):
+            found = f"the class {augment.__name__}" if isinstance(augment, type) else repr(augment)
+            raise InputError(
+                f"augment is {found}; expected a GPUAugmentation, such as GPUAugmentation(), or a function"
+            )
         self._augment = augment
         self._set_epoch: Callable[[int], None] | None = getattr(augment, "set_epoch", None)
         self._epoch = epoch
@@ -51,26 +58,29 @@ class Augmenter:
         """
         if self._augment is None:
             return batch
-        if epoch != self._epoch and self._set_epoch is not None:
-            self._epoch = epoch
-            self._set_epoch(epoch)
+        if epoch != self._epoch:
+            self._begin(epoch)
         if not isinstance(self._augment, GPUAugmentation):
-            return self._augment(batch)
+            made = self._augment(batch)
+            if made is None and batch is not None:
+                raise InputError("the augmentation returned nothing: a function of the batch has to return the batch")
+            return made
         if index is not None and len(index) != samples_in(batch):
             index = None  # a collate function has left samples out: which ones is not known
         if isinstance(batch, Tensor):
             self._look(batch, [])
             return self._augment(batch, index=index)
         if not isinstance(batch, tuple | list) or not batch or not isinstance(batch[0], Tensor):
+            first = f" that begins with {type(batch[0]).__name__}" if isinstance(batch, tuple | list) and batch else ""
             raise InputError(
-                f"a GPUAugmentation takes batches that begin with their images, found {type(batch).__name__}; "
+                f"a GPUAugmentation takes batches that begin with their images, found {type(batch).__name__}{first}; "
                 "pass a function of the batch instead, such as lambda batch: {**batch, 'image': aug(batch['image'])}"
             )
         images, *rest = batch
         self._look(images, rest)
-        sides = {tuple(images.shape[-2:]), tuple(images.shape[-3:-1])}
-        alike = [place for place, part in enumerate(rest) if _is_plane(part) and tuple(part.shape[-2:]) in sides]
-        if len(alike) > 1 and self._augment.moves:
+        moves = self._augment.moves
+        alike = [place for place, part in enumerate(rest) if _lies_over(part, images)] if moves else []
+        if len(alike) > 1:
             shapes = " and ".join(str(tuple(rest[place].shape)) for place in alike)
             raise InputError(
                 f"beside the images a batch has {shapes}: a GPUAugmentation moves one part with them, their masks, and "
@@ -80,20 +90,27 @@ class Augmenter:
             images, rest[alike[0]] = self._augment(images, rest[alike[0]], index=index)
         else:
             images = self._augment(images, index=index)
-        return (images, *rest) if isinstance(batch, tuple) else [images, *rest]
+        return refilled(batch, [images, *rest])
 
     def begin(self, epoch: int) -> None:
         """An epoch that the augmentation has been told of."""
         self._epoch = epoch
+
+    def _begin(self, epoch: int) -> None:
+        self._epoch = epoch
+        if self._set_epoch is not None:
+            self._set_epoch(epoch)
+        if several():
+            keep_ranks_apart(self._augment, rank())
 
     def _look(self, images: Tensor, rest: list[Any]) -> None:
         """At the first batch: what would be wrong with all of them and nobody would see."""
         if self._looked:
             return
         self._looked = True
-        _check_scale(images)
-        sides = {tuple(images.shape[-2:]), tuple(images.shape[-3:-1])}
-        stay = [tuple(part.shape) for part in rest if _is_plane(part) and tuple(part.shape[-2:]) not in sides]
+        if images.dim() >= 4:  # whatever else it is, it is no images
+            _check_scale(images)
+        stay = [tuple(part.shape) for part in rest if _is_plane(part) and not _lies_over(part, images)]
         if stay and isinstance(self._augment, GPUAugmentation) and self._augment.moves:
             log.warning(
                 "the augmentation moves images of %s, and %s beside them stays as it is: only masks of their size go "
@@ -106,6 +123,15 @@ class Augmenter:
 def _is_plane(part: Any) -> bool:
     """What may belong to places in an image."""
     return isinstance(part, Tensor) and part.dim() >= 3
+
+
+def _lies_over(part: Any, images: Tensor) -> bool:
+    """Whether it has the images' height and width, be its channel the last."""
+    if not _is_plane(part):
+        return False
+    sides = {tuple(images.shape[-2:]), tuple(images.shape[-3:-1])}
+    last = part.dim() == images.dim() and part.shape[-1] == 1
+    return tuple(part.shape[-2:]) in sides or (last and tuple(part.shape[-3:-1]) in sides)
 
 
 def _check_scale(images: Tensor) -> None:

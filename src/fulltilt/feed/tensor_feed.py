@@ -32,6 +32,7 @@ _STEPS_TOGETHER = 64
 _BYTES_TOGETHER = {"cuda": 32 << 20, "cpu": 96 << 10}
 """Samples that are gathered at once take so much memory at most; on a CPU they should stay in its cache."""
 _ALIGNMENT = 16
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 class TensorFeed(OrderedFeed):
@@ -108,7 +109,7 @@ class _Gatherer:
         return index, tuple(batch)
 
     def _at(self, index: Tensor) -> Tensors:
-        return (index, *(tensor.index_select(0, index) for tensor in self._tensors))
+        return (index, *(_rows(tensor, index) for tensor in self._tensors))
 
     def _gather(self, step: Step) -> None:
         order = self._order
@@ -126,6 +127,17 @@ class _Gatherer:
         taken = self._permutation[step.start : step.start + steps * each]
         gathered = self._at(taken.view(steps, order.world, order.batch_size)[:, order.rank].flatten())
         self._ready.extend(zip(*(torch.split(tensor, order.batch_size) for tensor in gathered), strict=True))
+
+
+def _gatherable(tensor: Tensor) -> Tensor:
+    """The same bytes: torch gathers no unsigned numbers of more than 8 bits."""
+    signed = _SIGNED.get(tensor.dtype)
+    return tensor if signed is None else tensor.view(signed)
+
+
+def _rows(tensor: Tensor, index: Tensor) -> Tensor:
+    rows = _gatherable(tensor).index_select(0, index)
+    return rows if rows.dtype == tensor.dtype else rows.view(tensor.dtype)
 
 
 def _sent(indices: np.ndarray[Any, Any], device: torch.device) -> Tensor:
@@ -164,7 +176,7 @@ class _Ring:
             copied.synchronize()  # long since through: the ring is longer than what is ahead
         index, n = torch.from_numpy(step.indices), len(step.indices)
         for tensor, buffer in zip(self._tensors, buffers, strict=True):
-            torch.index_select(tensor, 0, index, out=buffer[:n])
+            torch.index_select(_gatherable(tensor), 0, index, out=_gatherable(buffer[:n]))
         with torch.cuda.stream(self._stream):
             batch = tuple(buffer[:n].to(self._device, non_blocking=True) for buffer in buffers)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]

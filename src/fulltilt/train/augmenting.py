@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fulltilt.augment import GPUAugmentation
-from fulltilt.augment.keyed import Keyed
+from fulltilt.augment.keyed import keep_ranks_apart
 from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed, OrderedFeed
 from fulltilt.feed.structure import Augmenter
@@ -49,8 +49,8 @@ class LoopAugmentation:
             tell(epoch)
         if state is not None and isinstance(self.function, nn.Module):
             self.function.load_state_dict(state)
-        if several() and isinstance(self.function, Keyed):
-            self.function.count_apart(rank())
+        if several():
+            keep_ranks_apart(self.function, rank())
 
     def __call__(self, batch: Any) -> Any:
         if self._only_bytes and batch[0].dtype != torch.uint8:
@@ -61,8 +61,8 @@ class LoopAugmentation:
         return self._augmenter(batch, self._epoch, index)
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Where the draws stand."""
-        return self.function.state_dict() if isinstance(self.function, nn.Module) else None
+        """Where the draws stand; a copy, for the module's own tensors go on."""
+        return copy.deepcopy(self.function.state_dict()) if isinstance(self.function, nn.Module) else None
 
 
 def for_training(augmentation: Augmentation | None, source: Feed, *, on: bool = True) -> LoopAugmentation | None:

@@ -40,8 +40,8 @@ class Course:
         self._middle = self._random = None
 
     def leave_epoch(self) -> None:
-        """In its middle; it may be gone on with."""
-        self._middle = self._training.middle()
+        """In its middle; it may be gone on with, by a resumed run or by another `fit`."""
+        self._middle, self._random = self._training.middle(), rng.take()
 
     def end_epoch(self) -> None:
         """It is complete."""
@@ -55,7 +55,7 @@ class Course:
 
     def save_under_way(self) -> None:
         """Begin to save amid an epoch that goes on."""
-        self.leave_epoch()
+        self._middle = self._training.middle()
         self.save()
         self._middle = None
 

@@ -221,6 +221,8 @@ class Trainer:
     def resume(self, path: str | os.PathLike[str] | None = None) -> int:
         """Go on from a checkpoint: the given one, or the newest good one in `output`. Returns its step."""
         self._course.resume(path)
+        if self._validation is not None and self.epoch >= self.config.eval_interval:
+            self._validation.went_before()
         self.history.best = self._monitored.best
         return self.step
 
@@ -256,13 +258,15 @@ class Trainer:
         config, number = self.config, self.epoch + 1
         last = number >= config.epochs or self._out_of_steps
         record = self._record()
-        if self._validation is not None and (number % config.eval_interval == 0 or last):
+        aside = not complete or number % config.eval_interval > 0  # a longer run would not validate now
+        trained = self._monitored.of(record)
+        if self._validation is not None and (last or not aside):
             began = time.perf_counter()
-            record |= self._validation.run(self._report.bar, aside=not complete or number % config.eval_interval > 0)
+            record |= self._validation.run(self._report.bar, aside=aside)
             record["val_seconds"] = time.perf_counter() - began
         monitored = self._monitored.of(record)
         if complete:
-            self._schedules.epoch_ended(monitored)
+            self._schedules.epoch_ended(trained if aside else monitored)
             self._course.end_epoch()
         self.history.epochs.append(record)
         self._report.epoch(record, self.stepper.get_performance_stats(), step=self.step)
@@ -363,15 +367,9 @@ class Trainer:
     def _say_start(self) -> None:
         config, report = self.config, self._report
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        what = f"{type(self.model).__name__} ({parameters:,} parameters)"
         per_epoch = "" if (count := self._training.batches) is None else f" of {many(count, 'batch', 'batches')}"
-        report.say(
-            "training %s (%s parameters) on %s: %s%s",
-            type(self.model).__name__,
-            f"{parameters:,}",
-            self.device,
-            many(config.epochs, "epoch", "epochs"),
-            per_epoch,
-        )
+        report.say("training %s on %s: %s%s", what, self.device, many(config.epochs, "epoch", "epochs"), per_epoch)
         if self._arranged.parallel is not None:
             found = self._arranged.parallel
             report.say("parallel: %s over %d processes (%s)", found.value, world(), found.reason)

@@ -76,7 +76,8 @@ class IterableFeed(Feed):
     def __init__(self, source: Iterable[Any], device: torch.device) -> None:
         super().__init__()
         self._source = source
-        self._batches = 0
+        self._batches = self._taken = 0
+        """Of this epoch, and in all."""
         self._resumes = False
         # On the CPU a thread that fetches ahead would draw its random numbers in between those of the step.
         self._mover = Mover(device, depth=2, ahead=1) if device.type == "cuda" else None
@@ -92,7 +93,10 @@ class IterableFeed(Feed):
         if self._batches and not self._resumes:
             self._epoch += 1
         self._batches, self._resumes = seen, False
-        iterator: Iterator[Any] = islice(iter(self._source), seen, None)
+        begun = iter(self._source)
+        passed = max(0, seen - self._taken) if begun is self._source else seen  # an iterator does not begin anew
+        self._taken += passed
+        iterator: Iterator[Any] = islice(begun, passed, None)
         if self._mover is not None:
             self._mover.start(iterator)
         while True:
@@ -102,7 +106,7 @@ class IterableFeed(Feed):
             except StopIteration:
                 break
             self._clock.waited(self._mover.waited_seconds if self._mover else time.perf_counter() - started)
-            self._batches += 1
+            self._batches, self._taken = self._batches + 1, self._taken + 1
             self._clock.gave(samples_in(batch))
             yield batch
         self._epoch, self._batches = self._epoch + 1, 0
@@ -147,7 +151,8 @@ def check_batch(batch: Any, *, name: str) -> None:
             "function make one, such as lambda samples: (images, labels)"
         )
     if not batch or not isinstance(batch[0], torch.Tensor) or not batch[0].dim():
-        found = type(batch[0]).__name__ if batch else "nothing"
+        found = "nothing" if not batch else type(batch[0]).__name__
+        found = "a tensor of no dimension" if found == "Tensor" else found
         raise InputError(
             f"{name} gives batches that begin with {found}; expected a tensor of samples; several inputs "
             "stand side by side, (first, second, target), or in a mapping"

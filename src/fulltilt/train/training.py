@@ -91,13 +91,15 @@ class Training:
         """
         Args:
             middle: where an epoch was left that is gone on with; the feed stands there already.
-            random: states to go on from, after a resume.
+            random: states to go on from, where a run was left.
         """
         self._resumes, self._random = middle is not None, random
         if middle is None:
             self.source.set_epoch(epoch)
             if random is not None:  # something may have drawn since the resume: a look at the validation, say
                 rng.restore(random)
+        else:  # a loop that was broken off is taken up from a place that was loaded only
+            self.source.load_state_dict(self.source.state_dict())
         self.losses.begin(middle)
         if self.augment is not None:
             self.augment.begin(epoch, None if middle is None else middle.augmentation)

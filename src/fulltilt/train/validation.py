@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fulltilt.assist.beside import MetricsBeside
 from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed, OrderedFeed
+from fulltilt.feed.datasets.loader_feed import LoaderFeed
 from fulltilt.train.augmenting import LoopAugmentation
 from fulltilt.train.checkpoint import rng
 from fulltilt.train.labels import watched
@@ -83,6 +84,11 @@ class Validation:
         total = math.fsum(loss * size for loss, size in zip(found, sizes, strict=True))
         total, count = summed([total, sum(sizes)], self._stepper.device)
         return {"val_loss": total / count, **({} if self._metrics is None else self._metrics.compute())}
+
+    def went_before(self) -> None:
+        """In the run that is gone on with: a loader's workers that live on had been started."""
+        if isinstance(self.source, LoaderFeed):
+            self.source.take_over(begun=True)
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:

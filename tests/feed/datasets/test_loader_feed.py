@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections import namedtuple
 from itertools import islice
 from pathlib import Path
 
@@ -16,11 +17,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset, default_collate
 
 from fulltilt.augment import GPUAugmentation, MinimalGPUAugmentation
 from fulltilt.errors import InputError, UnavailableError
-from fulltilt.feed import ImageFiles, feed
+from fulltilt.feed import ImageFiles, feed, structure
 from fulltilt.feed.datasets import loader_feed as loader_feeds
 from fulltilt.machine.cores import Cores
 
@@ -142,6 +143,32 @@ def test_each_rank_augments_in_its_own_way(monkeypatch):
     drawn = [image.sum().item() for image in of(0) + of(1)]
     assert len(set(drawn)) == 12
     assert drawn[:6] == [image.sum().item() for image in of(0)]
+
+
+class Seeing(torch.nn.Module):
+    """A module of the batch, with an augmentation in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.augment = GPUAugmentation(rotation_degrees=30, seed=3)
+
+    def forward(self, batch):
+        return (self.augment(batch[0]),) if isinstance(batch, tuple) else self.augment(batch)
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+def test_each_rank_augments_in_its_own_way_in_modules_of_the_batch_too(monkeypatch, tensors):
+    images = torch.randint(256, (1, 3, 8, 8), dtype=torch.uint8).expand(6, -1, -1, -1)
+
+    def of(rank):
+        monkeypatch.setattr(structure, "rank", lambda: rank)
+        monkeypatch.setattr(structure, "several", lambda: True)
+        source = {"source": images, "batch_size": 4} if tensors else {"source": DataLoader(images, batch_size=4)}
+        batches = feed(**source, device="cpu", augment=Seeing())
+        drawn = [batch[0] if tensors else batch for _ in range(2) for batch in batches]
+        return [image.sum().item() for batch in drawn for image in batch]
+
+    assert len(set(of(0) + of(1))) == 24
 
 
 @pytest.mark.parametrize(
@@ -319,9 +346,111 @@ def test_a_loader_is_resumed_again_in_the_epoch_after(lasting):
     with feed(loader(), device="cpu") as third:
         third.load_state_dict(state)
         given += seen(third)
-    assert sorted(number for batch in given for number in batch) == list(range(18))
-    if not lasting:  # whose workers draw their seed in another epoch than they did
-        assert given == epochs[2], "a generator of the loader's own goes on as if nothing had happened"
+    assert given == epochs[2], "a generator of the loader's own goes on as if nothing had happened"
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_loader_that_keeps_no_order_stays_that_way_and_what_that_costs_a_resume_is_said(in_order, caplog):
+    def loader():
+        return DataLoader(Squares(18), batch_size=4, num_workers=2, persistent_workers=True, in_order=in_order)
+
+    with feed(loader(), device="cpu") as it:
+        next(iter(it))
+        state = it.state_dict()
+    with feed(loader(), device="cpu") as again:
+        again.load_state_dict(state)
+        assert len(list(again)) == 4
+        assert len(list(again)) == 5
+        assert again._source.in_order is in_order
+    assert ("some samples may come twice in this epoch" in caplog.text) is not in_order
+
+
+@pytest.mark.parametrize("lasting", [None, False, True])
+def test_a_data_set_of_whole_batches_is_resumed(lasting):
+    def loader():
+        torch.manual_seed(4)
+        workers = {} if lasting is None else {"num_workers": 1, "persistent_workers": lasting}
+        return DataLoader([torch.tensor([i, -i]) for i in range(7)], batch_size=None, shuffle=True, **workers)
+
+    with feed(loader(), device="cpu") as whole:
+        expected = [[batch.tolist() for batch in whole] for _ in range(3)]
+    with feed(loader(), device="cpu") as first:
+        list(first)
+        begun = [batch.tolist() for batch in islice(first, 2)]
+        state, random = first.state_dict(), torch.get_rng_state()
+    with feed(loader(), device="cpu") as again:
+        again.load_state_dict(state)
+        torch.set_rng_state(random)
+        assert begun + [batch.tolist() for batch in again] == expected[1]
+        assert [batch.tolist() for batch in again] == expected[2]
+
+
+class Negated(DataLoader):
+    """Changes its batches, and repeats its sampler for ever, as loaders do that keep their workers."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.__dict__["batch_sampler"] = Repeated(self.batch_sampler)
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler.sampler)
+
+    def __iter__(self):
+        for batch in islice(super().__iter__(), len(self)):
+            yield -batch
+
+
+class Repeated:
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __iter__(self):
+        while True:
+            yield from iter(self.sampler)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_of_a_class_that_goes_its_own_way_is_resumed_in_that_way(workers):
+    def loader():
+        torch.manual_seed(4)
+        return Negated(range(18), batch_size=4, shuffle=True, num_workers=workers)
+
+    expected = [[batch.tolist() for batch in plain] for plain in [loader()] for _ in range(2)]
+    with feed(loader(), device="cpu") as first:
+        list(first)
+        begun = [batch.tolist() for batch in islice(first, 2)]
+        state, random = first.state_dict(), torch.get_rng_state()
+    with feed(loader(), device="cpu") as again:
+        again.load_state_dict(state)
+        torch.set_rng_state(random)
+        assert begun + [batch.tolist() for batch in again] == expected[1]
+
+
+def test_a_loader_of_such_a_class_keeps_its_workers():
+    with pytest.raises(InputError, match="what the __iter__ of Negated does: leave it out"):
+        feed(Negated(range(18), batch_size=4), num_workers="auto", device="cpu")
+
+
+class Drawing(Dataset):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, number):
+        return torch.rand(())
+
+
+def test_the_rest_of_every_epoch_has_random_numbers_of_its_own():
+    """Workers were seeded alike wherever an epoch was resumed."""
+    drawn = []
+    for epoch in (1, 2):
+        with feed(DataLoader(Drawing(), num_workers=1), device="cpu") as it:
+            it.set_epoch(epoch)
+            next(iter(it))
+            state = it.state_dict()
+        with feed(DataLoader(Drawing(), num_workers=1), device="cpu") as again:
+            again.load_state_dict(state)
+            drawn += [batch.item() for batch in again]
+    assert len(set(drawn)) == 6
 
 
 def test_an_iterable_is_gone_through_in_its_own_order_and_resumed_by_counting():
@@ -397,7 +526,7 @@ def test_what_is_in_memory_is_shown_at_once(tmp_path):
 
 KILLED = """
 import os, signal, torch
-from fulltilt.feed import ImageFiles, feed
+from fulltilt.feed import ImageFiles, feed, structure
 class Numbers(torch.utils.data.Dataset):
     def __len__(self): return 4000
     def __getitem__(self, number): return number
@@ -560,6 +689,83 @@ def test_two_parts_that_would_have_to_move_are_refused():
         (batch,) = it
     assert torch.equal(batch[1], masks)
     assert torch.equal(batch[2], masks[:, None])
+
+
+def test_masks_whose_channel_comes_last_are_not_left_behind():
+    images, masks = drawn()
+    with (
+        feed((images, masks[..., None]), batch_size=4, device="cpu", augment=MinimalGPUAugmentation()) as it,
+        pytest.raises(InputError, match=r"masks has shape \(4, 8, 8, 1\); .* must be \(4, 8, 8\) or \(4, 1, 8, 8\)"),
+    ):
+        next(iter(it))
+
+
+def test_where_nothing_moves_any_part_may_have_the_images_size():
+    images, masks = drawn()
+    parts = (images, images.clone(), masks[..., None], masks)
+    with feed(parts, batch_size=4, device="cpu", augment=GPUAugmentation(0.0, 0.0, brightness=0.2)) as it:
+        (batch,) = it
+    assert all(torch.equal(one, part) for one, part in zip(batch[1:], parts[1:], strict=True))
+
+
+def test_what_kornia_moves_afterwards_takes_masks_along():
+    kornia = pytest.importorskip("kornia.augmentation")
+    images, masks = drawn()
+
+    def batches(*parts):
+        augment = GPUAugmentation(0.0, 0.0, 0.0, 0.0, then=[kornia.RandomHorizontalFlip(p=1.0)])
+        with feed(parts, batch_size=4, device="cpu", augment=augment) as it:
+            return list(it)
+
+    assert torch.equal(batches(images, masks)[0][1], masks.flip(2))
+    with pytest.raises(InputError, match="would no longer fit"):
+        batches(images, masks, masks[:, None])
+
+
+def test_an_augmented_batch_keeps_its_kind():
+    images, masks = drawn()
+    Pair = namedtuple("Pair", "image mask")
+    loader = DataLoader(TensorDataset(images, masks), 4, collate_fn=lambda samples: Pair(*default_collate(samples)))
+    with feed(loader, device="cpu", augment=MinimalGPUAugmentation(1.0)) as it:
+        (batch,) = it
+    assert torch.equal(batch.mask, masks.flip(2))
+
+
+@pytest.mark.parametrize(
+    ("augment", "says"),
+    [
+        (GPUAugmentation, r"augment is the class GPUAugmentation; expected .* such as GPUAugmentation\(\)"),
+        ("strong", "augment is 'strong'; expected a GPUAugmentation"),
+        (lambda _: None, "a function of the batch has to return the batch"),
+        (GPUAugmentation(), r"images has shape \(2, 3\); expected N×C×H×W"),
+    ],
+)
+def test_an_augmentation_that_is_no_good(augment, says):
+    with (
+        pytest.raises(InputError, match=says),
+        feed(torch.randn(4, 3) * 9, batch_size=2, device="cpu", augment=augment) as it,
+    ):
+        next(iter(it))
+
+
+def test_images_that_are_no_one_tensor_are_named():
+    loader = DataLoader(range(4), 4, collate_fn=lambda _: ([torch.rand(3, 8, 8), torch.rand(3, 9, 8)], torch.ones(2)))
+    with (
+        feed(loader, device="cpu", augment=MinimalGPUAugmentation()) as it,
+        pytest.raises(InputError, match="begin with their images, found tuple that begins with list"),
+    ):
+        next(iter(it))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_come_through(layout):
+    def collate(samples):
+        return torch.nested.nested_tensor([torch.ones(number + 1) for number in samples], layout=layout)
+
+    with feed(DataLoader(range(5), 2, collate_fn=collate), device="cpu") as it:
+        assert [len(batch.unbind()) for batch in it] == [2, 2, 1]
+        assert it.stats()["samples"] == 5
 
 
 @pytest.mark.parametrize("beside", [torch.zeros(8, 4, 4), torch.zeros(8, 2, 4)], ids=["small masks", "boxes"])

@@ -95,6 +95,18 @@ def test_a_sampler_that_can_not_be_shared_is_named(two_ranks):
         shared.share(loader, CPU, name="train_loader", seed=0)
 
 
+def test_a_loader_of_a_class_that_goes_its_own_way_is_not_taken_apart(two_ranks):
+    class Negated(DataLoader):
+        def __iter__(self):
+            return (-batch for batch in super().__iter__())
+
+    two_ranks(0)
+    with pytest.raises(InputError, match=r"train_loader: Negated, which has an __iter__ of its own, can't be shared"):
+        shared.share(Negated(range(22), 4), CPU, name="train_loader", seed=0)
+    own = Negated(range(22), 4, sampler=DistributedSampler(range(22), num_replicas=2, rank=0))
+    assert shared.share(own, CPU, name="train_loader", seed=0) is None
+
+
 def test_a_feed_made_before_the_group_is_refused(two_ranks):
     early = feed((torch.zeros(8, 2), torch.zeros(8)), batch_size=2, device="cpu")
     two_ranks(0)

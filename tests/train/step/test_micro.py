@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections import OrderedDict
 from dataclasses import replace
 
 import pytest
@@ -158,6 +159,27 @@ def test_outputs_of_micro_batches_are_those_of_the_batch():
     trainer = HybridPrecisionTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), device="cpu")
     outputs = trainer.train_step(*batch).outputs
     torch.testing.assert_close(outputs, expected(batch[0]).detach())
+
+
+class Output(OrderedDict):
+    """As model libraries make them."""
+
+    @property
+    def logits(self):
+        return self["logits"]
+
+
+def test_outputs_of_micro_batches_are_of_the_models_own_kind():
+    class Wrapped(Small):
+        def forward(self, x):
+            return Output(logits=super().forward(x), hidden=None)
+
+    model = Wrapped(3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = HybridPrecisionTrainer(model, optimizer, device="cpu", loss=lambda outputs, _: outputs.logits.sum())
+    outputs = trainer.train_step(*batches_of(1)[0]).outputs
+    assert isinstance(outputs, Output)
+    assert (outputs.logits.shape, outputs["hidden"]) == ((16, 3), None)
 
 
 def test_a_loss_that_sums_is_not_averaged():

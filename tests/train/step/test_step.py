@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import cProfile
 import pstats
+from collections import UserDict
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 import torch
@@ -252,6 +255,23 @@ def test_outputs_have_the_layout_that_they_have_without_us(asked):
         assert found.outputs.is_contiguous() is not asked
 
 
+@pytest.mark.parametrize("kind", [dict, UserDict, MappingProxyType])
+def test_inputs_in_mappings_of_any_kind_are_placed(kind):
+    class Inside(nn.Conv2d):
+        seen: Any = None
+
+        def forward(self, batch):
+            self.seen = batch
+            return super().forward(batch["image"])
+
+    model = Inside(3, 2, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    trainer = HybridPrecisionTrainer(model, optimizer, loss=F.mse_loss, device="cpu", channels_last=True)
+    trainer.train_step(kind({"image": torch.randn(4, 3, 8, 8), "path": "a.jpg"}), torch.randn(4, 2, 6, 6))
+    assert type(model.seen) is kind
+    assert model.seen["image"].is_contiguous(memory_format=torch.channels_last)
+
+
 def test_figures_on_the_cpu_have_no_gpu_in_them():
     model = regressor()
     trainer = HybridPrecisionTrainer(model, sgd(model), loss=F.mse_loss, device="cpu")
@@ -415,6 +435,8 @@ def test_a_saved_state_of_another_optimizer_is_refused_before_it_is_taken_over(m
         (nn.Linear(3, 2), None, (torch.randn(5, 4), torch.rand(5, 2)), r"can't take .* inputs \(float32 \(5, 4\)\)"),
         (nn.Linear(3, 2), None, (torch.randn(5, 3), torch.randn(5, 3), torch.rand(5, 2)), "positional argument"),
         (nn.Linear(3, 2), None, (torch.ones(5, 3).byte(), torch.rand(5, 2)), r"bytes are no inputs: images / 255"),
+        (nn.Linear(3, 2), None, (torch.ones(5, 3).double(), torch.rand(5, 2)), r"NumPy's .*: inputs\.float\(\)"),
+        (nn.Conv2d(1, 1, 1), None, (torch.rand(2, 1, 4, 4).double(), torch.rand(2, 1, 4, 4)), r"inputs\.float\(\)"),
         (nn.Linear(3, 2), None, (torch.randn(5, 3),), "expected at least 2 values, found 1"),
         (nn.Linear(3, 2), nn.MSELoss(reduction="none"), (torch.randn(5, 3), torch.rand(5, 2)), "must be one number"),
         (nn.Linear(3, 2), lambda out, y: out.detach().mean(), (torch.randn(5, 3), torch.rand(5, 2)), "no weight"),
@@ -435,6 +457,17 @@ def test_a_loss_that_leaves_some_targets_out_is_given_them():
     target = torch.tensor([[0.0], [1.0], [255.0]])
     loss, _ = trainer_of(nn.Linear(3, 1), Ignoring()).train_step(torch.randn(3, 3), target)
     assert 0 < float(loss) < 10
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_lazy_layers_have_to_have_seen_a_batch():
+    model = nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.Linear(4, 2))
+    with pytest.raises(
+        InputError, match=r"the model's 0\.weight has no shape yet, .*: call the model with a batch once"
+    ):
+        trainer_of(model, F.mse_loss)
+    model(torch.ones(1, 3))
+    assert trainer_of(model, F.mse_loss).train_step(torch.randn(5, 3), torch.rand(5, 2)).loss > 0
 
 
 def test_a_target_can_be_named():

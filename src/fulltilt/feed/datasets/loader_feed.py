@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
@@ -22,6 +23,8 @@ from fulltilt.feed.mover import Mover
 from fulltilt.feed.structure import Augmenter, samples_in
 from fulltilt.machine.decision import Decision
 from fulltilt.machine.ranks import rank
+
+log = logging.getLogger("fulltilt.feed")
 
 
 class LoaderFeed(Feed):
@@ -52,6 +55,8 @@ class LoaderFeed(Feed):
         """Whether that was a beginning of workers, for which torch draws a seed before the order."""
         self._begun = False
         """The loader's own workers have been started; the rest of an epoch that is resumed is made by others."""
+        self._source, self._quietly = loader, False
+        """What whole epochs come from: the loader, or after a resume one like it. Whether its start draws nothing."""
         self._crew: Crew | None = None
         self._mover = Mover(device, depth=2, ahead=ahead)
         if hosting is not None:
@@ -90,8 +95,9 @@ class LoaderFeed(Feed):
             waited = self._mover.waited_seconds
             self._clock.waited(waited)
             samples = samples_in(batch)
-            # Samples have no numbers here, but places, also after a resume; each rank has places of its own.
-            index = torch.arange(seen, seen + samples) + rank() * RANK_APART
+            index = None
+            if self.augmentation is not None:  # samples have no numbers here, but places, of each rank's own
+                index = torch.arange(samples).add_(rank() * RANK_APART + seen)
             given, seen = given + 1, seen + samples
             if given == end:
                 self._epoch, self._batches, self._samples, self._random = epoch + 1, 0, 0, None
@@ -153,10 +159,16 @@ class LoaderFeed(Feed):
                     f"this DataLoader has {name}={here!r}, the saved one had {state[name]!r}: its place is a number of "
                     "batches, so samples would be lost or repeated; go on with the same, or begin an epoch"
                 )
+        if state["batches"] and not self._loader.in_order:
+            log.warning(
+                "a DataLoader with in_order=False goes on by the number of batches: of those that were under way, some "
+                "samples may come twice in this epoch, and as many not at all"
+            )
         self.set_epoch(int(state["epoch"]))
         self._batches, self._samples = int(state["batches"]), int(state["samples"])
         self._random = state["random"]
         self._begins = bool(state["begins"])
+        self.take_over(begun=bool(self._epoch or self._batches))
         if not self._batches and self._loader.generator is not None:
             self._set_generator_state(self._random)
             self._random = None
@@ -166,15 +178,29 @@ class LoaderFeed(Feed):
         super().close()
         self._finalizer()
 
+    def take_over(self, *, begun: bool) -> None:
+        """In the place of workers that live on, and had been started, others begin without a draw from where the order
+        is drawn: torch draws a seed when it starts workers, and then no more.
+        """
+        loader = self._loader
+        if begun and not self._begun and _lasts(loader):
+            self._quietly = isinstance(loader.dataset, IterableDataset)
+            if not self._quietly and not goes_own_way(loader):
+                batches = _batches_of(loader)
+                self._source = with_batches(loader, batches, generator=self._seeds(), persistent_workers=True)
+        self._begun = self._begun or begun
+
     def _whole(self) -> Iterator[Any]:
         """An epoch's batches; what the sampler draws for its order is drawn here, not in the thread that fetches."""
         if self._crew is not None:
             seed = self._draw_seed() if self._begins else 0
-            return self._made(_begun(iter(self._batch_sampler())), seed)
-        iterator = iter(self._loader)
+            return self._made(_begun(iter(_batches_of(self._loader))), seed)
+        now, self._quietly = self._generator_state() if self._quietly else None, False
+        iterator = iter(self._source)
+        self._set_generator_state(now)
         # Without workers the sampler draws at the first batch.
-        own = self._loader.num_workers or isinstance(self._loader.dataset, IterableDataset)
-        return iterator if own else _begun(iterator)
+        drawn = self._loader.num_workers or isinstance(self._loader.dataset, IterableDataset)
+        return iterator if drawn and not goes_own_way(self._loader) else _begun(iterator)
 
     def _counted_in(self) -> dict[str, Any]:
         """What makes a number of batches a place in the data; None where it is not known."""
@@ -202,15 +228,18 @@ class LoaderFeed(Feed):
         self._set_generator_state(self._random)
         try:
             if isinstance(self._loader.dataset, IterableDataset):
+                self._quietly = False
                 return islice(iter(self._loader), self._batches, None), None
+            if goes_own_way(self._loader):
+                return _begun(islice(iter(self._loader), self._batches, None)), self._length()
             seed = self._draw_seed() if self._begins else 0
-            left = list(self._batch_sampler())[self._batches :]
+            left = list(_batches_of(self._loader))[self._batches :]
         finally:
             self._set_generator_state(now)
         end = self._batches + len(left)
         if self._crew is not None:
             return self._made(iter(left), seed), end
-        others = with_batches(self._loader, left, generator=torch.Generator(), persistent_workers=False)
+        others = with_batches(self._loader, left, generator=self._seeds(), persistent_workers=False)
         return iter(others), end
 
     def _made(self, batches: Iterator[Any], seed: int) -> Iterator[Any]:
@@ -224,10 +253,9 @@ class LoaderFeed(Feed):
         )
         return running(self._crew.legs, stream)
 
-    def _batch_sampler(self) -> Any:
-        if self._loader.batch_sampler is None:
-            raise InputError("a DataLoader with batch_size=None can't be resumed in the middle of an epoch")
-        return self._loader.batch_sampler
+    def _seeds(self) -> torch.Generator:
+        """For workers that take others' place, in each epoch others; torch's own generator is the order's."""
+        return torch.Generator().manual_seed((torch.initial_seed() + self._epoch) % (1 << 63))
 
     def _draw_seed(self) -> int:
         """As torch does when it starts workers, before the sampler draws."""
@@ -264,6 +292,16 @@ def _lasts(loader: DataLoader[Any]) -> bool:
     return bool(loader.persistent_workers)
 
 
+def _batches_of(loader: DataLoader[Any]) -> Any:
+    """What its sampler says of each batch."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
+def goes_own_way(loader: DataLoader[Any]) -> bool:
+    """Whether its class changes its batches, or repeats its sampler for ever: one made of its parts would not do so."""
+    return type(loader).__iter__ is not DataLoader.__iter__
+
+
 def _length_of(dataset: Any) -> int | None:
     try:
         return len(dataset)
@@ -285,15 +323,18 @@ def with_batches(
     persistent_workers: bool,
 ) -> DataLoader[Any]:
     """A loader like this one, of these batches' samples; pinning memory is the feed's."""
+    whole = loader.batch_sampler is None  # the data set gives whole batches, each by one number
+    order: dict[str, Any] = {"sampler": batches, "batch_size": None} if whole else {"batch_sampler": batches}
     return DataLoader(
         loader.dataset,
-        batch_sampler=batches,
+        **order,
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
         timeout=loader.timeout,
         worker_init_fn=loader.worker_init_fn,
         multiprocessing_context=loader.multiprocessing_context,
         generator=generator,
+        in_order=loader.in_order,
         prefetch_factor=loader.prefetch_factor,
         persistent_workers=persistent_workers,
     )

@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 from fulltilt.errors import InputError
 from fulltilt.feed.base import Feed, OrderedFeed
-from fulltilt.feed.datasets.loader_feed import LoaderFeed, with_batches
+from fulltilt.feed.datasets.loader_feed import LoaderFeed, goes_own_way, with_batches
 from fulltilt.feed.order import Order
 from fulltilt.machine.ranks import rank, several, world
 from fulltilt.nested import map_tensors
@@ -86,6 +86,7 @@ class SharedLoaderFeed(LoaderFeed):
                     "what is left of the epoch would not be what was left of that one"
                 )
         self.set_epoch(int(state["epoch"]))
+        self.take_over(begun=bool(self._epoch or position))
         self._order_batches.start, self._resumes = position, position > 0
         self._random, self._begins = self._generator_state(), False
 
@@ -96,6 +97,9 @@ def share(loader: Any, device: torch.device, *, name: str, seed: int) -> Feed | 
         return None
     if isinstance(loader.dataset, IterableDataset):
         return None  # has to share itself out
+    own = goes_own_way(loader)
+    if own and not several():
+        return None
     samplers = (loader.sampler, loader.batch_sampler)
     if any(hasattr(sampler, "num_replicas") or hasattr(sampler, "rank") for sampler in samplers):
         return None  # a DistributedSampler, or like one
@@ -104,10 +108,11 @@ def share(loader: Any, device: torch.device, *, name: str, seed: int) -> Feed | 
     plain = size is not None and type(loader.batch_sampler) is BatchSampler
     whole = random or type(sampler) is SequentialSampler
     length = len(loader.dataset)  # type: ignore[arg-type]
-    if not plain or not whole or size is None or (whole and len(sampler) != length):  # type: ignore[arg-type]
+    if own or not plain or not whole or size is None or (whole and len(sampler) != length):  # type: ignore[arg-type]
         kind = type(sampler if plain else loader.batch_sampler).__name__
+        found = f"{type(loader).__name__}, which has an __iter__ of its own," if own else f"a DataLoader with {kind}"
         raise InputError(
-            f"{name}: a DataLoader with {kind} can't be shared among {world()} ranks, and each would train on all of "
+            f"{name}: {found} can't be shared among {world()} ranks, and each would train on all of "
             "it; give it a DistributedSampler, or a sampler that has num_replicas and rank and gives a rank its own"
         )
     order = Order(

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from fulltilt.errors import InputError
@@ -39,6 +40,12 @@ def check_weights(model: nn.Module) -> None:
     """Before an optimizer is made for them."""
     if next(model.parameters(), None) is None:
         raise InputError("the model has no weights: there is nothing to train")
+    lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
+    if lazy:
+        raise InputError(
+            f"the model's {lazy[0]} has no shape yet, as lazy layers have none before their first batch: call the "
+            "model with a batch once, before its optimizer is made"
+        )
 
 
 def as_optimizers(given: Any) -> list[Optimizer]:

@@ -61,6 +61,12 @@ class Ema:
             )
 
     @torch.no_grad()
+    def begin(self) -> None:
+        """Anew, from the weights as they are."""
+        for average, weight in zip(self.averages, self._weights, strict=True):
+            average.copy_(weight)
+
+    @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         self.check(state)
         for (name, _), average in zip(self._named, self.averages, strict=True):

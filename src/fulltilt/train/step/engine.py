@@ -110,7 +110,7 @@ class Engine:
             if self.settings.channels_last and part.dim() == 4:
                 part = part.contiguous(memory_format=torch.channels_last)
             return part
-        return map_tensors(self.place, part) if isinstance(part, tuple | list | dict) else part
+        return map_tensors(self.place, part)
 
     def placed(self, inputs: tuple[Any, ...], target: Any) -> tuple[tuple[Any, ...], Any]:
         """A batch, or a part of it, on the device."""
@@ -269,6 +269,8 @@ def _unfit(inputs: tuple[Any, ...], error: Exception, *, first: bool = False) ->
     hint = ""
     if any(map(_bytes, inputs)):
         hint = "; bytes are no inputs: images / 255, or a GPUAugmentation, which does that"
+    elif any(map(_double, inputs)) and "double" in str(error).lower():
+        hint = "; NumPy's numbers are float64, weights are float32: inputs.float()"
     elif "more than 1 value per channel" in str(error):
         hint = "; batch norm needs several samples: drop_last=True, or a batch size that leaves no single one over"
     elif first and len(inputs) > 1:
@@ -281,6 +283,10 @@ def _unfit(inputs: tuple[Any, ...], error: Exception, *, first: bool = False) ->
 
 def _bytes(part: Any) -> bool:
     return isinstance(part, Tensor) and part.dtype == torch.uint8
+
+
+def _double(part: Any) -> bool:
+    return isinstance(part, Tensor) and part.dtype == torch.float64
 
 
 def _described(part: Any) -> str:

@@ -344,8 +344,8 @@ def _joined(outputs: list[Any]) -> Any:
     first = outputs[0]
     if isinstance(first, Tensor):
         return torch.cat(outputs) if first.dim() else torch.stack(outputs).mean()
-    if isinstance(first, dict):
-        return {key: _joined([output[key] for output in outputs]) for key in first}
+    if isinstance(first, Mapping):
+        return refilled(first, {key: _joined([output[key] for output in outputs]) for key in first})
     if isinstance(first, tuple | list):
         parts = [_joined([output[index] for output in outputs]) for index in range(len(first))]
         return refilled(first, parts)

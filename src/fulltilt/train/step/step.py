@@ -259,6 +259,9 @@ class HybridPrecisionTrainer:
             self._engine.scaler.load_state_dict(state["scaler"])
         if self.ema is not None and "ema" in state:
             self.ema.load_state_dict(state["ema"])
+        elif self.ema is not None:
+            log.info("averaged weights begin here: the saved state has none")
+            self.ema.begin()
         if self._graph is not None:  # it holds the addresses of state that is gone
             self._graph, self._uncaptured = None, True
 
