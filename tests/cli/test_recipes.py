@@ -196,6 +196,27 @@ def test_a_folder_that_holds_images_and_masks(here):
         make_project(Path("other"), recipe_named("classification"), data=Path("scans"))
 
 
+def test_parts_that_hold_images_and_masks_each(here):
+    for index in range(8):
+        part = Path("scans", "train" if index < 6 else "val")
+        picture, mask = segmentation.draw(index, 48)
+        for kind, drawn in (("images", picture), ("masks", mask)):
+            (part / kind).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(drawn).save(part / kind / f"{index}.png")
+    project = make_project(Path("mine"), recipe_named("segmentation"), data=Path("scans"))
+    val = Path("scans/val/images").resolve()
+    assert project.own.told == f"6 colour images of 48×48 with masks; 2 in {val} to validate with"
+    data = yaml.safe_load(Path("mine/config.yaml").read_text())["data"]
+    keys = ("source", "masks", "val_source", "val_masks")
+    folders = ("train/images", "train/masks", "val/images", "val/masks")
+    assert [data[key] for key in keys] == [str(Path("scans", folder).resolve()) for folder in folders]
+    with pytest.raises(InputError, match="scans/train holds the folders images and masks, which are no classes"):
+        make_project(Path("other"), recipe_named("classification"), data=Path("scans"))
+    Path("scans/val/masks").rename("scans/val/outlines")
+    with pytest.raises(InputError, match="to validate with: there are labels, and those to train on have masks"):
+        make_project(Path("other"), recipe_named("segmentation"), data=Path("scans"))
+
+
 @pytest.mark.parametrize("has", ["parts", "a table"])
 def test_labels_beside_masks_are_left_out(here, has):
     """Images in folders for training, validation and testing, masks of all in one; a table with both columns."""
@@ -394,6 +415,11 @@ def test_segments_of_ones_own_videos(here):
     assert f"{paths[0]}: a segment ends at 60 s, and the video after" in project.own.told
     (here / folder / "odd.csv").write_text("\n".join(["video,action,begin,finish", *map(",".join, rows[1:])]))
     with pytest.raises(InputError, match="a label, a start and an end; its columns are video, action, begin, finish"):
+        make_project(here / "other", recipe_named("video"), data=here / folder / "odd.csv")
+    (here / folder / "odd.csv").write_text("\n".join(["path,label,begin,end", *map(",".join, rows[1:])]))
+    with pytest.raises(
+        InputError, match=r"odd\.csv, line 2: no start; segments .* are rows .* with label, start and end"
+    ):
         make_project(here / "other", recipe_named("video"), data=here / folder / "odd.csv")
     model = [f"model.args.{part}" for part in ("widths=[8, 8]", "blocks=1", "hidden=8", "reduction=2")]
     history = trained("training.max_steps=2", "data.val_batch_size=1", "data.args.length=32", *model)

@@ -13,6 +13,7 @@ from statistics import median_high
 from typing import TYPE_CHECKING, Any, Final
 
 from fulltilt.errors import DecodeError, InputError, UnavailableError
+from fulltilt.recipes.layout import parts
 
 if TYPE_CHECKING:
     from fulltilt.feed.clips.entries import Entry
@@ -78,6 +79,12 @@ def use_own_data(
 
 
 def _use_labelled(content: dict[str, Any], data: Path) -> OwnData:
+    train, _ = parts(data, None)
+    if train.masks is not None:
+        raise InputError(
+            f"{train.source.parent} holds the folders {train.source.name} and {train.masks.name}, which are no "
+            f"classes; for images with masks give --recipe segmentation --data {data}"
+        )
     found = _use_pictures(content, data, None)
     if found.classes is None:
         raise InputError(
@@ -92,10 +99,6 @@ def _use_labelled(content: dict[str, Any], data: Path) -> OwnData:
 
 
 def _use_masked(content: dict[str, Any], data: Path, masks: Path | None) -> OwnData:
-    from fulltilt.recipes.layout import pair
-
-    if masks is None and (both := pair(data)) is not None:
-        data, masks = both
     found = _use_pictures(content, data, masks)
     if found.classes is not None:
         raise InputError(f"{data}: these images have labels and no masks; give --masks, or --recipe classification")

@@ -115,14 +115,15 @@ class ImageFiles:
                 raise InputError(f"{len(paths)} masks for {len(self.paths)} images; there must be as many")
             return paths
         if not os.path.isdir(masks):
-            raise InputError(f"masks={os.fspath(masks)!r} is not a folder; masks of single files are a list of paths")
+            cause = "is not a folder" if os.path.exists(masks) else "does not exist"
+            raise InputError(f"the masks' folder {os.fspath(masks)} {cause}; in Python, masks may be a list of paths")
         by_stem = _by_image(self.paths, _by_stem(Path(masks)))
         missing = [path for path in self.paths if Path(path).stem not in by_stem]
         if missing:
             there = f"are named like {Path(next(iter(by_stem.values()))[0]).name}" if by_stem else "are none"
             raise InputError(
-                f"{len(missing)} images have no mask of their name in {masks}, first {missing[0]}; masks there {there}"
-                ", and a .csv with the columns path and mask may pair any names"
+                f"{len(missing)} of {len(self.paths)} images have no mask of their name in {masks}, first "
+                f"{missing[0]}; masks there {there}, and a .csv with the columns path and mask may pair any names"
             )
         images: dict[str, str] = {}
         for path in self.paths:
