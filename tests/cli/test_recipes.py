@@ -438,6 +438,8 @@ def test_what_can_not_be_made_is_said_before_anything_is_written(here):
     Path("short").mkdir()
     hours = "".join(f"2024-01-{1 + h // 24:02} {h % 24:02}:00,{h % 7}\n" for h in range(49))
     Path("short", "one.csv").write_text(f"time,level\n{hours}")
+    Path("clips", "jump").mkdir(parents=True)
+    Path("clips", "jump", "1.mp4").write_bytes(b"")
     some, other = recipe_named("classification"), recipe_named("segmentation")
     for folder, recipe, options, says in (
         ("full", some, {}, "full is not empty; name a folder that is, or a new one"),
@@ -451,6 +453,8 @@ def test_what_can_not_be_made_is_said_before_anything_is_written(here):
         ("mine", some, {"data": Path("photos"), "small": True}, "with --data leave it out"),
         ("mine", recipe_named("forecast"), {"data": Path("short")}, "49 hours .* too few; there must be 110 at least"),
         ("mine", other, {"data": Path("photos")}, "have labels and no masks; give --masks"),
+        ("mine", some, {"data": Path("short")}, "short holds no images, but .csv files; try --recipe forecast"),
+        ("mine", other, {"data": Path("clips")}, "clips holds no images, but .mp4 files; try --recipe video"),
         ("mine", recipe_named("forecast"), {"data": Path("photos")}, "photos holds no .csv file"),
         ("mine", recipe_named("video"), {"data": Path("photos")}, "photos is no .csv; segments are rows of path"),
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -114,7 +115,11 @@ def _use_masked(content: dict[str, Any], data: Path, masks: Path | None) -> OwnD
 def _use_pictures(content: dict[str, Any], data: Path, masks: Path | None) -> Found:
     from fulltilt.recipes.files import look
 
-    found = look(data, masks)
+    try:
+        found = look(data, masks)
+    except InputError:
+        _refuse_others(data)
+        raise
     content["data"].pop("args", None)
     content["data"] |= {
         "source": str(found.train.source),
@@ -127,6 +132,18 @@ def _use_pictures(content: dict[str, Any], data: Path, masks: Path | None) -> Fo
         content["data"]["val_source"] = str(found.val.source)
     content["model"]["args"]["channels"] = found.channels
     return found
+
+
+def _refuse_others(data: Path) -> None:
+    """A folder without images, but with what another recipe takes."""
+    from fulltilt.feed.clips.entries import SUFFIXES as VIDEOS
+    from fulltilt.feed.images.files import SUFFIXES as IMAGES
+
+    there = {Path(name).suffix.lower() for _, _, names in os.walk(data) for name in names}
+    for recipe, kind in (("forecast", {".csv"}), ("video", {*VIDEOS})):
+        if there & kind and not there & {*IMAGES}:
+            files = ", ".join(sorted(there & kind))
+            raise InputError(f"--data: {data} holds no images, but {files} files; try --recipe {recipe}")
 
 
 def _use_readings(content: dict[str, Any], data: Path, wanted: str | None) -> OwnData:
