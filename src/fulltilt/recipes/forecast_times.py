@@ -88,7 +88,7 @@ def _whole(text: str) -> datetime:
     unix = _UNIX.fullmatch(text)
     if unix is None:
         if _YEAR_LAST.match(text):
-            raise ValueError(f"{text!r}: the year has to come first, as which number is the day can't be told")
+            raise ValueError(f"{text!r}: the year has to come first, or day and month could be mistaken for each other")
         if _TOO_LONG.match(text):
             raise ValueError(f"{text!r} is no date; seconds since 1970 have 10 digits, milliseconds 13")
         try:
