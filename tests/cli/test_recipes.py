@@ -279,6 +279,26 @@ def test_a_project_forecasts_in_the_target_s_own_unit(here):
     assert 990 < json.loads(values)[0][0] < 1010
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("classification", "model.args={classes: 8, width: 4, blocks: [1]}"), ("segmentation", SMALL_UNET)],
+)
+def test_a_project_looks_at_a_picture(here, name, sizes):
+    """By the code of its README, as it is."""
+    make_project(Path("mine"), recipe_named(name))
+    small = ["data.args={count: 20, size: 32}", "data.size=32", "training.max_steps=1", "data.batch_size=4", sizes]
+    command = [sys.executable, "-m", "fulltilt", "train", "config.yaml", *small]
+    subprocess.run(command, capture_output=True, cwd="mine", check=True)
+    Image.fromarray(segmentation.draw(0, 48)[0]).save("mine/photo.jpg")
+    parts = Path("mine/README.md").read_text().split("```python\n")[1:]
+    code = "".join(part.partition("```")[0] for part in parts)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="mine", check=False)
+    if name == "classification":
+        assert sum(json.loads(done.stdout)[0]) == pytest.approx(1, abs=1e-5), done.stderr
+    else:
+        assert 0 <= float(done.stdout) <= 1, done.stderr
+
+
 def test_what_is_odd_in_readings_is_told(here):
     """A night without dust, a logger's -999, a sensor without a row, a last line that is cut off."""
     dust = [("" if 100 <= hour < 110 else -999 if hour in {7, 9} else hour % 11) for hour in range(480)]
