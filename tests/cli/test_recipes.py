@@ -346,6 +346,18 @@ def target_of(columns, *options):
     return data["args"]["target"]
 
 
+def test_a_target_that_never_changes_is_said(here):
+    """At all sensors, or at one whose values stay as they are in the last fifth."""
+    Path("readings").mkdir()
+    for name, last in (("north", 480), ("south", 380)):
+        rows = [f"{1700006400 + 3600 * hour},{min(hour, last) % 11},5" for hour in range(480)]
+        Path("readings", f"{name}.csv").write_text("\n".join(["time,pm25,wind", *rows]))
+    project = make_project(Path("mine"), recipe_named("forecast"), data=Path("readings"))
+    assert project.own.told.endswith("; in the hours to validate with, pm25 never changes at south")
+    with pytest.raises(InputError, match="readings: wind is the same in every hour, so there is nothing to forecast"):
+        make_project(Path("other"), recipe_named("forecast"), data=Path("readings"), target="wind")
+
+
 def test_the_target_is_not_guessed(here):
     for name, target in (("PM2.5", "pm25"), ("pm2_5", "pm25"), ("PM25", "pm25"), ("PM2.5 (µg/m³)", "pm2.5 (µg/m³)")):
         assert target_of(["Wind", name]) == target

@@ -151,6 +151,8 @@ def _use_readings(content: dict[str, Any], data: Path, wanted: str | None) -> Ow
 
     readings = read_readings(data)
     target = _target(data, readings, wanted)
+    if readings.still(target) == readings.sensors:
+        raise InputError(f"{data}: {target} is the same in every hour, so there is nothing to forecast")
     content["data"]["args"] |= {"path": str(data.resolve()), "target": target}  # and so those of validation
     usual = content["model"]["args"]["window"]
     window = min(usual, _window(data, len(readings.values)))
@@ -165,6 +167,7 @@ def _use_readings(content: dict[str, Any], data: Path, wanted: str | None) -> Ow
         f"{len(readings.values):,} hours of {', '.join(readings.quantities)} at {_sensors(len(readings.sensors))}; "
         f"{target} is forecast"
         + _missing(readings, target)
+        + _still(readings, target)
         + (f"; left out: {', '.join(readings.left_out)}" if readings.left_out else "")
         + "".join(f"; {note}" for note in readings.notes)
     )
@@ -211,6 +214,14 @@ def _missing(readings: Readings, target: str) -> str:
     told = f"; {missing} are missing{beside}, and the last reading before stands in their place"
     share = 1 - readings.can_be_target(target).mean()
     return told + (f"; {100 * share:.3g} % of the hours lack {target} at a sensor and are no targets" if share else "")
+
+
+def _still(readings: Readings, target: str) -> str:
+    """R² of what does not change is 0 or worse, however good the forecast is."""
+    from fulltilt.recipes.forecast import border
+
+    still = readings.still(target, border(len(readings.values)))
+    return f"; in the hours to validate with, {target} never changes at {', '.join(still)}" if still else ""
 
 
 def _sensors(count: int) -> str:
