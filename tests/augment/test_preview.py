@@ -354,6 +354,9 @@ def test_folders_in_sorted_order_with_masks_by_name(tmp_path):
     with pytest.raises(InputError, match="no such file or folder"):
         find_pictures(tmp_path / "nowhere", None, most=3)
     assert find_pictures(images / "b.png", masks, most=3) == [(images / "b.png", masks / "b.png")]
+    for name in ("a", "b"):
+        (masks / f"{name}.png").rename(masks / f"{name}_mask.png")
+    assert [mask.name for _, mask in find_pictures(images, masks, most=2)] == ["a_mask.png", "b_mask.png"]
 
 
 # --- the configuration ----------------------------------------------------------------------------------------------

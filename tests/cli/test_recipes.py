@@ -196,6 +196,27 @@ def test_a_folder_that_holds_images_and_masks(here):
         make_project(Path("other"), recipe_named("classification"), data=Path("scans"))
 
 
+def test_parts_that_hold_images_and_masks_each(here):
+    for index in range(8):
+        part = Path("scans", "train" if index < 6 else "val")
+        picture, mask = segmentation.draw(index, 48)
+        for kind, drawn in (("images", picture), ("masks", mask)):
+            (part / kind).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(drawn).save(part / kind / f"{index}.png")
+    project = make_project(Path("mine"), recipe_named("segmentation"), data=Path("scans"))
+    val = Path("scans/val/images").resolve()
+    assert project.own.told == f"6 colour images of 48×48 with masks; 2 in {val} to validate with"
+    data = yaml.safe_load(Path("mine/config.yaml").read_text())["data"]
+    keys = ("source", "masks", "val_source", "val_masks")
+    folders = ("train/images", "train/masks", "val/images", "val/masks")
+    assert [data[key] for key in keys] == [str(Path("scans", folder).resolve()) for folder in folders]
+    with pytest.raises(InputError, match="scans/train holds the folders images and masks, which are no classes"):
+        make_project(Path("other"), recipe_named("classification"), data=Path("scans"))
+    Path("scans/val/masks").rename("scans/val/outlines")
+    with pytest.raises(InputError, match="to validate with: there are labels, and those to train on have masks"):
+        make_project(Path("other"), recipe_named("segmentation"), data=Path("scans"))
+
+
 @pytest.mark.parametrize("has", ["parts", "a table"])
 def test_labels_beside_masks_are_left_out(here, has):
     """Images in folders for training, validation and testing, masks of all in one; a table with both columns."""
@@ -258,6 +279,26 @@ def test_a_project_forecasts_in_the_target_s_own_unit(here):
     assert 990 < json.loads(values)[0][0] < 1010
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("classification", "model.args={classes: 8, width: 4, blocks: [1]}"), ("segmentation", SMALL_UNET)],
+)
+def test_a_project_looks_at_a_picture(here, name, sizes):
+    """By the code of its README, as it is."""
+    make_project(Path("mine"), recipe_named(name))
+    small = ["data.args={count: 20, size: 32}", "data.size=32", "training.max_steps=1", "data.batch_size=4", sizes]
+    command = [sys.executable, "-m", "fulltilt", "train", "config.yaml", *small]
+    subprocess.run(command, capture_output=True, cwd="mine", check=True)
+    Image.fromarray(segmentation.draw(0, 48)[0]).save("mine/photo.jpg")
+    parts = Path("mine/README.md").read_text().split("```python\n")[1:]
+    code = "".join(part.partition("```")[0] for part in parts)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="mine", check=False)
+    if name == "classification":
+        assert sum(json.loads(done.stdout)[0]) == pytest.approx(1, abs=1e-5), done.stderr
+    else:
+        assert 0 <= float(done.stdout) <= 1, done.stderr
+
+
 def test_what_is_odd_in_readings_is_told(here):
     """A night without dust, a logger's -999, a sensor without a row, a last line that is cut off."""
     dust = [("" if 100 <= hour < 110 else -999 if hour in {7, 9} else hour % 11) for hour in range(480)]
@@ -303,6 +344,18 @@ def target_of(columns, *options):
         return str(done.exception)
     data = yaml.safe_load(Path("mine/config.yaml").read_text())["data"]
     return data["args"]["target"]
+
+
+def test_a_target_that_never_changes_is_said(here):
+    """At all sensors, or at one whose values stay as they are in the last fifth."""
+    Path("readings").mkdir()
+    for name, last in (("north", 480), ("south", 380)):
+        rows = [f"{1700006400 + 3600 * hour},{min(hour, last) % 11},5" for hour in range(480)]
+        Path("readings", f"{name}.csv").write_text("\n".join(["time,pm25,wind", *rows]))
+    project = make_project(Path("mine"), recipe_named("forecast"), data=Path("readings"))
+    assert project.own.told.endswith("; in the hours to validate with, pm25 never changes at south")
+    with pytest.raises(InputError, match="readings: wind is the same in every hour, so there is nothing to forecast"):
+        make_project(Path("other"), recipe_named("forecast"), data=Path("readings"), target="wind")
 
 
 def test_the_target_is_not_guessed(here):
@@ -395,6 +448,11 @@ def test_segments_of_ones_own_videos(here):
     (here / folder / "odd.csv").write_text("\n".join(["video,action,begin,finish", *map(",".join, rows[1:])]))
     with pytest.raises(InputError, match="a label, a start and an end; its columns are video, action, begin, finish"):
         make_project(here / "other", recipe_named("video"), data=here / folder / "odd.csv")
+    (here / folder / "odd.csv").write_text("\n".join(["path,label,begin,end", *map(",".join, rows[1:])]))
+    with pytest.raises(
+        InputError, match=r"odd\.csv, line 2: no start; segments .* are rows .* with label, start and end"
+    ):
+        make_project(here / "other", recipe_named("video"), data=here / folder / "odd.csv")
     model = [f"model.args.{part}" for part in ("widths=[8, 8]", "blocks=1", "hidden=8", "reduction=2")]
     history = trained("training.max_steps=2", "data.val_batch_size=1", "data.args.length=32", *model)
     assert history.steps == 2
@@ -412,6 +470,8 @@ def test_what_can_not_be_made_is_said_before_anything_is_written(here):
     Path("short").mkdir()
     hours = "".join(f"2024-01-{1 + h // 24:02} {h % 24:02}:00,{h % 7}\n" for h in range(49))
     Path("short", "one.csv").write_text(f"time,level\n{hours}")
+    Path("clips", "jump").mkdir(parents=True)
+    Path("clips", "jump", "1.mp4").write_bytes(b"")
     some, other = recipe_named("classification"), recipe_named("segmentation")
     for folder, recipe, options, says in (
         ("full", some, {}, "full is not empty; name a folder that is, or a new one"),
@@ -425,6 +485,8 @@ def test_what_can_not_be_made_is_said_before_anything_is_written(here):
         ("mine", some, {"data": Path("photos"), "small": True}, "with --data leave it out"),
         ("mine", recipe_named("forecast"), {"data": Path("short")}, "49 hours .* too few; there must be 110 at least"),
         ("mine", other, {"data": Path("photos")}, "have labels and no masks; give --masks"),
+        ("mine", some, {"data": Path("short")}, "short holds no images, but .csv files; try --recipe forecast"),
+        ("mine", other, {"data": Path("clips")}, "clips holds no images, but .mp4 files; try --recipe video"),
         ("mine", recipe_named("forecast"), {"data": Path("photos")}, "photos holds no .csv file"),
         ("mine", recipe_named("video"), {"data": Path("photos")}, "photos is no .csv; segments are rows of path"),
     ):

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from fulltilt.cli.train import train
-from fulltilt.errors import FulltiltError
+from fulltilt.errors import FulltiltError, InputError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train.yaml"
 SMALL = """
@@ -284,6 +284,8 @@ def test_folders_of_images(inside, caplog, capsys):
     train(inside / "files.yaml", as_json=True)
     assert json.loads(capsys.readouterr().out)["last"]["samples"] == 18
     assert "augmentation is on, in training only, in the feed: MinimalGPUAugmentation(" in caplog.text
+    with pytest.raises(InputError, match=r"data\.source: \d images without labels or masks; have a"):
+        train(inside / "files.yaml", ["data.source=pictures/class0", "training.output=other"])
 
 
 @pytest.fixture(scope="module")

@@ -46,6 +46,16 @@ def test_an_unknown_option_of_train_is_shown_as_typed_and_the_known_one_as_docum
     assert f"No such option: {typed} (Possible options: --batch_size)" in said("train", typed, *value, "x.yaml")
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("--epochs", "training.epochs"), ("--clip-norm=1", "training.clip_norm"), ("--source", "data.source")],
+)
+def test_an_option_that_is_a_key_of_the_configuration_is_said_to_be_one(typed: str, meant: str) -> None:
+    option = typed.partition("=")[0]
+    told = said("train", "x.yaml", typed, "3")
+    assert f"No such option: {option}. It is a key of the configuration: write {meant}=…" in told
+
+
 @pytest.mark.parametrize("typed", ["--batch_size", "--batch-size"])
 def test_either_dash_is_read(typed: str, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"

@@ -41,6 +41,7 @@ def test_of_a_run_what_came_out_of_it_is_compared(planted, tmp_path):
     rows = {row.name: row for row in found.rows}
     assert rows["limit of the step"].values[1] == 1016.0
     assert rows["headroom"].shown == ("56 %", "1.0 %")
+    assert rows["headroom"].change == "−55 points"
     assert "loader alone" not in rows
     assert (found.gone, found.new) == ((), ())
     # A plan that was found and not run has the rate of its trial.
@@ -48,6 +49,11 @@ def test_of_a_run_what_came_out_of_it_is_compared(planted, tmp_path):
     found = compared(before, read(path))
     assert found.rows[0].shown[1] == "990 samples/s"
     assert "step" not in {row.name for row in found.rows}
+
+
+def test_what_stays_as_it_is_has_no_sign(planted):
+    same = planted(**FEW).diagnose()
+    assert {row.name: row.change for row in compared(same, same).rows}["headroom"] == "0 points"
 
 
 def test_a_run_that_measured_nothing_is_said(tmp_path):
@@ -80,7 +86,7 @@ def test_compared(planted):
     rows = {row.name: row for row in found.rows}
     assert rows["rate"].change == "2.25×"
     assert rows["data wait"].shown == ("40 ms", "100 µs")
-    assert rows["headroom"].change == "-55 points"
+    assert rows["headroom"].change == "−55 points"
     back = compared(after.observation, before)
     assert back.speedup == pytest.approx(31.8 / 71.7)
     assert (back.gone, back.new) == ((), ())

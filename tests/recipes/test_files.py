@@ -11,6 +11,7 @@ from PIL import Image
 
 from fulltilt.errors import InputError
 from fulltilt.recipes.files import look
+from fulltilt.recipes.layout import Part
 
 
 def picture(path, size=(20, 30), mode="RGB"):
@@ -61,11 +62,11 @@ def test_masks(tmp_path):
     with pytest.raises(InputError, match="5 images without labels or masks"):
         look(tmp_path / "images")
     (tmp_path / "masks" / "3.png").unlink()
-    with pytest.raises(InputError, match=r"1 images have no mask of their name .*; masks there are named like 0\.png"):
+    with pytest.raises(InputError, match=r"1 of 5 images have no mask .*; masks there are named like 0\.png"):
         look(tmp_path / "images", tmp_path / "masks")
     (tmp_path / "other").mkdir()
     with pytest.raises(
-        InputError, match=r"5 images have no mask .*; masks there are none, and a \.csv .* may pair any"
+        InputError, match=r"5 of 5 images have no mask .*; masks there are none, and a \.csv .* may pair any"
     ):
         look(tmp_path / "images", tmp_path / "other")
 
@@ -73,7 +74,7 @@ def test_masks(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        ([["path", "label"], *[[f"{i}.png", 0.5] for i in range(5)]], "labels are numbers like 0.5"),
+        ([["path", "label"], *[[f"{i}.png", i / 3] for i in range(5)]], "labels are numbers like 0.3333; classes are"),
         ([["path", "label"], *[[f"{i}.png", float(i % 2)] for i in range(5)]], r"like 0\.0; classes are whole numbers"),
         (
             [["path", "label"], *[[f"{i}.png", "NaN" if i == 2 else i % 2] for i in range(5)]],
@@ -307,18 +308,19 @@ def test_masks_for_training_and_validation(tmp_path):
     found = look(tmp_path / "images", tmp_path / "masks")
     assert found.val is not None
     assert found.val.masks == (tmp_path / "masks" / "valid").resolve()
-    with pytest.raises(InputError, match=r"--recipe segmentation --data \S+/images --masks \S+/masks"):
-        look(tmp_path)
+    both = look(tmp_path)
+    assert (both.train, both.val) == (found.train, found.val)
 
 
-def test_pictures_and_masks_in_the_folder_for_training_are_no_classes(tmp_path):
+def test_pictures_and_masks_in_each_part(tmp_path):
     for part in ("train", "val"):
         for i in range(5):
             picture(tmp_path / part / "images" / f"{i}.jpg")
             picture(tmp_path / part / "masks" / f"{i}.png", mode="L")
-    with pytest.raises(InputError, match=r"--recipe segmentation --data \S+/train/images --masks \S+/train/masks"):
-        look(tmp_path)
-    assert look(tmp_path / "train" / "images", tmp_path / "train" / "masks").count == 5
+    found = look(tmp_path)
+    assert (found.count, found.val_count, found.classes) == (5, 5, None)
+    assert found.train.masks == (tmp_path / "train" / "masks").resolve()
+    assert found.val == Part(source=(tmp_path / "val/images").resolve(), masks=(tmp_path / "val/masks").resolve())
 
 
 def test_masks_of_all_parts_in_one_folder(tmp_path):

@@ -57,7 +57,7 @@ def test_several_readings_of_an_hour_are_averaged(tmp_path):
         ("time,x\n2024-01-01,1\n2024-01-01,2\n", "no column sensor or station.*are these several sensors?"),
         ("when,sensor,x\n2024-01-01,a,1\n", r"all\.csv has no column time, timestamp.*; found when, sensor, x$"),
         ("time,sensor,x\nyesterday,a,1\n", r"line 2: no time can be read"),
-        ("time,sensor,x\n2024-01-01,a,high\n", "no column of numbers"),
+        ("time,sensor,x\n2024-01-01,a,high\n", "there is no column of numbers$"),
         (
             "time,sensor,x\n2024-01-01,a,1\n2024-01-02,b,1\n",
             "no hour that all 2 sensors cover: a ends 2024-01-01 00:00, and b begins 2024-01-02 00:00; leave one",

@@ -312,12 +312,16 @@ def test_nothing_sticks_out_sideways(tmp_path, diagnosis, width):
     from html import escape
 
     trials = [Trial(title="t" * 60, settings={}, samples_per_second=900.0, kept=True, reason="r " * 40)]
-    page = diagnosis_page(replace(diagnosis, verdict="long " * 60), trials=trials)
+    seen = replace(diagnosis.observation, steps=steps(60, wait=0.0793))  # 110 ms in the mean
+    page = diagnosis_page(replace(diagnosis, observation=seen, verdict="long " * 60), trials=trials)
     outer = (
         f'<!DOCTYPE html><body><iframe style="width:{width}px;border:0" srcdoc="{escape(page)}"></iframe><script>'
         "onload = () => { const root = document.querySelector('iframe').contentDocument.documentElement;"
+        "const over = [...root.querySelectorAll('.average b, .rates b')].filter(b => b.scrollWidth > b.clientWidth);"
+        "document.body.dataset.over = over.map(b => b.textContent).join();"
         "document.body.dataset.widths = [root.scrollWidth, root.clientWidth].join() }</script>"
     )
     dom, _ = visit(tmp_path, outer, width=1400)
     content, room = map(int, re.search(r'data-widths="(\d+),(\d+)"', dom).groups())
     assert content <= room
+    assert 'data-over=""' in dom

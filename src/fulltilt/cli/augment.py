@@ -39,7 +39,10 @@ def preview(
     ],
     *,
     mask: Annotated[
-        Path | None, typer.Option(metavar="FILE_OR_FOLDER", help="The mask, or a folder of masks with the same names.")
+        Path | None,
+        typer.Option(
+            metavar="FILE_OR_FOLDER", help="The mask, or a folder of masks of the same names (1.png or 1_mask.png)."
+        ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML with a section gpu_augmentation.")] = None,
     preset: Annotated[Preset | None, typer.Option(help="Instead of --config.", show_default="default")] = None,

@@ -31,7 +31,9 @@ class QualityName(StrEnum):
 
 Folder = Annotated[Path, typer.Argument(metavar="CACHE", help="The cache's folder.")]
 Json = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
-Masks = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Masks of the same names as the images.")]
+Masks = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Masks of the same names as the images (1.png or 1_mask.png).")
+]
 Source = Annotated[Path, typer.Argument(metavar="SOURCE", help="A folder of images, or a CSV with a column path.")]
 
 

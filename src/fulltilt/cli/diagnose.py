@@ -45,7 +45,7 @@ _TORCHRUN = (
 
 def diagnose(
     context: typer.Context,
-    words: Annotated[list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", help=SCRIPT_HELP)] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]", help=SCRIPT_HELP)] = None,
     *,
     nproc_per_node: Annotated[int | None, typer.Option(help="Run it under torchrun with this many processes.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,

@@ -31,7 +31,7 @@ class LevelName(StrEnum):
 
 def run(
     context: typer.Context,
-    words: Annotated[list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", help=SCRIPT_HELP)] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]", help=SCRIPT_HELP)] = None,
     *,
     nproc_per_node: Annotated[int | None, typer.Option(help="Run it under torchrun with this many processes.")] = None,
     level: Annotated[
@@ -302,6 +302,7 @@ def _write(
             trials=() if tuned is None else tuned.trials,
             after=after,
             losses=None if tuned is None else tuned.losses,
+            untuned=found.reason if isinstance(found, NotTuned) else None,
             written_by="fulltilt run",
         )
         write_whole(html, page)

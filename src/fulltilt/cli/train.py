@@ -38,7 +38,7 @@ def train(
     config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="The YAML file.", show_default=False)] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as training.lr=0.01.", show_default=False),
+        typer.Argument(metavar="KEY=VALUE", help="Overrides, such as training.lr=0.01.", show_default=False),
     ] = None,
     *,
     num_workers: Annotated[str | None, _shorthand("num_workers", "data.num_workers")] = None,

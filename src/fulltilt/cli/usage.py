@@ -41,18 +41,30 @@ class Commands(TyperGroup):
 class EitherDash(TyperCommand):
     """--eval-interval is --eval_interval, as the guides write it: two names would not fit into the help's column.
 
-    Words are changed before they are read, so that an error shows an unknown one as it was typed.
+    Words are changed before they are read, so that an error shows an unknown one as it was typed. One that is a key of
+    the configuration, such as --epochs, is none of our options: most keys have no option.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = {_dashed(option): option for parameter in self.params for option in parameter.opts}
         end = args.index("--") if "--" in args else len(args)
-        return super().parse_args(ctx, [_as_known(word, known) for word in args[:end]] + args[end:])
+        words = [_as_known(word, known) for word in args[:end]]
+        for option in (word.partition("=")[0] for word in words if word.startswith("--")):
+            if option not in known.values() and (keys := _keys_of(option)):
+                meant = " or ".join(f"{key}=…" for key in keys)
+                ctx.fail(f"No such option: {option}. It is a key of the configuration: write {meant}")
+        return super().parse_args(ctx, words + args[end:])
 
 
 def _as_known(word: str, known: dict[str, str]) -> str:
     option, same, value = word.partition("=")
     return f"{known.get(_dashed(option), option)}{same}{value}" if option.startswith("--") else word
+
+
+def _keys_of(option: str) -> list[str]:
+    from fulltilt.train.config.file import keys_named
+
+    return keys_named(option.removeprefix("--").replace("-", "_"))
 
 
 def _dashed(option: str) -> str:

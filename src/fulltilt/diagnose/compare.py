@@ -90,7 +90,10 @@ def _row(name: str, values: tuple[float | None, float | None], unit: str) -> Row
 def _share(name: str, values: tuple[float | None, float | None]) -> Row:
     shown = tuple("not measured" if value is None else words.percent(value) for value in values)
     before, after = values
-    change = None if before is None or after is None else f"{100 * (after - before):+.0f} points"
+    change = None
+    if before is not None and after is not None:
+        points = round(100 * (after - before))
+        change = f"{points:+d} points".replace("-", "−") if points else "0 points"
     return Row(name=name, values=values, shown=(shown[0], shown[1]), change=change)
 
 

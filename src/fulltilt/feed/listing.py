@@ -48,7 +48,11 @@ def is_folder(source: Path) -> bool:
         return True
     if source.suffix.lower() == ".csv":
         return False
-    cause = "for single files pass a list of paths" if os.path.exists(source) else "nothing of that name is there"
+    cause = (
+        "name the folder of single files, or list them in a .csv"
+        if os.path.exists(source)
+        else "nothing of that name is there"
+    )
     raise InputError(f"{source} is neither a folder nor a .csv file; {cause}")
 
 

@@ -30,6 +30,8 @@ _LEAST_PICTURES: Final = 5
 """Fewer can't be parted into some to train on and some to validate with."""
 _NAMED: Final = 10
 """Classes, or labels of masks, that are named in a line; of more, the first."""
+_PLACES: Final = 4
+"""Of a label that is no whole number."""
 _LARGEST_LABEL: Final = 255
 """Masks are fed as bytes."""
 
@@ -184,6 +186,9 @@ def _others(val: Part, files: ImageFiles, where: str) -> ImageFiles:
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     _check_target(others, val, where)
+    if (files.masks is None) != (others.masks is None):
+        there, lacking = ("labels", "masks") if others.masks is None else ("masks", "labels")
+        raise InputError(f"{where}: there are {there}, and those to train on have {lacking}; give these {lacking}, too")
     _check_there(others)
     refuse_same_files(files.paths, others.paths, where)
     _check_numbers(others, files, where)
@@ -261,7 +266,7 @@ def _no_class(labels: NDArray[np.float32]) -> str:
     if missing.size:
         return f"{missing.size} of {labels.size} labels are missing (nan), first that of row {missing[0] + 1}"
     fractions = labels[labels != np.round(labels)]
-    return f"labels are numbers like {float(fractions[0] if fractions.size else labels[0])}"
+    return f"labels are numbers like {round(float(fractions[0] if fractions.size else labels[0]), _PLACES)}"
 
 
 def _check_there(files: ImageFiles) -> None:

@@ -60,6 +60,11 @@ class Readings:
         whole: NDArray[np.bool_] = np.all(self.read[:, self.quantities.index(quantity)], axis=-1)
         return whole
 
+    def still(self, quantity: str, begin: int = 0) -> tuple[str, ...]:
+        """The sensors at which it is the same in every hour from `begin` on."""
+        values = self.values[begin:, self.quantities.index(quantity)]
+        return tuple(name for name, spread in zip(self.sensors, np.ptp(values, axis=0), strict=True) if not spread)
+
     def most_missing(self, quantity: str) -> str:
         """The sensor that lacks it most, and how much, for a message."""
         assert self.read is not None

@@ -177,7 +177,8 @@ def _common(path: Path, by_sensor: BySensor, counters: set[str]) -> tuple[tuple[
     found = set.intersection(*has.values())
     if not found:
         but = f"; {', '.join(sorted(counters))} only counts rows" if counters else ""
-        raise InputError(f"{path}: there is no column of numbers that all {len(by_sensor)} sensors have{but}")
+        all_have = f" that all {len(by_sensor)} sensors have" if len(by_sensor) > 1 else ""
+        raise InputError(f"{path}: there is no column of numbers{all_have}{but}")
     some = set().union(*has.values()) - found
     lacking = {name: f" ({next(sensor for sensor in has if name not in has[sensor])} has none)" for name in some}
     order = next(iter(by_sensor.values()))[0].read

@@ -35,6 +35,7 @@ _TOO_LONG: Final = re.compile(r"\d{9}")
 _UTC: Final = re.compile(r"(:\d\d(?:[.,]\d+)?) ?(?:UTC|GMT)$", re.IGNORECASE)
 _DATE: Final = re.compile(r"(\d{4})([-/])(\d{1,2})\2(\d{1,2})(?!\d)(?:([ T])(\d)(?=:))?")
 """With what `fromisoformat` does not take: slashes, and single digits."""
+_YEAR_LAST: Final = re.compile(r"\d{1,2}([-/.])\d{1,2}\1\d{4}(?!\d)")
 _DAY_SECONDS: Final = 24 * 3600
 
 
@@ -86,6 +87,8 @@ def _number(text: str) -> int:
 def _whole(text: str) -> datetime:
     unix = _UNIX.fullmatch(text)
     if unix is None:
+        if _YEAR_LAST.match(text):
+            raise ValueError(f"{text!r}: the year has to come first, or day and month could be mistaken for each other")
         if _TOO_LONG.match(text):
             raise ValueError(f"{text!r} is no date; seconds since 1970 have 10 digits, milliseconds 13")
         try:

@@ -5,6 +5,8 @@ photos/train/cat/…       parts, with classes in each; test/ is left alone, and
       /val/cat/…
 scans/images/…           pictures and masks, which are two folders; the first may be parted alone
      /masks/…
+scans/train/images/…     the same in each part
+           /masks/…
 """
 
 from __future__ import annotations
@@ -12,8 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-from fulltilt.errors import InputError
 
 TRAIN: Final = ("train", "training")
 VAL: Final = ("val", "valid", "validation")
@@ -32,42 +32,32 @@ class Part:
 
 def parts(source: Path, masks: Path | None) -> tuple[Part, Part | None]:
     """What to train on, and what to validate with, where the folders say so."""
-    whole = Part(source=source, masks=masks)
-    inside = _folders(source)
-    _refuse_pair(source, masks)
+    whole = _paired(Part(source=source, masks=masks))
+    inside = _folders(whole.source)
     train = _one_of(TRAIN, inside)
     val = _one_of(VAL, inside)
     test = _one_of(TEST, inside)
     if train is None or (val is None and test is None and len(inside) > 1):  # among others it is a class
         return whole, None
-    _refuse_pair(source / train, masks)
-    return (
-        Part(source=source / train, masks=_masks_of(TRAIN, masks)),
-        None if val is None else Part(source=source / val, masks=_masks_of(VAL, masks)),
-    )
+    return _part(whole, TRAIN, train), None if val is None else _part(whole, VAL, val)
 
 
-def pair(source: Path) -> tuple[Path, Path] | None:
-    """The folders of pictures and of their masks in a folder that holds both."""
-    inside = _folders(source)
+def _part(whole: Part, names: tuple[str, ...], folder: str) -> Part:
+    """Its masks lie in it, beside its pictures; or in a folder of its name, or in that of all masks."""
+    source, masks = whole.source / folder, whole.masks
+    if masks is None:
+        return _paired(Part(source=source, masks=None))
+    own = _one_of(names, _folders(masks))
+    return Part(source=source, masks=masks if own is None else masks / own)
+
+
+def _paired(part: Part) -> Part:
+    """The folders of pictures and of their masks, where it is of a folder that holds both."""
+    if part.masks is not None:
+        return part
+    inside = _folders(part.source)
     images, drawn = _one_of(_IMAGES, inside), _one_of(_MASKS, inside)
-    return None if images is None or drawn is None else (source / images, source / drawn)
-
-
-def _masks_of(part: tuple[str, ...], masks: Path | None) -> Path | None:
-    """The masks' folder of a part, or the one that holds the masks of all of them."""
-    folder = None if masks is None else _one_of(part, _folders(masks))
-    return masks if masks is None or folder is None else masks / folder
-
-
-def _refuse_pair(source: Path, masks: Path | None) -> None:
-    """Folders of pictures and of masks would else be taken for two classes."""
-    if masks is None and (found := pair(source)) is not None:
-        images, drawn = found
-        raise InputError(
-            f"{source} holds the folders {images.name} and {drawn.name}, which are no classes; for images with masks "
-            f"give --recipe segmentation --data {images} --masks {drawn}"
-        )
+    return part if images is None or drawn is None else Part(source=part.source / images, masks=part.source / drawn)
 
 
 def _folders(path: Path) -> list[str]:

@@ -162,6 +162,38 @@ model.eval()
 ```
 """
 
+_PICTURE: Final = """## A picture
+
+```python
+import torch
+
+{imports}from fulltilt.feed import ImageFiles, feed
+from fulltilt.train.config.data import make_augmentation
+
+options = {{"channels": config.data.channels, {features}"device": "cpu"}}  # where the model is
+prepare = make_augmentation(config, seed=0).eval()  # size and scale as in validation, and nothing else
+with torch.no_grad(), feed(ImageFiles(["photo.jpg"]), batch_size=1, augment=prepare, **options) as batches:
+    for {inputs} in batches:
+        {shown}
+```
+"""
+
+_OF_PICTURES: Final = {
+    "classification": {
+        "imports": "",
+        "features": "",
+        "inputs": "(images,)",
+        "shown": "print(model(images).softmax(1).tolist())  # how likely each class is",
+    },
+    "segmentation": {
+        "imports": "from fulltilt.assist import extract_features\n",
+        "features": '"features": extract_features, ',
+        "inputs": "images, features",
+        "shown": "print((model(images, features) > 0).float().mean().item())  # the object's share of the picture",
+    },
+}
+"""What differs among recipes for pictures."""
+
 _FORECAST: Final = """## A forecast
 
 The model's inputs and outputs are scaled to mean 0 and deviation 1. `latest` gives the newest window and how it was
@@ -212,6 +244,8 @@ def _readme(recipe: Recipe, folder: Path, own: OwnData | None, data: Mapping[str
     if own is not None and own.outputs:
         parts.append(f"The model's outputs, in their order: {', '.join(own.outputs)}.\n")
     parts.append(_TRAINED)
+    if recipe.name in _OF_PICTURES:
+        parts.append(_PICTURE.format(**_OF_PICTURES[recipe.name]))
     if recipe.name == "forecast":
         from fulltilt.recipes.forecast import HORIZON
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from statistics import median_high
 from typing import TYPE_CHECKING, Any, Final
 
 from fulltilt.errors import DecodeError, InputError, UnavailableError
+from fulltilt.recipes.layout import parts
 from fulltilt.words import many
 
 if TYPE_CHECKING:
@@ -79,6 +81,12 @@ def use_own_data(
 
 
 def _use_labelled(content: dict[str, Any], data: Path) -> OwnData:
+    train, _ = parts(data, None)
+    if train.masks is not None:
+        raise InputError(
+            f"{train.source.parent} holds the folders {train.source.name} and {train.masks.name}, which are no "
+            f"classes; for images with masks give --recipe segmentation --data {data}"
+        )
     found = _use_pictures(content, data, None)
     if found.classes is None:
         raise InputError(
@@ -93,10 +101,6 @@ def _use_labelled(content: dict[str, Any], data: Path) -> OwnData:
 
 
 def _use_masked(content: dict[str, Any], data: Path, masks: Path | None) -> OwnData:
-    from fulltilt.recipes.layout import pair
-
-    if masks is None and (both := pair(data)) is not None:
-        data, masks = both
     found = _use_pictures(content, data, masks)
     if found.classes is not None:
         raise InputError(f"{data}: these images have labels and no masks; give --masks, or --recipe classification")
@@ -112,7 +116,11 @@ def _use_masked(content: dict[str, Any], data: Path, masks: Path | None) -> OwnD
 def _use_pictures(content: dict[str, Any], data: Path, masks: Path | None) -> Found:
     from fulltilt.recipes.files import look
 
-    found = look(data, masks)
+    try:
+        found = look(data, masks)
+    except InputError:
+        _refuse_others(data)
+        raise
     content["data"].pop("args", None)
     content["data"] |= {
         "source": str(found.train.source),
@@ -127,11 +135,25 @@ def _use_pictures(content: dict[str, Any], data: Path, masks: Path | None) -> Fo
     return found
 
 
+def _refuse_others(data: Path) -> None:
+    """A folder without images, but with what another recipe takes."""
+    from fulltilt.feed.clips.entries import SUFFIXES as VIDEOS
+    from fulltilt.feed.images.files import SUFFIXES as IMAGES
+
+    there = {Path(name).suffix.lower() for _, _, names in os.walk(data) for name in names}
+    for recipe, kind in (("forecast", {".csv"}), ("video", {*VIDEOS})):
+        if there & kind and not there & {*IMAGES}:
+            files = ", ".join(sorted(there & kind))
+            raise InputError(f"--data: {data} holds no images, but {files} files; try --recipe {recipe}")
+
+
 def _use_readings(content: dict[str, Any], data: Path, wanted: str | None) -> OwnData:
     from fulltilt.recipes.forecast_files import read_readings
 
     readings = read_readings(data)
     target = _target(data, readings, wanted)
+    if readings.still(target) == readings.sensors:
+        raise InputError(f"{data}: {target} is the same in every hour, so there is nothing to forecast")
     content["data"]["args"] |= {"path": str(data.resolve()), "target": target}  # and so those of validation
     usual = content["model"]["args"]["window"]
     window = min(usual, _window(data, len(readings.values)))
@@ -146,6 +168,7 @@ def _use_readings(content: dict[str, Any], data: Path, wanted: str | None) -> Ow
         f"{len(readings.values):,} hours of {', '.join(readings.quantities)} at "
         f"{many(len(readings.sensors), 'sensor')}; {target} is forecast"
         + _missing(readings, target)
+        + _still(readings, target)
         + (f"; left out: {', '.join(readings.left_out)}" if readings.left_out else "")
         + "".join(f"; {note}" for note in readings.notes)
     )
@@ -192,6 +215,14 @@ def _missing(readings: Readings, target: str) -> str:
     told = f"; {missing} are missing{beside}, and the last reading before stands in their place"
     share = 1 - readings.can_be_target(target).mean()
     return told + (f"; {100 * share:.3g} % of the hours lack {target} at a sensor and are no targets" if share else "")
+
+
+def _still(readings: Readings, target: str) -> str:
+    """R² of what does not change is 0 or worse, however good the forecast is."""
+    from fulltilt.recipes.forecast import border
+
+    still = readings.still(target, border(len(readings.values)))
+    return f"; in the hours to validate with, {target} never changes at {', '.join(still)}" if still else ""
 
 
 def _window(data: Path, hours: int) -> int:

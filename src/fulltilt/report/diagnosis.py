@@ -28,16 +28,21 @@ def diagnosis_page(
     after: Outcome | None = None,
     losses: LossCurves | None = None,
     recording: Sequence[Sample] | None = None,
+    untuned: str | None = None,
     written_by: str = "fulltilt diagnose",
 ) -> str:
-    """One HTML document that needs nothing beside itself."""
+    """One HTML document that needs nothing beside itself.
+
+    Args:
+        untuned: why a script that was to be made faster is run as it is.
+    """
     figures = Figures(observation=diagnosis.observation, limits=diagnosis.limits)
     command = " ".join(diagnosis.observation.command)
     loader = figures.train_loader
     return document(
         f"{command} · fulltilt",
         _heading(diagnosis, command, written_by),
-        _rates_card(diagnosis, figures, after),
+        _rates_card(diagnosis, figures, after, untuned),
         _time_card(figures, after) if figures.steps else None,
         *(findings_card(title, findings) for title, findings in diagnosis.sections()),
         trials_card(trials, unit=figures.unit) if trials else None,
@@ -70,7 +75,7 @@ def _heading(diagnosis: Diagnosis, command: str, written_by: str) -> Markup:
     )
 
 
-def _rates_card(diagnosis: Diagnosis, figures: Figures, after: Outcome | None) -> Markup:
+def _rates_card(diagnosis: Diagnosis, figures: Figures, after: Outcome | None, untuned: str | None) -> Markup:
     room = diagnosis.headroom
     if room is None:
         word, tone = "headroom not known" if diagnosis.unsettled else "limit not measured", "quiet"
@@ -116,7 +121,9 @@ def _rates_card(diagnosis: Diagnosis, figures: Figures, after: Outcome | None) -
         tag("p", bound(diagnosis.verdict.removeprefix(f"{word}. ")), class_="why"),
         class_="verdict",
     )
-    left = None if after is None or after.remaining is None else f"With the plan it is {after.remaining}."
+    left = None if untuned is None else f"Run as it is: {untuned}."
+    if after is not None and after.remaining is not None:
+        left = f"With the plan it is {after.remaining}."
     note = tag("p", bound(left), class_="note") if left is not None else None
     return card(heading, tag("div", *rows, class_="rates"), note, label="How fast")
 

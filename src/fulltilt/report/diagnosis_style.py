@@ -123,7 +123,7 @@ td .mark{font-weight:650}
 .trials td:last-child{grid-column:1/-1;color:var(--soft)}
 .rates .row{grid-template-columns:minmax(0,1fr) auto;gap:2px 10px}
 .rates .lane{grid-column:1/-1;grid-row:2}
-.average{grid-template-columns:48px minmax(0,1fr) 58px;gap:8px}
+.average{grid-template-columns:48px minmax(0,1fr) 62px;gap:8px;font-size:13px}
 .findings>li{grid-template-columns:minmax(0,1fr)}
 .findings .gain{text-align:left}
 .findings .gain small{display:inline;margin-left:.5em}

@@ -98,7 +98,7 @@ def test_masks_whose_names_all_end_alike_are_found_by_what_comes_before(tmp_path
     files = ImageFiles(tmp_path / "images", masks=tmp_path / "masks")
     assert names(files.masks) == [f"{Path(path).stem}_mask.png" for path in files.paths]
     touch(*(tmp_path / f"masks/{number}_old.png" for number in (2, 1, 10)))
-    with pytest.raises(InputError, match=r"3 images have no mask of their name .* named like 10?_mask\.png"):
+    with pytest.raises(InputError, match=r"3 of 3 images have no mask of their name .* named like 10?_mask\.png"):
         ImageFiles(tmp_path / "images", masks=tmp_path / "masks")
     (tmp_path / "masks/10_old.png").unlink()
     assert names(ImageFiles(tmp_path / "images", masks=tmp_path / "masks").masks) == names(files.masks)
@@ -112,8 +112,9 @@ def test_masks_whose_names_all_end_alike_are_found_by_what_comes_before(tmp_path
         (lambda t: ImageFiles([]), "no image files"),
         (lambda t: ImageFiles(["a.jpg"], labels=[1, 2]), "2 labels for 1 images"),
         (lambda t: ImageFiles(["a.jpg"], masks=["1", "2"]), "2 masks for 1 images"),
-        (lambda t: ImageFiles(["a.jpg"], masks=t), "1 images have no mask of their name"),
-        (lambda t: ImageFiles(["a.jpg"], masks=t / "no"), "is not a folder"),
+        (lambda t: ImageFiles(["a.jpg"], masks=t), "1 of 1 images have no mask of their name"),
+        (lambda t: ImageFiles(["a.jpg"], masks=t / "no"), "the masks' folder .*/no does not exist"),
+        (lambda t: ImageFiles(["a.jpg"], masks=__file__), "the masks' folder .*py is not a folder"),
         (lambda t: ImageFiles(["a.jpg"], labels=[object()]), "labels must be"),
         (lambda t: table(t, "name,label\nx,1\n"), "no column named path"),
         (lambda t: table(t, "path,label\nx.jpg,\n"), "line 2: an empty label"),

@@ -243,19 +243,22 @@ def test_a_file_whose_names_lead_somewhere_is_fine(tmp_path, monkeypatch):
     (tmp_path / "breaks_when_imported.py").write_text("raise RuntimeError('no licence')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    good = "data: {source: images, val_share: 0.1}\nmodel: {args: {classes: 3}}\ntraining: {device: cpu}\n"
+    good = "data: {source: images, val_share: 0.1, size: 32}\nmodel: {args: {classes: 3}}\ntraining: {device: cpu}\n"
     assert parse_config(good, look_up=True) == parse_config(good)
     for override, says in (
         ("model.args={}", r"model: SmallCnn\(\) failed: missing a required argument: 'classes'"),
         ("data.masks=nowhere", "data.source: the masks' folder nowhere does not exist"),
         ("data.cache=nowhere", "data.cache: nowhere does not exist"),
         ("data.source=null", "data.source: missing; give a folder"),
+        ("data.size=null", "data.size: missing; image files may differ in size, so give a whole number or"),
         ("data.features=likeness", "data.features: found 'likeness'; allowed: package.module:callable"),
         ("data.features=torch:no_such", "data.features: torch has no 'no_such'"),
         ("training.loss=breaks_when_imported:loss", "training.loss can't be imported: RuntimeError: no licence"),
     ):
         with pytest.raises(InputError, match=f"configuration: 1 problem\n  {says}"):
             parse_config(good, [override], look_up=True)
+    for key in ("size", "random_crop"):
+        assert parse_config(good, ["data.size=null", f"gpu_augmentation.{key}=32"], look_up=True)
     # The file is right, and the machine has no such device: that is another exit status.
     if not torch.cuda.is_available():
         with pytest.raises(UnavailableError, match=r"training\.device: .*torch sees no NVIDIA GPU"):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fulltilt.errors import InputError
+from fulltilt.pairs import by_image
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -58,10 +59,11 @@ def find_pictures(images: Path, masks: Path | None, *, most: int) -> list[tuple[
     if not masks.is_dir():
         return [(files[0], masks)]
     by_stem = {path.stem: path for path in sorted(masks.iterdir(), reverse=True) if path.suffix.lower() in SUFFIXES}
-    missing = [path.name for path in files if path.stem not in by_stem]
+    by_name = by_image([path.stem for path in files], by_stem)
+    missing = [path.name for path in files if path.stem not in by_name]
     if missing:
         raise InputError(f"--mask {masks}: no mask named like {', '.join(missing)} (any of {', '.join(SUFFIXES)})")
-    return [(path, by_stem[path.stem]) for path in files]
+    return [(path, by_name[path.stem]) for path in files]
 
 
 def read_picture(

@@ -117,9 +117,11 @@ def _with_segments(rows: Iterable[tuple[_Row, int | None]]) -> list[Entry]:
         if row.has_nothing and row.is_of_table:
             continue
         if label is None or row.start is None or row.end is None:
+            given = {"label": label, "start": row.start, "end": row.end}
             raise InputError(
-                f"{row.where}: temporal=True needs a label, a start and an end in every row of a .csv, or none of them "
-                "where nothing happens in a video"
+                f"{row.where}: no {', '.join(name for name, value in given.items() if value is None)}; segments "
+                "(temporal=True) are rows of a .csv with label, start and end, and where nothing happens in a video "
+                "its row has none of them"
             )
         if label < 1:
             raise InputError(

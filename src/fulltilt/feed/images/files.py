@@ -22,13 +22,12 @@ from fulltilt.feed.listing import (
     tell_of_empty,
     tell_of_no_zero,
 )
+from fulltilt.pairs import by_image
 
 log = logging.getLogger("fulltilt.feed")
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 PATH_COLUMNS = ("path", "image", "file", "filename")
-_BEFORE_ENDS = "_-. "
-"""What an image's name is followed by where its mask's goes on: 1_mask is no other image's, as 10 would be."""
 _FRACTION = re.compile(r"[^\d+-]")
 """What no whole number has."""
 
@@ -115,14 +114,15 @@ class ImageFiles:
                 raise InputError(f"{len(paths)} masks for {len(self.paths)} images; there must be as many")
             return paths
         if not os.path.isdir(masks):
-            raise InputError(f"masks={os.fspath(masks)!r} is not a folder; masks of single files are a list of paths")
-        by_stem = _by_image(self.paths, _by_stem(Path(masks)))
+            cause = "is not a folder" if os.path.exists(masks) else "does not exist"
+            raise InputError(f"the masks' folder {os.fspath(masks)} {cause}; in Python, masks may be a list of paths")
+        by_stem = by_image([Path(path).stem for path in self.paths], _by_stem(Path(masks)))
         missing = [path for path in self.paths if Path(path).stem not in by_stem]
         if missing:
             there = f"are named like {Path(next(iter(by_stem.values()))[0]).name}" if by_stem else "are none"
             raise InputError(
-                f"{len(missing)} images have no mask of their name in {masks}, first {missing[0]}; masks there {there}"
-                ", and a .csv with the columns path and mask may pair any names"
+                f"{len(missing)} of {len(self.paths)} images have no mask of their name in {masks}, first "
+                f"{missing[0]}; masks there {there}, and a .csv with the columns path and mask may pair any names"
             )
         images: dict[str, str] = {}
         for path in self.paths:
@@ -144,17 +144,6 @@ def _by_stem(folder: Path) -> dict[str, list[str]]:
     for path in files_in(folder, SUFFIXES):
         found.setdefault(Path(path).stem, []).append(path)
     return found
-
-
-def _by_image(images: Sequence[str], masks: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Masks by the names of their images: as they are, unless all end in the same way, such as _mask."""
-    stems = [Path(path).stem for path in images]
-    if any(stem in masks for stem in stems):
-        return masks
-    first = stems[0]
-    ends = [name[len(first) :] for name in masks if name.startswith(first) and name[len(first)] in _BEFORE_ENDS]
-    common = [end for end in ends if all(stem + end in masks for stem in stems)]
-    return {stem: masks[stem + common[0]] for stem in stems} if len(common) == 1 else masks
 
 
 def _from_folder(folder: Path) -> tuple[list[str], list[str] | None]:

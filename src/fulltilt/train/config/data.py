@@ -37,6 +37,11 @@ def make_feeds(config: Config, device: torch.device) -> tuple[Feed, Feed | None,
     if data.source is None:
         raise InputError("data.source: missing; give a folder of images, a .csv file or package.module:callable")
     train = _source("data.source", data.source, data.args, data.masks, clips=_clips(data, seed, training=True))
+    if isinstance(train, ImageFiles) and train.labels is None and train.masks is None and data.features is None:
+        raise InputError(
+            f"data.source: {len(train)} images without labels or masks; have a subfolder for each class, a .csv with a "
+            "column label, class or mask, or give the folder of masks (data.masks)"
+        )
     val = None
     if data.val_source is not None:
         classes = train.classes if isinstance(train, ImageFiles | VideoClips) else None

@@ -109,6 +109,11 @@ def in_full(config: Config) -> Config:
     return config.model_copy(update={"data": data})
 
 
+def keys_named(name: str) -> list[str]:
+    """Keys by their last part, as most people remember them: `training.epochs` for `epochs`."""
+    return [known for known in _paths(Config) if known.endswith(f".{name}")]
+
+
 def dump_config(config: Config) -> str:
     """The complete effective configuration, as YAML that reads back as the same."""
     plain = config.model_dump(mode="json")
@@ -168,7 +173,7 @@ def _override(content: dict[str, Any], text: str, problems: list[str]) -> None:
         problems.append(f"{text!r}: expected section.key=value, such as training.lr=0.01")
         return
     if len(path) == 1 and path[0] not in Config.model_fields:
-        near = [known for known in _paths(Config) if known.endswith(f".{path[0]}")]
+        near = keys_named(path[0])
         hint = f"; did you mean {' or '.join(near)}?" if near else _near(path[0], list(_paths(Config)))
         problems.append(f"{path[0]}: not a key{hint}")
         return

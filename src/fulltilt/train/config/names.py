@@ -48,6 +48,9 @@ class _Names:
                 args = full_val_args(self._at("data", "source"), args, name, _mapping(self._at("data", "val_args")))
             found_wrong = source_problems(path, name, args, masks if isinstance(masks, str) else None)
             self.problems += map(InputError, found_wrong)
+            if not (prefix or found_wrong or is_reference(name) or self._sized()):
+                what = "image files may differ in size, so give a whole number or [height, width]"
+                self.problems.append(InputError(f"data.size: missing; {what}"))
             if is_reference(name):
                 self._callable(path, name, {}, args)
         self._callable("data.features", self._at("data", "features"), {}, None)
@@ -118,6 +121,11 @@ class _Names:
             self.problems.append(failed(path.removesuffix(".name"), make, args, error))
         except ValueError:
             return  # one of those in C that don't tell what they take
+
+    def _sized(self) -> bool:
+        """Whether something gives images from files one size; clips are asked for theirs elsewhere."""
+        augments = any(self._at("gpu_augmentation", key) is not None for key in ("size", "random_crop"))
+        return augments or any(self._at("data", key) is not None for key in ("size", "video"))
 
     def _at(self, section: str, key: str | None = None) -> Any:
         found = self._content.get(section)
