@@ -82,7 +82,7 @@ def _found(dataset: Any, indices: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 def _within(value: Any, name: str, places: Sequence[Any] | None, samples: int, depth: int) -> Iterator[tuple[str, Any]]:
     members = [(f"{name}.{key}", one) for key, one in list(own(value).items())]
     for kind in type(value).__mro__:
-        members += [(f"{name}.{key}", one) for key, one in vars(kind).items() if hasattr(one, "cache_info")]
+        members += [(f"{name}.{key}", one) for key, one in vars(kind).items() if _cache_info(one)]
     members += [(f"{name}.{key}" if hasattr(type(value), key) else key, one) for key, one in around(value)]
     for key, one in members:
         size = _size(one, places, samples)
@@ -100,16 +100,20 @@ def _is_of_users(kind: type) -> bool:
 def _size(value: Any, places: Sequence[Any] | None, samples: int) -> Any:
     """None of what can't grow, or is meant for several processes."""
     if type(value) is int:
-        return value
+        return None if places and value == places[-1] else value  # which sample was made last
     if isinstance(value, list) and places is not None and len(value) >= samples:
         return [id(value[at]) for at in places]  # room that was made before
     if isinstance(value, dict | set | deque | list):
         return None if holds_open_file(_last(value)) else (len(value),)
-    asked = getattr(value, "cache_info", None)
-    if callable(asked):
+    if (asked := _cache_info(value)) is not None:
         info = asked()
         return (info.currsize,) if info.maxsize is None or info.maxsize >= samples else None
     return _of_numbers(value, places, samples)
+
+
+def _cache_info(value: Any) -> Any:
+    """As `functools.lru_cache` has it; others' own code, which may ask a server for any name, is not asked."""
+    return value.cache_info if hasattr(type(value), "cache_info") else own(value).get("cache_info")
 
 
 def _last(value: Any) -> Any:
