@@ -95,6 +95,7 @@ def test_methods_counts_and_the_scripts_own_objects_are_looked_into() -> None:
     kept = Photos(lambda it, at: it.cache.__setitem__(at, at + 1), cache=np.zeros((SAMPLES, 3)))
     assert seen(Photos(lambda it, at: it.cache.setdefault(at, 0), cache={}), key=str) == "Photos.cache"
     assert seen(Subset(kept, list(reversed(range(SAMPLES))))) == "Photos.cache"
+    assert seen(Subset(Photos(lambda it, at: it.cache.setdefault(at, 0), cache={}), range(SAMPLES))) == "Photos.cache"
 
 
 def test_what_workers_may_have_each_is_none(tmp_path: Path) -> None:

@@ -70,8 +70,9 @@ def _listed(indices: Any) -> Sequence[Any]:
 def _found(dataset: Any, indices: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     samples = len(dataset)
     places = indices if all(hasattr(at, "__index__") for at in indices) else None  # a sampler's own keys
-    for one in datasets(dataset):
-        yield from _within(one, type(one).__name__, places, samples, DEEPEST)
+    known = list(datasets(dataset))
+    for one in known:
+        yield from _within(one, type(one).__name__, places, samples, DEEPEST, apart=known)
         inner = own(one).get("indices")  # a Subset's, of what it wraps
         if places is not None and type(one).__name__ == "Subset" and inner is not None:
             places = [inner[at] for at in places]
@@ -79,7 +80,10 @@ def _found(dataset: Any, indices: Sequence[Any]) -> Iterator[tuple[str, Any]]:
             places = None
 
 
-def _within(value: Any, name: str, places: Sequence[Any] | None, samples: int, depth: int) -> Iterator[tuple[str, Any]]:
+def _within(
+    value: Any, name: str, places: Sequence[Any] | None, samples: int, depth: int, *, apart: Sequence[Any]
+) -> Iterator[tuple[str, Any]]:
+    """`apart` are looked into by themselves: their places are others."""
     members = [(f"{name}.{key}", one) for key, one in list(own(value).items())]
     for kind in type(value).__mro__:
         members += [(f"{name}.{key}", one) for key, one in vars(kind).items() if _cache_info(one)]
@@ -88,8 +92,8 @@ def _within(value: Any, name: str, places: Sequence[Any] | None, samples: int, d
         size = _size(one, places, samples)
         if size is not None:
             yield key, size
-        elif depth > 1 and own(one) and _is_of_users(type(one)):
-            yield from _within(one, f"{name}.{type(one).__name__}", places, samples, depth - 1)
+        elif depth > 1 and own(one) and _is_of_users(type(one)) and not any(one is other for other in apart):
+            yield from _within(one, f"{name}.{type(one).__name__}", places, samples, depth - 1, apart=apart)
 
 
 def _is_of_users(kind: type) -> bool:
