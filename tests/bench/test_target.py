@@ -39,6 +39,7 @@ def test_in_words() -> None:
     assert str(TIME) == "GPU ms ≤ 0.08"
     assert str(Target(figure="frames_per_second", wanted=3000.0, unit=" frames/s")) == "≥ 3,000 frames/s"
     assert str(Target(figure="speed_up", wanted=62 / 45, unit="×")) == "≥ 1.38×"
+    assert [TIME.say(value) for value in (999.7, 999.4, 1.23)] == ["1,000", "999", "1.23"]
     assert str(Target(figure="speed_up", wanted=None, what="against before")) == "against before"
 
 

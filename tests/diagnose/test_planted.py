@@ -273,6 +273,18 @@ def test_more_workers_for_an_iterable_data_set_are_the_scripts_own_to_share_out(
     assert not found.settings
 
 
+def test_workers_of_an_iterable_data_set_may_live_on_where_it_begins_anew(planted):
+    """A stream that is its own iterator would go on where it was: nobody can tell from outside."""
+    plant = CASES["workers restarted"][0]
+    loader = {**plant["loader"], "iterable": True, "num_workers": 1}
+    findings = planted(**{**plant, "loader": loader}).diagnose().findings
+    (found,) = (one for one in findings if one.cause == "restarted-workers")
+    assert found.fix == "DataLoader(…, persistent_workers=True), if its data set's __iter__ begins anew each time"
+    assert "1 worker was started" in found.evidence[1]
+    assert found.diff is None
+    assert not found.settings
+
+
 def test_more_workers_for_a_file_that_is_open_want_one_each(planted):
     plant = CASES["no workers"][0]
     found = planted(**{**plant, "loader": {**plant["loader"], "opened": "Records.file"}}).diagnose().findings[0]

@@ -100,3 +100,29 @@ def test_own_code_that_takes_more_than_the_first_finding_is_what_is_told(planted
         assert found.findings[0].cause == "unfused-optimizer"
         assert found.verdict.startswith("No headroom")
         assert found.verdict.endswith(f"{told}.")
+
+
+def test_a_loader_that_another_thread_asks_is_told(planted):
+    """Its waits are in no phase: what is not seen is not said to be none."""
+    beside = {"role": "unknown", "elsewhere": True}
+    found = planted(phases={"other": 40}, limit=None, loader=beside).diagnose()
+    assert found.verdict.startswith(
+        "The step's limit could not be measured. 56 % of each step is waiting for the thread"
+    )
+    (first, *_) = found.findings
+    assert first.cause == "own-code"
+    assert "another thread asks the DataLoader for batches" in first.evidence[0]
+    assert "in the loop itself" in first.fix
+    assert first.place is not None
+    (told,) = (note for note in found.notes if "limit was not measured" in note)
+    assert "another thread than the one that trains" in told
+
+
+def test_own_code_is_told_without_a_limit_too(planted):
+    slow = {"training": {**ON_CPU["training"], "fused": False, "foreach": True}, "surroundings": ON_CPU["surroundings"]}
+    phases = {"data wait": 0, "copy": 0, "forward": 2, "backward": 3, "optimizer": 2}
+    for own, told in ((25, "the script's own code between the phases."), (1, "many small operations.")):
+        found = planted(phases={**phases, "other": own}, limit=None, has_loader=False, **slow).diagnose()
+        assert found.findings[0].cause == "unfused-optimizer"
+        assert found.verdict.startswith("The step's limit could not be measured.")
+        assert found.verdict.endswith(told)

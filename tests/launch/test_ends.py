@@ -261,9 +261,7 @@ def test_a_mode_that_does_not_exist() -> None:
 WATCHER = """
 import sys
 from fulltilt.launch.command import parse
-from fulltilt.launch.job import FULL
-from fulltilt.launch.observe import _ended, observe
-from fulltilt.launch.run import execute
+from fulltilt.launch.observe import observe
 observe(parse(sys.argv[1:]), echo=True, full=True)
 """
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-_THOUSANDS = 1000
+_WHOLE = 999.5
+"""From there on three digits and no more would be said as `1e+03`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ class Target:
     def say(self, value: float, *, digits: int = 3) -> str:
         """A value of the figure, with its unit."""
         shown, sign = (100 * value, " %") if self.percent else (value, "")
-        number = f"{shown:,.0f}" if abs(shown) >= _THOUSANDS else f"{shown:.{digits}g}"
+        number = f"{shown:,.0f}" if abs(shown) >= _WHOLE else f"{shown:.{digits}g}"
         return f"{number}{sign}{self.unit}"
 
     def __str__(self) -> str:

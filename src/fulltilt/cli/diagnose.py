@@ -159,7 +159,7 @@ def examine(
             "is it the script that trains, and are its arguments complete?"
         )
     replay = loader = None
-    if any(item.role != "eval" for item in seen.loaders):
+    if seen.can_replay:
         limits: dict[str, Any] = {
             "max_steps": min(max_steps, _REPLAY_STEPS), "max_seconds": min(max_seconds, _LIMIT_SECONDS),
             "deadline_seconds": _START_SECONDS + 2 * seen.seconds,

@@ -119,6 +119,11 @@ def _notes(figures: Figures, replay: Observation | None) -> Iterator[str]:
     if figures.limit is None:
         if figures.train_loader is None:
             yield "the step's limit was not measured: the script has no DataLoader whose batches could be given again"
+        elif figures.train_loader.elsewhere:
+            yield (
+                "the step's limit was not measured: another thread than the one that trains asks the DataLoader for "
+                "batches, and is not watched"
+            )
         elif replay is None:
             yield "the step's limit was not measured"
         else:
@@ -173,11 +178,11 @@ def _verdict(figures: Figures, findings: Sequence[Finding]) -> str:
     if figures.steps < THRESHOLDS.least_steps:
         steps = "no training step" if not figures.steps else f"only {figures.steps} training steps"
         return f"Nothing can be said: {steps} could be watched."
-    first = findings[0] if findings else None
+    most = _most(findings)
     if figures.headroom is None or figures.limit is None or figures.reach is None:
+        first = most or next(iter(findings), None)
         slow = f"{first.title}." if first is not None else "No cause was found for it to be slow."
         return f"The step's limit could not be measured. {slow}"
-    most = _most(findings)
     others = [] if most is None else [f"{most.title}."]
     further = _further_off(figures)
     busier = [] if further is None else [f"Its limit lies {words.percent(further)} further off: {_LESS_BUSY}."]

@@ -138,6 +138,8 @@ class Loader:
     another number of workers they are others. None where it could not be seen."""
     remembers: str | None = None
     """What its data set keeps of what it makes (`Photos.cache`): of workers each has one of its own."""
+    elsewhere: bool = False
+    """Another thread than the one that trains asks it for batches: what is waited for them is in no phase."""
     in_memory: bool = False
     """Its samples are tensors that lie in memory already (a TensorDataset)."""
     transforms: tuple[str, ...] = ()
@@ -276,6 +278,11 @@ class Observation:
         loaders = [loader for loader in self.loaders if loader.role != "eval"]
         named = [loader for loader in loaders if loader.role == "train"] or loaders
         return max(named, key=lambda loader: loader.samples or 0, default=None)
+
+    @property
+    def can_replay(self) -> bool:
+        """A loader gives the thread that trains its batches: it can be given them again."""
+        return any(loader.role != "eval" and not loader.elsewhere for loader in self.loaders)
 
     @property
     def replayed(self) -> Observation | None:

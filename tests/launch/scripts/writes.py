@@ -57,6 +57,13 @@ assert "step-7.pt" in os.listdir("latest")
 assert Path("latest/step-7.pt").stat().st_size == os.path.getsize("runs/step-7.pt")
 os.symlink(Path("gone.txt").absolute(), "nothing.txt")
 assert not os.path.exists("nothing.txt")
+refused = []
+for links in (os.link, os.symlink):  # in the place of what it has not touched so far
+    try:
+        links("best.pt", "writes.py")
+    except FileExistsError as error:
+        refused.append((error.filename, error.filename2))
+assert refused == [("best.pt", "writes.py")] * 2
 with tempfile.NamedTemporaryFile("w", dir="runs/deep", delete=False) as file:  # aside, then renamed
     file.write("whole")
 os.replace(file.name, "runs/whole.txt")

@@ -74,6 +74,16 @@ def test_workers_are_not_tried_where_samples_depend_on_them() -> None:
     assert any("loader.num_workers" in one for one in settings)
 
 
+def test_workers_are_tried_where_another_thread_asks_for_batches() -> None:
+    """Waits for it are in no phase, so that no finding pleads for them."""
+    step = Step(number=0, started=0.0, seconds=1.0, phases={"forward": 0.5, "other": 0.5}, samples=None)
+    seen = dataclasses.replace(observed(), steps=(step,))
+    for elsewhere in (True, False):
+        loader = dataclasses.replace(seen.loaders[0], role="unknown", elsewhere=elsewhere)
+        found = candidates((), dataclasses.replace(seen, loaders=(loader,)), cores=8, level="numeric")
+        assert any(one.settings.get("loader.num_workers") == 8 for one in found) == elsewhere
+
+
 def drawing(seen: Observation, draws: bool | None = True, **changes: Any) -> Observation:
     return dataclasses.replace(seen, loaders=(dataclasses.replace(seen.loaders[0], draws=draws, **changes),))
 

@@ -730,3 +730,45 @@ def test_a_model_is_held_only_where_something_is_said_of_it(lets_go: bool, tmp_p
     assert watch.model is None
     watch.model = torch.nn.Linear(1, 1)
     assert (watch.model is None) == lets_go
+
+
+AHEAD = """
+import queue, threading
+from fulltilt.feed import feed
+def ahead(batches):
+    given = queue.Queue(2)
+    def ask():
+        for batch in batches():
+            time.sleep(0.01)
+            given.put(batch)
+        given.put(None)
+    threading.Thread(target=ask, daemon=True).start()
+    return iter(given.get, None)
+loader = DataLoader(data, batch_size=4)
+def begun(loader):
+    iterator = iter(loader)
+    return lambda: iterator
+for epoch in range(2):
+    for batch, in {batches}:
+        train(batch)
+"""
+
+
+@pytest.mark.parametrize(
+    ("batches", "loaders", "can_replay"),
+    [
+        ("ahead(lambda: loader)", [("unknown", True)], False),
+        ("ahead(begun(loader))", [("unknown", True)], False),  # as a subclass does it, in its own `__iter__`
+        ("(ahead(lambda: DataLoader(data, batch_size=8)), loader)[1]", [("train", False), ("unknown", True)], True),
+        ('feed(loader, device="cpu")', [("train", False)], True),  # a thread of ours asks
+    ],
+    ids=["there", "begun here", "another", "feed"],
+)
+def test_a_loader_that_another_thread_asks_is_no_loader_that_nobody_waits_for(
+    batches: str, loaders: list[tuple[str, bool]], can_replay: bool, tmp_path: Path
+) -> None:
+    """With a limit of the same rate there would be no headroom, while most of the time is waiting."""
+    seen = seen_of(AHEAD.replace("{batches}", batches), tmp_path)
+    assert len(seen.steps) > 5
+    assert sorted((loader.role, loader.elsewhere) for loader in seen.loaders) == loaders
+    assert seen.can_replay == can_replay

@@ -95,6 +95,7 @@ def test_methods_counts_and_the_scripts_own_objects_are_looked_into() -> None:
     kept = Photos(lambda it, at: it.cache.__setitem__(at, at + 1), cache=np.zeros((SAMPLES, 3)))
     assert seen(Photos(lambda it, at: it.cache.setdefault(at, 0), cache={}), key=str) == "Photos.cache"
     assert seen(Subset(kept, list(reversed(range(SAMPLES))))) == "Photos.cache"
+    assert seen(Subset(Photos(lambda it, at: it.cache.setdefault(at, 0), cache={}), range(SAMPLES))) == "Photos.cache"
 
 
 def test_what_workers_may_have_each_is_none(tmp_path: Path) -> None:
@@ -122,6 +123,39 @@ def test_what_workers_may_have_each_is_none(tmp_path: Path) -> None:
     finally:
         for file in (*files.files.values(), lazy.file):  # type: ignore[attr-defined]
             file.close()
+
+
+def test_the_last_samples_number_is_no_count() -> None:
+    """In the data's own order it grows as one does."""
+    photos = Photos(lambda it, at: setattr(it, "last", at))
+    remembered = Remembered()
+    for first in range(0, SAMPLES, BATCH):
+        indices = list(range(first, first + BATCH))
+        before = remembered.begun(photos, indices)
+        for index in indices:
+            photos[index]
+        assert before is not None
+        remembered.made(photos, indices, before)
+    assert remembered.name is None
+
+
+class Remote:
+    """Whatever is asked for, a server is asked for it."""
+
+    def __init__(self, asked: list[str]) -> None:
+        self.asked = asked
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_: self.asked.append(name)
+
+
+def test_a_data_sets_own_objects_are_not_asked() -> None:
+    asked: list[str] = []
+    photos = Photos(lambda it, at: it.cache.setdefault(at, 0), remote=Remote(asked), cache={})
+    assert seen(photos) == "Photos.cache"
+    assert not asked
 
 
 def test_a_few_batches_are_looked_at() -> None:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import logging
+import os
 from collections import UserDict, namedtuple
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -75,6 +78,54 @@ def test_mappings_of_other_kinds() -> None:
     assert isinstance(other, UserDict)
     assert float(other["ids"][0]) == 2.0
     assert float(batch["ids"][0]) == 1.0
+
+
+class Batch:
+    """Of a data set that it knows."""
+
+    def __init__(self, images: torch.Tensor, data: Data) -> None:
+        self.images, self.data = images, data
+
+
+class Data:
+    def __init__(self) -> None:
+        self.log = logging.getLogger(__name__)
+        self.file = open(os.devnull)  # noqa: SIM115
+        self.last = Batch(torch.ones(2), self)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("it has a file open")
+
+
+class Named(list[Any]):
+    def __init__(self, name: str, parts: list[Any]) -> None:
+        super().__init__(parts)
+        self.name = name
+
+
+class Tree:
+    def __init__(self, parent: Tree | None = None) -> None:
+        self.value, self.parent = torch.ones(2), parent
+        self.leaves = [Tree(self), Tree(self)] if parent is None else []
+
+
+def test_batches_may_know_where_they_come_from_and_go_in_circles() -> None:
+    data = Data()
+    handlers, manager = data.log.handlers, data.log.manager
+    other = mapped(data.last, lambda tensor: tensor + 1)
+    assert (float(other.images[0]), float(data.last.images[0])) == (2.0, 1.0)
+    assert other.data is data
+    assert data.log.handlers is handlers
+    assert data.log.manager is manager
+    data.file.close()
+    named = Named("train", [torch.ones(2)])
+    assert mapped((named, torch.ones(1)), lambda tensor: tensor + 1)[0] is named
+
+    tree = Tree()
+    other = mapped([tree, logging.getLogger(__name__)], lambda tensor: tensor + 1)[0]
+    assert other is not tree
+    assert all(leaf.parent is other and float(leaf.value[0]) == 2.0 for leaf in other.leaves)
+    assert float(tree.leaves[0].value[0]) == 1.0
 
 
 def test_an_epoch_ends_as_the_loaders_own_does() -> None:

@@ -157,3 +157,35 @@ def test_in_a_worker_every_batch_is_timed_and_elsewhere_the_first_of_several(
     assert sum(timed) == 3
     stages.in_worker = True
     assert not any(stages.skips() for _ in range(10))
+
+
+WHOLE = """
+import sys, time, torch
+from torch.utils.data import DataLoader, Dataset
+class Batches(Dataset):
+    def __len__(self): return 40
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return torch.full((16, 4), float(index))
+def joined(graphs): return torch.cat(graphs)
+if __name__ == "__main__":
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    size = {"None": {"batch_size": None}, "2": {"batch_size": 2, "collate_fn": joined}}[sys.argv[1]]
+    for batch in DataLoader(Batches(), **size, num_workers=int(sys.argv[2])):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("words", [["None", "0"], ["None", "1"], ["2", "0"]])
+def test_stages_count_samples_as_the_loop_does(words: list[str], tmp_path: Path) -> None:
+    """Of whole batches, and of graphs that are joined: else the loader's work would be 16 times what it is."""
+    (tmp_path / "train.py").write_text(WHOLE)
+    seen = observe(parse([str(tmp_path / "train.py"), *words]), full=True)
+    assert seen.exit_status == 0, seen.notes
+    assert seen.samples_per_second is not None
+    (loader,) = seen.loaders
+    (item,) = (stage for stage in loader.stages if stage.name == "item")
+    assert 0.01 <= 16 * item.seconds < 0.03

@@ -82,16 +82,28 @@ def _own_code(figures: Figures) -> list[Finding]:
     seconds = figures.phases.get("other", 0.0)
     if seconds < THRESHOLDS.other * figures.step:
         return []
-    loader = "" if figures.train_loader is not None else "; the script has no DataLoader, so its loading is among it"
+    loader, share = figures.train_loader, words.percent(seconds / figures.step)
+    elsewhere = loader is not None and loader.elsewhere
+    among = ""
+    if loader is None:
+        among = "; the script has no DataLoader, so its loading is among it"
+    elif elsewhere:
+        among = "; another thread asks the DataLoader for batches, so waiting for them is among it"
     return [
         Finding(
             cause="own-code",
-            title=f"{words.percent(seconds / figures.step)} of each step is the script's own code between the phases",
-            evidence=(f"{words.seconds(seconds)} of a step of {words.seconds(figures.step)} lie in no phase{loader}",),
+            title=f"{share} of each step is waiting for the thread that loads, or the script's own code"
+            if elsewhere
+            else f"{share} of each step is the script's own code between the phases",
+            evidence=(f"{words.seconds(seconds)} of a step of {words.seconds(figures.step)} lie in no phase{among}",),
             gain=None,
-            fix="Look at what the loop does beside forward, backward and optimizer: loading and augmenting belong into "
-            "a DataLoader or onto the GPU",
-            about="step",
+            fix="Iterate over the DataLoader in the loop itself, with workers (num_workers=…): they load ahead without "
+            "a thread, and what is waited for is seen"
+            if elsewhere
+            else "Look at what the loop does beside forward, backward and optimizer: loading and augmenting belong "
+            "into a DataLoader or onto the GPU",
+            place=loader.place if elsewhere and loader is not None else None,
+            about="feeding" if elsewhere else "step",
             seconds=seconds,
         )
     ]

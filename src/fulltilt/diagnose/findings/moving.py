@@ -51,6 +51,10 @@ def _restarted(figures: Figures) -> list[Finding]:
     between = figures.whole - figures.step - min(saved - within, figures.outside.get("epoch start", 0.0))
     file, edit = edits.loader_edit(loader.place, {"persistent_workers": True})
     anew = loader.made > 1  # then workers can't live on, whatever the loader is told
+    by_hand = anew or loader.iterable  # of a stream they may go on where they were; only the script knows
+    once = "Make it once, before the loop over epochs: " if anew else ""
+    if_anew = ", if its data set's __iter__ begins anew each time" if loader.iterable else ""
+    several = loader.num_workers > 1
     return [
         Finding(
             cause="restarted-workers",
@@ -60,15 +64,14 @@ def _restarted(figures: Figures) -> list[Finding]:
             evidence=(
                 f"each epoch's first batch is waited for {words.seconds(loader.start_seconds)}; "
                 f"an epoch has {figures.epoch_steps:.0f} steps of {words.seconds(figures.step)}",
-                f"{loader.num_workers} workers were started {loader.starts} times while watching",
+                f"{loader.num_workers} worker{'s were' if several else ' was'} started {loader.starts} times while "
+                "watching",
             ),
             gain=figures.gain(step=figures.step - within, outside=between),
-            fix="Make it once, before the loop over epochs: DataLoader(…, persistent_workers=True)"
-            if anew
-            else "DataLoader(…, persistent_workers=True)",
+            fix=f"{once}DataLoader(…, persistent_workers=True){if_anew}",
             place=loader.place,
-            diff=None if anew else edits.edited(figures.read_source, file, edit),
-            settings={} if anew else {"loader.persistent_workers": True},
+            diff=None if by_hand else edits.edited(figures.read_source, file, edit),
+            settings={} if by_hand else {"loader.persistent_workers": True},
             seconds=saved,
         )
     ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from fulltilt.diagnose.figures import Figures
 from fulltilt.diagnose.finding import Limits
-from fulltilt.measure.observation import Observation, Step
+from fulltilt.measure.observation import Observation, Phase, Step
 
 _BLOCKS = 8
 _LEAST_IN_BLOCK = 4
@@ -69,9 +69,11 @@ def _start_seconds(observation: Observation) -> float:
 
 
 def waited(observation: Observation) -> tuple[float, float]:
-    """Seconds in which the loop waited for a batch, and those of all steps."""
-    steps = observation.steps
-    return math.fsum(step.phases.get("data wait", 0.0) for step in steps), math.fsum(step.seconds for step in steps)
+    """Seconds in which the loop waited for a batch, and those of all steps. Where another thread asks for the batches,
+    what is waited for them may be all that lies in no phase."""
+    steps, loader = observation.steps, observation.train_loader
+    phase: Phase = "other" if loader is not None and loader.elsewhere else "data wait"
+    return math.fsum(step.phases.get(phase, 0.0) for step in steps), math.fsum(step.seconds for step in steps)
 
 
 def _noise(seconds: list[float]) -> float:

@@ -201,7 +201,7 @@ class Tuner:
     def _diagnosed(self, ranks: tuple[Observation, ...]) -> Diagnosis:
         seen = ranks[0]
         replay = loader = None
-        if any(one.role != "eval" for one in seen.loaders):
+        if seen.can_replay:
             needed, left = self.runs.start_seconds + self.runs.limit_seconds, self.runs.left
             replay = seen.replayed or (self.runs.limit({}) if needed <= left else None)
             self.unlimited = replay is None

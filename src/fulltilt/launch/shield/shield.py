@@ -334,9 +334,12 @@ class Shield:
     def _linker(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def link(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
             overlay = self._overlay
-            if overlay.real(dst) is None:
+            named = overlay.real(dst)
+            if named is None:
                 original(src, dst, *args, **kwargs)
                 return
+            if overlay.exists(named):
+                raise FileExistsError(17, os.strerror(17), src, None, dst)
             over = overlay.writing(dst, keep=False)
             if original.__name__ == "link":
                 overlay.copy(overlay.reading(src), over)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-_DEEPEST = 6
+DEEPEST = 6
+"""So far a batch is looked into: one of the script's own making may go in circles."""
 
 
 def tensors(batch: Any, depth: int = 0) -> Iterator[Any]:
     """Every tensor in it, in order."""
     if hasattr(batch, "element_size"):
         yield batch
-    elif depth < _DEEPEST:
+    elif depth < DEEPEST:
         if isinstance(batch, Mapping):
             for value in batch.values():
                 yield from tensors(value, depth + 1)

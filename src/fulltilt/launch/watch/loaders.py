@@ -38,6 +38,8 @@ def install(watch: Watch, stages: Stages) -> None:
 
     @functools.wraps(began)
     def __iter__(self: Any) -> Any:  # noqa: N807
+        if _asks_beside(watch):
+            loader_seen(watch, self).elsewhere = True
         if get_ident() not in (watch.thread, watch.sleeper):
             return began(self)
         seen = loader_seen(watch, self)
@@ -74,6 +76,7 @@ def install(watch: Watch, stages: Stages) -> None:
         if mark is None or get_ident() != watch.thread:
             if mark is not None:
                 mark[1] = None  # the epoch's first batch goes by
+                mark[0].elsewhere = mark[0].elsewhere or _asks_beside(watch)
             return following(self)
         return timed_next(watch, mark, functools.partial(following, self))
 
@@ -83,6 +86,12 @@ def install(watch: Watch, stages: Stages) -> None:
     # A loop that asks for no more batches than there are, as Lightning's, ends its workers when it lets go of them.
     ending = _MultiProcessingDataLoaderIter._shutdown_workers
     put(_MultiProcessingDataLoaderIter, "_shutdown_workers", phased(watch, ending, EPOCH_START))
+
+
+def _asks_beside(watch: Watch) -> bool:
+    """Whether another thread than the one that trains asks a loader, and not one of ours: there is somebody's line."""
+    trains = watch.thread or watch.sleeper
+    return trains not in (0, get_ident()) and spot(2) is not None
 
 
 def _rebuilt(watch: Watch, loader: Any) -> Spot | None:
@@ -191,7 +200,7 @@ class Watched:
         self._watch = watch
         self._loader = seen.loader  # lives as long as the loop
         self._iterator = iterator
-        self._mark = [seen, start_ns, 0]
+        self._mark: list[Any] = [seen, start_ns, 0]
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -199,6 +208,7 @@ class Watched:
     def __next__(self) -> Any:
         if get_ident() != self._watch.thread:
             self._mark[1] = None
+            self._mark[0].elsewhere = self._mark[0].elsewhere or _asks_beside(self._watch)
             return next(self._iterator)
         return timed_next(self._watch, self._mark, self._iterator.__next__)
 

@@ -70,8 +70,9 @@ def _listed(indices: Any) -> Sequence[Any]:
 def _found(dataset: Any, indices: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     samples = len(dataset)
     places = indices if all(hasattr(at, "__index__") for at in indices) else None  # a sampler's own keys
-    for one in datasets(dataset):
-        yield from _within(one, type(one).__name__, places, samples, DEEPEST)
+    known = list(datasets(dataset))
+    for one in known:
+        yield from _within(one, type(one).__name__, places, samples, DEEPEST, apart=known)
         inner = own(one).get("indices")  # a Subset's, of what it wraps
         if places is not None and type(one).__name__ == "Subset" and inner is not None:
             places = [inner[at] for at in places]
@@ -79,17 +80,20 @@ def _found(dataset: Any, indices: Sequence[Any]) -> Iterator[tuple[str, Any]]:
             places = None
 
 
-def _within(value: Any, name: str, places: Sequence[Any] | None, samples: int, depth: int) -> Iterator[tuple[str, Any]]:
+def _within(
+    value: Any, name: str, places: Sequence[Any] | None, samples: int, depth: int, *, apart: Sequence[Any]
+) -> Iterator[tuple[str, Any]]:
+    """`apart` are looked into by themselves: their places are others."""
     members = [(f"{name}.{key}", one) for key, one in list(own(value).items())]
     for kind in type(value).__mro__:
-        members += [(f"{name}.{key}", one) for key, one in vars(kind).items() if hasattr(one, "cache_info")]
+        members += [(f"{name}.{key}", one) for key, one in vars(kind).items() if _cache_info(one)]
     members += [(f"{name}.{key}" if hasattr(type(value), key) else key, one) for key, one in around(value)]
     for key, one in members:
         size = _size(one, places, samples)
         if size is not None:
             yield key, size
-        elif depth > 1 and own(one) and _is_of_users(type(one)):
-            yield from _within(one, f"{name}.{type(one).__name__}", places, samples, depth - 1)
+        elif depth > 1 and own(one) and _is_of_users(type(one)) and not any(one is other for other in apart):
+            yield from _within(one, f"{name}.{type(one).__name__}", places, samples, depth - 1, apart=apart)
 
 
 def _is_of_users(kind: type) -> bool:
@@ -100,16 +104,20 @@ def _is_of_users(kind: type) -> bool:
 def _size(value: Any, places: Sequence[Any] | None, samples: int) -> Any:
     """None of what can't grow, or is meant for several processes."""
     if type(value) is int:
-        return value
+        return None if places and value == places[-1] else value  # which sample was made last
     if isinstance(value, list) and places is not None and len(value) >= samples:
         return [id(value[at]) for at in places]  # room that was made before
     if isinstance(value, dict | set | deque | list):
         return None if holds_open_file(_last(value)) else (len(value),)
-    asked = getattr(value, "cache_info", None)
-    if callable(asked):
+    if (asked := _cache_info(value)) is not None:
         info = asked()
         return (info.currsize,) if info.maxsize is None or info.maxsize >= samples else None
     return _of_numbers(value, places, samples)
+
+
+def _cache_info(value: Any) -> Any:
+    """As `functools.lru_cache` has it; others' own code, which may ask a server for any name, is not asked."""
+    return value.cache_info if hasattr(type(value), "cache_info") else own(value).get("cache_info")
 
 
 def _last(value: Any) -> Any:

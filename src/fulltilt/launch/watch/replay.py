@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fulltilt.launch.watch.batches import length
+from fulltilt.launch.watch.batches import DEEPEST, length
 from fulltilt.launch.watch.watch import LoaderSeen
 from fulltilt.nested import refilled
 
@@ -114,18 +114,38 @@ class Shelf:
 
 
 def mapped(batch: Any, change: Callable[[Any], Any], *, of: type | None = None) -> Any:
-    """The same structure, new containers, each tensor (or each `of`) changed."""
-    if isinstance(batch, of) if of is not None else hasattr(batch, "element_size"):
-        return change(batch)
-    if isinstance(batch, Mapping):
-        return refilled(batch, {key: mapped(value, change, of=of) for key, value in batch.items()})
-    if isinstance(batch, list | tuple):
-        return refilled(batch, [mapped(value, change, of=of) for value in batch])
-    if hasattr(batch, "__dict__") and not isinstance(batch, type):
-        other = copy.copy(batch)
-        vars(other).update({key: mapped(value, change, of=of) for key, value in vars(batch).items()})
-        return other
-    return batch
+    """The same structure, new containers, each tensor (or each `of`) changed.
+
+    Batches are of the script's own making: what one refers to may refer back to it, and not all of it can be copied.
+    Such an object, a second one of what there is one of (a logger) and what lies deep are left as they are.
+    """
+    known: dict[int, Any] = {}
+
+    def inner(value: Any, depth: int) -> Any:
+        if isinstance(value, of) if of is not None else hasattr(value, "element_size"):
+            return change(value)
+        if depth == DEEPEST:
+            return value
+        if isinstance(value, Mapping):
+            return _or_as_it_is(value, refilled, {key: inner(part, depth + 1) for key, part in value.items()})
+        if isinstance(value, list | tuple):
+            return _or_as_it_is(value, refilled, [inner(part, depth + 1) for part in value])
+        if not hasattr(value, "__dict__") or isinstance(value, type):
+            return value
+        if id(value) not in known:
+            known[id(value)] = other = _or_as_it_is(value, copy.copy)
+            if other is not value:
+                vars(other).update({name: inner(part, depth + 1) for name, part in vars(value).items()})
+        return known[id(value)]
+
+    return inner(batch, 0)
+
+
+def _or_as_it_is(value: Any, remade: Callable[..., Any], *parts: Any) -> Any:
+    try:
+        return remade(value, *parts)
+    except Exception:  # of whatever its class does when one is made
+        return value
 
 
 def _epoch_batches(loader: Any) -> float:

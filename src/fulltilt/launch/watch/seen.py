@@ -206,6 +206,7 @@ def _loader(seen: LoaderSeen, facts: Loader, out: Path) -> Loader:
         batch_bytes=seen.batch_bytes,
         starts=seen.starts,
         changes=seen.changes,
+        elsewhere=seen.elsewhere and seen.role == "unknown",
         start_seconds=start_seconds(seen.waits_ns, live_on=facts.persistent_workers, making=making),
         samples_per_second=seen.samples_per_second,
         stages=parts,

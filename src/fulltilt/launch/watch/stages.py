@@ -143,8 +143,13 @@ class Stages:
         self._began, self._switches = self._wall, 0
         self.thread = get_ident()
 
-    def end(self) -> None:
+    def end(self, count: int = 0) -> None:
+        """`count` are the batch's samples as the loop counts them, by its tensors; 0 where that can't be told. A data
+        set may give whole batches, and a collate function put all nodes of several graphs into one tensor."""
         self._count()
+        if count:
+            self._tally.samples += count - self._samples
+            self._samples = count
         self.thread = 0
         self._tally.batch(self._samples, self._wall - self._began, self._before)
         self._left = apart(self._switches, self._wall - self._began)

@@ -65,6 +65,8 @@ class LoaderSeen:
         """Of what its workers had, when they were started last."""
         self.changes = False
         """The script has changed that between two epochs."""
+        self.elsewhere = False
+        """Another thread than the one that trains asks for its batches."""
 
     @property
     def loader(self) -> Any:

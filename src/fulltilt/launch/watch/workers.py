@@ -16,6 +16,7 @@ from typing import Any
 
 from fulltilt.launch.imports import after_import
 from fulltilt.launch.patching import put
+from fulltilt.launch.watch.batches import samples
 from fulltilt.launch.watch.draws import Looks, states, tied, tied_to_batch
 from fulltilt.launch.watch.loaders import NUMBER
 from fulltilt.launch.watch.remembered import Remembered
@@ -99,10 +100,12 @@ def _fetching(stages: Stages, fetched: Callable[..., Any]) -> Callable[..., Any]
         if loader is None or stages.thread:
             return fetched(self, possibly_batched_index)
         stages.begin(loader, len(possibly_batched_index) if self.auto_collation else 1)
+        batch = None
         try:
-            return fetched(self, possibly_batched_index)
+            batch = fetched(self, possibly_batched_index)
+            return batch
         finally:
-            stages.end()
+            stages.end(samples(batch))
 
     return fetch
 
