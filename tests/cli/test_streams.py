@@ -1,4 +1,4 @@
-"""Standard output and error that are closed, full or read no further: one line at most, and the work is done."""
+"""Standard output and error that are closed, full or read no further, and Ctrl-C at the start: one line at most."""
 
 from __future__ import annotations
 
@@ -43,3 +43,21 @@ def test_what_is_said_beside_it_may_be_lost() -> None:
     done = shell("{} 2> /dev/full")
     assert done.returncode == 0
     assert "CPU" in done.stdout
+
+
+EARLY = """
+import os, signal, sys
+def hear(event, of):
+    if event == "import" and of[0] == "fulltilt.cli.monitor":
+        os.kill(os.getpid(), signal.SIGINT)
+sys.addaudithook(hear)
+"""
+
+
+def test_ctrl_c_while_modules_are_imported_leaves_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(EARLY)
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [*FULLTILT, *WATCH], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
