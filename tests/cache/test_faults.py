@@ -145,6 +145,15 @@ def test_no_process_is_left_when_the_builder_is_killed(images, tmp_path):
         time.sleep(0.02)
 
 
+def test_ctrl_c_while_workers_begin_is_the_builders_alone(images, tmp_path, monkeypatch, capfd):
+    hears = "import os, signal, sys\nif 'fulltilt.cache.worker' in sys.orig_argv: os.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "sitecustomize.py").write_text(hears)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    report = build(tmp_path / "c", images[:20], workers=2)
+    assert (report.made, report.failures) == (20, ())
+    assert capfd.readouterr().err == ""
+
+
 def _processes() -> list[Path]:
     return [path for path in Path("/proc").iterdir() if path.name.isdigit()]
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 from fulltilt.cache.predict import Sample
 from fulltilt.cache.settings import CacheSettings
 from fulltilt.errors import CacheError
+from fulltilt.machine.interrupts import not_for_children
 
 _AHEAD: Final = 4
 """Samples that a worker has waiting: it never waits for us, and little is out when one dies."""
@@ -87,13 +88,14 @@ class Crew:
         return self._problem
 
     def _start(self) -> None:
-        popen = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},  # one process per core already
-        )
+        with not_for_children():  # we close its input
+            popen = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},  # one process per core already
+            )
         assert popen.stdout is not None
         process = _Process(popen)
         self._processes[popen.stdout.fileno()] = process
