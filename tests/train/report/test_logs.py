@@ -114,3 +114,13 @@ def test_lines_go_to_stderr_unless_the_program_decides_otherwise(whose, expected
     done = subprocess.run([sys.executable, "-c", SAYS, whose], capture_output=True, text=True, check=True)
     assert done.stderr == expected
     assert done.stdout == ""
+
+
+def test_training_goes_on_without_a_log_that_the_disk_refuses(tmp_path, caplog):
+    (tmp_path / "log.jsonl").symlink_to("/dev/full")
+    caplog.set_level(logging.INFO, "fulltilt.train")
+    with Report(LoggingConfig(tensorboard=False), tmp_path, is_main=True, epochs=1) as report:
+        for step in range(3):
+            report.write("perf", {"loss": 0.5}, step=step)
+    (told,) = caplog.messages
+    assert told == f"{tmp_path}/log.jsonl can't be written (No space left on device) and will lack records"

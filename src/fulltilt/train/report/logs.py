@@ -16,6 +16,9 @@ from fulltilt.errors import InputError, UnavailableError
 class Log(Protocol):
     """Takes records."""
 
+    name: str
+    """What it is called where people are told of it."""
+
     def write(self, kind: str, record: Mapping[str, Any], *, step: int) -> None: ...
     def close(self) -> None: ...
 
@@ -25,6 +28,7 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         self._end_broken_line(path)
+        self.name = str(path)
         self._file = path.open("a", encoding="utf-8", buffering=1)
 
     def write(self, kind: str, record: Mapping[str, Any], *, step: int) -> None:
@@ -50,6 +54,7 @@ class TensorBoard:
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        self.name = str(folder)
         self._writer = SummaryWriter(str(folder))
 
     def write(self, kind: str, record: Mapping[str, Any], *, step: int) -> None:
