@@ -21,6 +21,7 @@ from torch import Tensor
 from fulltilt.errors import WorkerError
 from fulltilt.feed.images.pool import cause
 from fulltilt.feed.in_flight import InFlight
+from fulltilt.feed.waiting import Waiting, told_of
 from fulltilt.nested import map_tensors
 
 
@@ -36,13 +37,16 @@ class Mover:
         self._batch_bytes = 0
         self.inspect: Callable[[Any], None] | None = None
         """Shown every batch in the thread that fetches, before it is pinned: what it raises comes out in its place."""
+        self.workers: Callable[[], list[int]] | None = None
+        """The processes that make batches, to tell of where none comes."""
         self.waited_seconds = 0.0
         """How long training had nothing to go on with before the last batch; 0 if the device had work all the while."""
 
     def start(self, iterator: Iterator[Any]) -> None:
         """Begin with an iterator; what was under way is dropped."""
         self.stop()
-        self._fetcher = _Fetcher(iterator, self._depth, pin=self._stream is not None, show=self._show)
+        pin = self._stream is not None
+        self._fetcher = _Fetcher(iterator, self._depth, pin=pin, show=self._show, workers=self.workers)
 
     def stop(self) -> None:
         """Drop what is under way, and wait until the thread has left the iterator."""
@@ -105,8 +109,16 @@ class _Item:
 class _Fetcher:
     """A thread that runs an iterator ahead."""
 
-    def __init__(self, iterator: Iterator[Any], depth: int, *, pin: bool, show: Callable[[Any], None]) -> None:
-        self._iterator, self._pin, self._show = iterator, pin, show
+    def __init__(
+        self,
+        iterator: Iterator[Any],
+        depth: int,
+        *,
+        pin: bool,
+        show: Callable[[Any], None],
+        workers: Callable[[], list[int]] | None,
+    ) -> None:
+        self._iterator, self._pin, self._show, self._workers = iterator, pin, show, workers
         self._queue: queue.Queue[_Item] = queue.Queue(depth)
         self._stopped = threading.Event()
         self._over: _Item | None = None
@@ -116,9 +128,8 @@ class _Fetcher:
     def get(self, *, wait: bool) -> _Item | None:
         """The next batch; None at the end, or when there is none yet and none is waited for."""
         if self._over is None:
-            try:
-                item = self._queue.get(block=wait)
-            except queue.Empty:
+            item = self._next(wait=wait)
+            if item is None:
                 return None
             if not item.end and item.error is None:
                 return item
@@ -130,6 +141,21 @@ class _Fetcher:
             finally:
                 del error  # its traceback leads to the loop's feed: kept here, the feed could never be forgotten
         return None
+
+    def _next(self, *, wait: bool) -> _Item | None:
+        waiting = Waiting(self._held_up)
+        while True:
+            try:
+                return self._queue.get(block=wait, timeout=waiting.seconds)
+            except queue.Empty:
+                if not wait:
+                    return None
+                waiting.say()
+
+    def _held_up(self) -> str:
+        own = getattr(self._iterator, "_workers", ())
+        pids = [process.pid for process in own] if self._workers is None else self._workers()
+        return f"its workers: {told_of(pids)}" if pids else "what makes it, in this process"
 
     def _explained(self, error: BaseException) -> BaseException:
         """Where a worker process is dead, what the iterator raised (a lost connection, say) is only a consequence."""

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -243,6 +244,21 @@ def test_a_killed_decoder_is_named_and_nothing_is_lost(photos, caplog):
         assert seen == list(range(COUNT))
         assert numbers(it) == list(range(COUNT))
         assert len(it._reader.pool.pids) == 2, "the dead are replaced"
+
+
+def test_a_decoder_that_is_stopped_is_told_of(photos, caplog, monkeypatch):
+    with feed(ImageFiles(photos), **options(num_workers=1, prefetch=1)) as it:
+        loop = iter(it)
+        next(loop)
+        monkeypatch.setattr("fulltilt.feed.waiting.FIRST_SECONDS", 0.2)
+        (decoder,) = it._reader.pool.pids
+        os.kill(decoder, signal.SIGSTOP)
+        waiter = threading.Thread(target=numbers, args=(loop,))
+        waiter.start()
+        until(lambda: "no batch has come" in caplog.text)
+        os.kill(decoder, signal.SIGCONT)
+        waiter.join()
+    assert f"no batch has come for 0.2 s; waiting for process {decoder} (stopped: kill -CONT {decoder}" in caplog.text
 
 
 def test_a_file_that_kills_its_decoder_is_given_up(own_photos, monkeypatch):

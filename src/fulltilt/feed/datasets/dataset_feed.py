@@ -71,9 +71,11 @@ class DatasetFeed(OrderedFeed):
         """Steps that workers have been asked for and the loop has not seen yet."""
         self.augmentation, self._augment = augment, Augmenter(augment)
         self._mover = Mover(device, depth=2, ahead=ahead)
+        legs = self._crew.legs
+        self._mover.workers = lambda: legs.pids
         self.split: Decision[Split] | None = None
         """Of videos: decoders and threads of each that the workers began with, and why."""
-        self._finalizer = when_forgotten(self, shut, self._mover, self._crew.legs)
+        self._finalizer = when_forgotten(self, shut, self._mover, legs)
 
     @property
     def hosting(self) -> Decision[Hosting]:

@@ -26,6 +26,7 @@ from fulltilt.feed.images.kept import Kept
 from fulltilt.feed.images.slot import Slot, Status
 from fulltilt.feed.images.tally import Counts, Tally
 from fulltilt.feed.images.wire import Report, Reports, Task, send_task, tasks_waiting
+from fulltilt.feed.waiting import told_of
 
 log = logging.getLogger("fulltilt.feed")
 
@@ -134,6 +135,13 @@ class Pool:
         """What the decoders have done so far, those that have ended included."""
         return self._tally.total() if self._counts is None else self._counts
 
+    def held_up(self) -> str:
+        """The decoders in words, each with the file that it is at."""
+        with self._lock:
+            at = {process.pid: self._desk.read(worker) for worker, process in self._workers.items()}
+        told = [f"{told_of([pid])} at {self._path_of(*task)}" for pid, task in at.items() if task is not None]
+        return "; ".join(told) or f"{told_of(at)}, at no file"
+
     def close(self) -> None:
         """Stop the processes and free everything; waits until they are gone."""
         if self._closed:
@@ -155,6 +163,9 @@ class Pool:
         self._desk.close()
         self._counts = self._tally.total()
         self._tally.close()
+
+    def _path_of(self, task: Task, position: int) -> str:
+        return self._catalog.image(int(self._slots[task.slot].index[position]))
 
     @property
     def _staying(self) -> int:
@@ -298,7 +309,7 @@ class Pool:
             last = "between two files"
             if at is not None and self._reported.get(worker) != at[0][:3]:
                 task, position = at
-                last = f"at {self._catalog.image(int(self._slots[task.slot].index[position]))}"
+                last = f"at {self._path_of(task, position)}"
                 full = self._take_over(task, position, status)
             log.warning("decoder %d was ended by %s, %s; another goes on", worker, cause(status), last)
             self._start_missing()
