@@ -296,6 +296,21 @@ def test_ending_the_watcher_ends_all_children_and_leaves_nothing(
     assert not list(temporary.glob("fulltilt-*"))
 
 
+def test_a_killed_watcher_takes_its_trial_along(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", WATCHER, str(SCRIPTS / "small.py"), "trains", "1000000000"]
+    with subprocess.Popen(words, env={**os.environ, "TMPDIR": str(tmp_path)}) as watcher:
+        while not list(tmp_path.glob("fulltilt-*/out/begun")):
+            assert watcher.poll() is None
+            time.sleep(0.02)
+        children = psutil.Process(watcher.pid).children(recursive=True)
+        watcher.kill()
+    _, alive = psutil.wait_procs(children, timeout=2)
+    for child in alive:
+        child.kill()
+    assert children
+    assert not alive
+
+
 @pytest.mark.parametrize(
     ("status", "own", "raised", "ended"),
     [(3, 3, False, "script"), (3, None, False, "failed"), (4, 3, False, "failed"), (3, 3, True, "failed")],

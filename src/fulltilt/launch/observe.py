@@ -10,7 +10,6 @@ import math
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -24,6 +23,7 @@ from fulltilt.launch import job as jobs
 from fulltilt.launch.around import Around
 from fulltilt.launch.command import Command
 from fulltilt.launch.ending import end_group, ended_tidily
+from fulltilt.launch.scratch import room_or_told, scratch
 from fulltilt.launch.untouched import changes, state
 from fulltilt.machine.ranks import told_world
 from fulltilt.machine.sample import Sample
@@ -95,8 +95,8 @@ def observe_all(
     """
     if mode not in get_args(Mode):
         raise InputError(f"a script is observed in one of the modes {', '.join(get_args(Mode))}, found {mode!r}")
-    with ended_tidily(), tempfile.TemporaryDirectory(prefix="fulltilt-", ignore_cleanup_errors=True) as scratch:
-        out = Path(scratch) / "out"
+    with ended_tidily(), scratch() as folder:
+        out = folder / "out"
         out.mkdir()
         guarded = sorted({Path.cwd(), command.folder or Path.cwd()})
         job = jobs.Job(
@@ -110,14 +110,15 @@ def observe_all(
             seed=seed,
             tie_draws=tie_draws,
             tie_dropout=tie_dropout,
-            shield=str(Path(scratch) / "shield") if shield else None,
+            shield=str(folder / "shield") if shield else None,
             guarded=tuple(str(folder) for folder in guarded),
             agree_by_store=by_torchrun(),
             command=command.words,
         )
-        file = Path(scratch) / "job.json"
-        job.write(file)
-        log = None if echo else Path(scratch) / "output.txt"
+        file = folder / "job.json"
+        with room_or_told():
+            job.write(file)
+        log = None if echo else folder / "output.txt"
         before = state(guarded) if shield else {}
         began = time.monotonic()
         status, late, around = _run(
@@ -135,7 +136,7 @@ def observe_all(
                 Observation(command=command.words, mode=mode, applied=job.settings, ended="script", seconds=seconds)
             ]
         tail = _tail(log) if log is not None else ()
-        no_space = _is_full(Path(scratch)) if shield else ()
+        no_space = _is_full(folder) if shield else ()
         return tuple(
             replace(
                 one,
