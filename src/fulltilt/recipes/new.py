@@ -78,7 +78,8 @@ def _write(folder: Path, texts: Mapping[str, str]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
+            # YAML has an escape for names that are not UTF-8; what is left is said to people.
+            (folder / name).write_text(text, encoding="utf-8", errors="replace")
     except BaseException as error:
         with suppress(OSError):
             for name in texts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 
@@ -34,6 +35,14 @@ def test_half_a_line_that_a_killed_run_left_is_not_joined_to(tmp_path):
     log.write("epoch", {}, step=3)
     log.close()
     assert json.loads(path.read_text().splitlines()[1])["kind"] == "epoch"
+
+
+def test_names_that_are_not_utf_8_are_read_back_as_they_were(tmp_path):
+    name = os.fsdecode(b"caf\xe9.jpg")
+    log = JsonLines(tmp_path / "log.jsonl")
+    log.write("start", {"source": name}, step=0)
+    log.close()
+    assert json.loads((tmp_path / "log.jsonl").read_text(encoding="utf-8"))["source"] == name
 
 
 def test_a_line_is_there_as_soon_as_it_is_written(tmp_path):

@@ -29,7 +29,8 @@ class JsonLines:
     def __init__(self, path: Path) -> None:
         self._end_broken_line(path)
         self.name = str(path)
-        self._file = path.open("a", encoding="utf-8", buffering=1)
+        # A file's name that is not UTF-8 is written as JSON's own escape is.
+        self._file = path.open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
 
     def write(self, kind: str, record: Mapping[str, Any], *, step: int) -> None:
         line = {"kind": kind, "time": round(time.time(), 3), "step": step, **record}
