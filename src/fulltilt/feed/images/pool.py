@@ -105,9 +105,13 @@ class Pool:
         self._closed = False
         self.wanted = 0
         """The number of processes that is aimed at."""
-        self.resize(workers)
         self._thread = threading.Thread(target=self._listen, name="fulltilt-feed", daemon=True)
-        self._thread.start()
+        try:
+            self.resize(workers)
+            self._thread.start()
+        except BaseException:
+            self._end()
+            raise
 
     def fill(self, slot: int, round_: int, parts: Sequence[tuple[int, int]]) -> None:
         """Have parts (first, count) of a slot decoded; `done` is called when all are."""
@@ -149,6 +153,9 @@ class Pool:
         self._closed = True
         os.write(self._wake_out, b"x")  # the thread sees that it is to end
         self._thread.join()
+        self._end()
+
+    def _end(self) -> None:
         os.close(self._task_out)  # every decoder reads the end of its tasks
         os.close(self._task_in)
         with self._lock:
@@ -176,8 +183,19 @@ class Pool:
         for worker in range(self.most):
             if self._staying >= self.wanted:
                 return
-            if worker not in self._workers:
+            if worker in self._workers:
+                continue
+            try:
                 self._start(worker)
+            except OSError as error:
+                reason = (
+                    f"a decoder process can't be started ({error.strerror or error}): is there a limit on open files, "
+                    "processes or memory (ulimit -n, -u, -v)?"
+                )
+                if self._staying < 1:
+                    raise WorkerError(reason) from error
+                log.warning("%s %d go on", reason, self._staying)
+                return
 
     def _start(self, worker: int) -> None:
         inherited = [self._task_in, self._report_out, self._desk.fd, self._catalog.fd, *(s.fd for s in self._slots)]
@@ -207,8 +225,13 @@ class Pool:
             process_group=0,  # Ctrl-C at the terminal is for the trainer, which closes the pipe
             env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )
+        try:
+            pidfd = os.pidfd_open(process.pid)
+        except OSError:
+            process.kill()
+            process.wait()
+            raise
         self._workers[worker] = process
-        pidfd = os.pidfd_open(process.pid)
         self._pids[pidfd] = worker
         self._poll.register(pidfd, select.POLLIN)
 
