@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fulltilt.errors import InputError
+from fulltilt.errors import FulltiltError, InputError
 from fulltilt.launch.command import Command, parse
 from fulltilt.launch.job import FULL
 from fulltilt.launch.observe import _ended, observe
@@ -256,6 +256,14 @@ def test_a_first_step_that_comes_in_time_is_enough_and_one_that_does_not_ends_th
 def test_a_mode_that_does_not_exist() -> None:
     with pytest.raises(InputError, match="found 'fast'"):
         observe(small("trains", "3"), mode="fast")
+
+
+def test_a_working_directory_that_is_no_more_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(FulltiltError, match="the folder that this was started in is no more"):
+        observe(small("trains", "3"))
 
 
 WATCHER = """

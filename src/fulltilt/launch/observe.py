@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fulltilt import words
-from fulltilt.errors import InputError
+from fulltilt.errors import FulltiltError, InputError
 from fulltilt.launch import job as jobs
 from fulltilt.launch.around import Around
 from fulltilt.launch.command import Command
@@ -98,7 +98,7 @@ def observe_all(
     with ended_tidily(), scratch() as folder:
         out = folder / "out"
         out.mkdir()
-        guarded = sorted({Path.cwd(), command.folder or Path.cwd()})
+        guarded = sorted({here := _here(), command.folder or here})
         job = jobs.Job(
             out=str(out),
             mode=mode,
@@ -152,6 +152,13 @@ def observe_all(
                 _ended(one, status=status, own=own_status, late=late, raised=raised, tail=tail) for one in found
             )
         )
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise FulltiltError("the folder that this was started in is no more; change into one that is there") from None
 
 
 def environment(file: Path, *, shield: bool = False) -> dict[str, str]:
