@@ -8,15 +8,20 @@ work. Its pinned memory comes from torch's cache, which waits for copies before 
 
 from __future__ import annotations
 
+import math
+import os
 import queue
+import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data._utils import signal_handling
 
 from fulltilt.errors import WorkerError
 from fulltilt.feed.images.pool import cause
@@ -48,11 +53,12 @@ class Mover:
         pin = self._stream is not None
         self._fetcher = _Fetcher(iterator, self._depth, pin=pin, show=self._show, workers=self.workers)
 
-    def stop(self) -> None:
-        """Drop what is under way, and wait until the thread has left the iterator."""
+    def stop(self, *, patience: float = math.inf) -> None:
+        """Drop what is under way, and wait until the thread has left the iterator. After `patience` seconds the
+        processes that it waits for are killed: one that was stopped, or hangs in a dead file system, never answers."""
         self._staged.clear()
         if self._fetcher is not None:
-            self._fetcher.stop()
+            self._fetcher.stop(patience)
             self._fetcher = None
 
     def next(self) -> Any:
@@ -153,9 +159,12 @@ class _Fetcher:
                 waiting.say()
 
     def _held_up(self) -> str:
-        own = getattr(self._iterator, "_workers", ())
-        pids = [process.pid for process in own] if self._workers is None else self._workers()
+        pids = self._pids()
         return f"its workers: {told_of(pids)}" if pids else "what makes it, in this process"
+
+    def _pids(self) -> list[int]:
+        own = getattr(self._iterator, "_workers", ())
+        return [process.pid for process in own] if self._workers is None else self._workers()
 
     def _explained(self, error: BaseException) -> BaseException:
         """Where a worker process is dead, what the iterator raised (a lost connection, say) is only a consequence."""
@@ -175,14 +184,24 @@ class _Fetcher:
                 return error
             time.sleep(0.02)
 
-    def stop(self) -> None:
+    def stop(self, patience: float) -> None:
         self._stopped.set()
-        while self._thread.is_alive():
-            try:  # a full queue would keep the thread from seeing that it is to stop
+        while not self._leaves(patience):
+            if pids := self._pids():
+                deaths_are_ours(self._iterator)
+                for pid in pids:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                self._leaves(patience)  # else it is left behind: not even that ends a process that waits for a disk
+                return
+
+    def _leaves(self, seconds: float) -> bool:
+        """Whether the thread ends within so long."""
+        until = time.monotonic() + seconds
+        while self._thread.is_alive() and time.monotonic() < until:
+            with suppress(queue.Empty):  # a full queue would keep the thread from seeing that it is to stop
                 self._queue.get(timeout=0.05)
-            except queue.Empty:
-                continue
-        self._thread.join()
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:
@@ -199,3 +218,10 @@ class _Fetcher:
 
 def _pinned(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_cuda or tensor.is_pinned() else tensor.pin_memory()
+
+
+def deaths_are_ours(iterator: Any) -> None:
+    """To tell, of a DataLoader's workers: torch would raise in the main thread, wherever that is."""
+    if getattr(iterator, "_worker_pids_set", False):
+        signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
+        iterator._worker_pids_set = False

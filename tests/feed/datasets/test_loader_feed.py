@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -419,13 +420,16 @@ def test_a_killed_worker_is_told_with_its_signal_and_the_epoch_goes_on():
     assert re.search(r"worker 0 \(pid \d+\) was ended by signal SIGKILL at or soon after the batch", done.stderr)
 
 
-@pytest.mark.parametrize(
+with_a_worker = pytest.mark.parametrize(
     "make",
     [
         lambda: feed(Squares(40), batch_size=2, device="cpu", num_workers=1, worker_kind="processes"),
         lambda: feed(DataLoader(Squares(40), batch_size=2, num_workers=1), device="cpu"),
     ],
 )
+
+
+@with_a_worker
 def test_a_worker_that_is_stopped_is_told_of(make, caplog, monkeypatch):
     before = {child.pid for child in psutil.Process().children()}
     with make() as it:
@@ -441,6 +445,24 @@ def test_a_worker_that_is_stopped_is_told_of(make, caplog, monkeypatch):
         waiter.join()
     assert f"no batch has come for 0.2 s; waiting for its workers: process {worker.pid} (stopped" in caplog.text
     assert len(given) == 20
+
+
+@with_a_worker
+def test_a_worker_that_hangs_does_not_hold_up_the_end(make, monkeypatch):
+    monkeypatch.setattr("fulltilt.feed.datasets.dataset_feed._PATIENCE_SECONDS", 0.2)
+    before = {child.pid for child in psutil.Process().children()}
+    it = make()
+    next(iter(it))
+    (worker,) = [child for child in psutil.Process().children() if child.pid not in before]
+    worker.suspend()
+    closing = threading.Thread(target=it.close)
+    closing.start()
+    closing.join(10)
+    hangs = closing.is_alive()
+    with suppress(psutil.NoSuchProcess):
+        worker.resume()
+    closing.join()
+    assert not hangs
 
 
 def test_a_feed_that_failed_and_is_forgotten_ends_its_workers():

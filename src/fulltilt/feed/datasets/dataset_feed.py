@@ -26,6 +26,9 @@ from fulltilt.feed.structure import Augmenter, samples_in
 from fulltilt.machine.decision import Decision
 from fulltilt.nested import map_tensors
 
+_PATIENCE_SECONDS = 5.0
+"""How long a worker that is at a batch may take to be through with it when its feed is closed."""
+
 
 class DatasetFeed(OrderedFeed):
     """A map-style data set in our own order, so that it can be resumed anywhere."""
@@ -163,7 +166,9 @@ def running(legs: Legs, stream: Iterator[Request]) -> Iterator[Any]:
 
 def shut(mover: Mover, legs: Legs | None) -> None:
     """First the thread that uses the legs, then they."""
-    mover.stop()
+    if legs is not None:
+        legs.lasts = False
+    mover.stop(patience=_PATIENCE_SECONDS)
     if legs is not None:
         legs.close()
 
