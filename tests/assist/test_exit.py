@@ -77,6 +77,20 @@ def test_ctrl_c_in_the_middle(where):
     assert "KeyboardInterrupt" in error
 
 
+def test_ctrl_c_while_a_process_begins_is_the_trainers_alone():
+    process = start("""
+        assist = CPUAssistedTraining(1)
+        assist.register("where", os.getpid, run_in="processes")
+        where = assist.submit("where")
+        while not assist._processes.pids:
+            time.sleep(0.001)
+        os.kill(assist._processes.pids[0], signal.SIGINT)
+        print(where.result() == assist._processes.pids[0])
+        """)
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, out, error) == (0, "True\n", "")
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_no_process_is_left_behind(how):
     process = start("""

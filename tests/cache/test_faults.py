@@ -145,6 +145,38 @@ def test_no_process_is_left_when_the_builder_is_killed(images, tmp_path):
         time.sleep(0.02)
 
 
+def test_ctrl_c_while_workers_begin_is_the_builders_alone(images, tmp_path, monkeypatch, capfd):
+    hears = "import os, signal, sys\nif 'fulltilt.cache.worker' in sys.orig_argv: os.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "sitecustomize.py").write_text(hears)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    report = build(tmp_path / "c", images[:20], workers=2)
+    assert (report.made, report.failures) == (20, ())
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("files", "some"), [(6, False), (12, True)])
+def test_processes_that_can_not_be_started(images, tmp_path, files, some):
+    """Some: they do the work of the others. None: what there may be a limit on is said."""
+    had = {int(number) for number in os.listdir("/proc/self/fd")}
+    free = [number for number in range(max(had) + 20) if number not in had]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    seen, made, told = [], 0, ""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[files], hard))
+    try:
+        report = build(
+            tmp_path / "c", images[:20], workers=16, progress=lambda _: seen.append(psutil.Process().children())
+        )
+        made = report.made
+    except CacheError as error:
+        told = str(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert made == 20 * some
+    assert not some or 1 <= len(seen[0]) < 16
+    assert ("no worker process can be started (Too many open files): is there a limit" in told) != some
+    assert {int(number) for number in os.listdir("/proc/self/fd")} == had
+
+
 def _processes() -> list[Path]:
     return [path for path in Path("/proc").iterdir() if path.name.isdigit()]
 

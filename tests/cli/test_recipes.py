@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fulltilt.cli import app
-from fulltilt.errors import InputError
+from fulltilt.errors import FulltiltError, InputError
 from fulltilt.recipes import classification, segmentation
 from fulltilt.recipes.catalog import RECIPES, recipe_named
 from fulltilt.recipes.new import make_project
@@ -47,6 +48,22 @@ def trained(*overrides):
     """Where config.yaml is."""
     settings = read_config(Path("config.yaml"), ["data.num_workers=1", *overrides], look_up=True)
     return make_trainer(settings).fit()
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_disk_that_fills_up_leaves_no_half_of_a_project(there, tmp_path):
+    folder = tmp_path / "project"
+    if there:
+        folder.mkdir()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, before[1]))  # config.yaml has fewer bytes, model.py more
+    try:
+        with pytest.raises(FulltiltError, match=r"can't write into .*project \(File too large\)"):
+            make_project(folder, recipe_named("classification"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.rglob("*")) == [folder] * there
+    assert len(make_project(folder, recipe_named("classification")).files) == 3
 
 
 def test_the_list_names_every_file():

@@ -277,6 +277,22 @@ def test_a_folder_or_an_archive_with_a_main_is_run(home: Path, archive: bool) ->
     assert "run as it is" in ended.stderr
 
 
+def test_a_script_is_run_although_there_is_no_room_for_temporary_files(home: Path) -> None:
+    from fulltilt.launch.command import parse
+    from fulltilt.launch.search.plan import Plan, key_of, write
+
+    (home / "hello.py").write_text("print('hello')\n")
+    command = parse(["hello.py"])
+    plan = Plan(key=key_of(command), level="numeric", settings={"tf32": True}, before=1.0, after=2.0)
+    write(plan, home / "hello.toml")
+    limited = ["prlimit", "--fsize=0", *FULLTILT]  # of any file: the disk is full for it
+    for options, said in ((["--no-tune"], False), ([], True), (["--plan", "hello.toml"], True)):
+        done = subprocess.run([*limited, *options, "hello.py"], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, "hello\n")
+        assert ("no room for temporary files" in done.stderr) == said
+        assert "Traceback" not in done.stderr
+
+
 def test_no_tune_without_a_plan_adds_nothing(home: Path) -> None:
     (home / "job.py").write_text("import os\nprint(os.environ.get('FULLTILT_JOB'))\n")
     ended = run("--no-tune", "job.py")

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fulltilt.errors import InputError
+from fulltilt.errors import FulltiltError, InputError
 from fulltilt.launch.command import Command, parse
 from fulltilt.launch.job import FULL
 from fulltilt.launch.observe import _ended, observe
@@ -258,6 +258,14 @@ def test_a_mode_that_does_not_exist() -> None:
         observe(small("trains", "3"), mode="fast")
 
 
+def test_a_working_directory_that_is_no_more_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(FulltiltError, match="the folder that this was started in is no more"):
+        observe(small("trains", "3"))
+
+
 WATCHER = """
 import sys
 from fulltilt.launch.command import parse
@@ -292,6 +300,21 @@ def test_ending_the_watcher_ends_all_children_and_leaves_nothing(
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive, [child.cmdline() for child in alive]
     assert not list(temporary.glob("fulltilt-*"))
+
+
+def test_a_killed_watcher_takes_its_trial_along(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", WATCHER, str(SCRIPTS / "small.py"), "trains", "1000000000"]
+    with subprocess.Popen(words, env={**os.environ, "TMPDIR": str(tmp_path)}) as watcher:
+        while not list(tmp_path.glob("fulltilt-*/out/begun")):
+            assert watcher.poll() is None
+            time.sleep(0.02)
+        children = psutil.Process(watcher.pid).children(recursive=True)
+        watcher.kill()
+    _, alive = psutil.wait_procs(children, timeout=2)
+    for child in alive:
+        child.kill()
+    assert children
+    assert not alive
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,11 @@ def test_a_failure_is_one_line_and_keeps_the_old_content(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["page.html"]
 
 
+def test_names_that_are_not_utf_8_are_the_bytes_that_they_are(tmp_path):
+    write_whole(tmp_path / "page.html", os.fsdecode(b"caf\xe9.jpg \xc3\xa9"))
+    assert (tmp_path / "page.html").read_bytes() == b"caf\xe9.jpg \xc3\xa9"
+
+
 def test_others_may_read_as_far_as_the_umask_lets_them(tmp_path):
     before = os.umask(0o027)
     try:

@@ -8,7 +8,7 @@ import pytest
 from tests.monitor.samples import series
 
 from fulltilt.errors import InputError, RecordingError
-from fulltilt.machine.sample import GpuSample, Sample
+from fulltilt.machine.sample import GpuSample, ProcessSample, Sample
 from fulltilt.monitor.recording import RecordingWriter, only_gpus, read_recording
 
 
@@ -103,6 +103,14 @@ def test_a_file_that_cannot_be_written_is_refused(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux only")
+def test_a_process_whose_name_is_not_utf_8_is_recorded(tmp_path):
+    name = os.fsdecode(b"entra\xeener")
+    sample = Sample(t=1.0, process=ProcessSample(pid=7, name=name))
+    with RecordingWriter(tmp_path / "run.jsonl") as writer:
+        writer.write(sample)
+    assert read_recording(tmp_path / "run.jsonl").samples[0].process.name == name
+
+
 def test_a_full_disk_ends_the_recording_not_the_monitor():
     from pathlib import Path
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -479,6 +481,32 @@ def test_a_folder_of_an_earlier_run_is_spoken_of(tmp_path, caplog):
     assert "earlier run" not in caplog.text
     Trainer(network(), loader(), config=config).fit()
     assert "holds checkpoints of an earlier run, which give way to this one's" in caplog.text
+
+
+CLAIMS = """
+import sys
+from pathlib import Path
+from fulltilt.train.checkpoint.folder import claimed
+with claimed(Path(sys.argv[1])) as alone:
+    print(alone, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_process_that_trains_into_the_folder_is_spoken_of(tmp_path, caplog):
+    (tmp_path / "checkpoints").mkdir()
+    config = {"epochs": 1, "output": str(tmp_path), **EXACT}
+    words = [sys.executable, "-c", CLAIMS, str(tmp_path / "checkpoints")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "True\n"
+        Trainer(network(), loader(), config=config).fit()
+        other.kill()
+    (told,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert told.startswith(f"another process trains into {tmp_path}/checkpoints as well")
+    caplog.clear()
+    Trainer(network(), loader(), config=config).fit()
+    assert "another process" not in caplog.text
+    assert not (tmp_path / "checkpoints" / ".training").exists()
 
 
 def test_a_checkpoint_whose_weights_are_not_numbers_is_passed_over(tmp_path, caplog):

@@ -17,10 +17,12 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
 from fulltilt.errors import InputError, WorkerError, cause
+from fulltilt.machine.interrupts import not_for_children
 
 
 class Processes:
@@ -140,7 +142,9 @@ class _Child:
         context = multiprocessing.get_context("spawn")
         self._ours, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), name="fulltilt-assist", daemon=True)
-        self._process.start()
+        resource_tracker.ensure_running()  # which lets go of what is held back
+        with not_for_children():
+            self._process.start()
         theirs.close()  # so that the end of the process is the end of the connection
         self.pid = self._process.pid or 0
         self._served = False

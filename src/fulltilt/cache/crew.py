@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 from fulltilt.cache.predict import Sample
 from fulltilt.cache.settings import CacheSettings
 from fulltilt.errors import CacheError, cause
+from fulltilt.machine.interrupts import not_for_children
 
 _AHEAD: Final = 4
 """Samples that a worker has waiting: it never waits for us, and little is out when one dies."""
@@ -83,16 +84,29 @@ class Crew:
             self._problem = self._problem or "stopped"
             self._drain()
             raise
+        finally:
+            self._selector.close()
         return self._problem
 
     def _start(self) -> None:
-        popen = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},  # one process per core already
-        )
+        """One more; where none can be, those that are there do its work."""
+        try:
+            with not_for_children():  # we close its input
+                popen = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    bufsize=0,
+                    # One process per core already.
+                    env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                )
+        except OSError as error:
+            if self._processes:
+                return
+            raise CacheError(
+                f"no worker process can be started ({error.strerror or error}): is there a limit on open files, "
+                "processes or memory (ulimit -n, -u, -v)?"
+            ) from error
         assert popen.stdout is not None
         process = _Process(popen)
         self._processes[popen.stdout.fileno()] = process

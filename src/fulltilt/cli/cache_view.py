@@ -47,7 +47,7 @@ class Bar:
             self._draw(done, total, size, now)
         elif now - self._told >= _LINE_SECONDS:
             self._told = now
-            print(f"fulltilt: {self._verb} {progress_line(done, total, size, now - self._started)}", file=sys.stderr)
+            say(f"{self._verb} {progress_line(done, total, size, now - self._started)}")
 
     def _draw(self, done: int, total: int, size: int, now: float) -> None:
         if self._bar is None:

@@ -91,7 +91,12 @@ def run(
     from fulltilt.launch.run import execute
     from fulltilt.launch.search.plan import default_path
 
-    status, seen = execute(command, {} if plan is None else plan.settings)
+    try:
+        status, seen = execute(command, {} if plan is None else plan.settings)
+    except FulltiltError as error:
+        say(f"{error}: the script is run as it is")
+        plan = None
+        status, seen = execute(command, {})
     left = remaining_of(plan, seen)
     try:
         _write(plan, found, seen, left, html=html, as_json=as_json)
@@ -129,7 +134,7 @@ def _plan_or_none(
     """The plan, and none where looking for it fails as it never should: the script is what was asked for."""
     try:
         return _plan(command, level, file, tune=tune, max_seconds=max_seconds)
-    except FulltiltError:
+    except InputError:
         raise
     except Exception as error:
         from fulltilt.launch.observe import by_torchrun
@@ -137,6 +142,9 @@ def _plan_or_none(
 
         if by_torchrun():  # the other ranks may go on looking: one that trains alone would wait for them
             raise
+        if isinstance(error, FulltiltError):
+            say(f"{error}: the script is run as it is")
+            return None, NotTuned(reason=str(error))
         reason = f"looking for a plan failed, as it should not ({type(error).__name__}: {' '.join(str(error).split())})"
         say(f"{reason}: the script is run as it is; to report: {_traceback_kept(command)}")
         return None, NotTuned(reason=reason)

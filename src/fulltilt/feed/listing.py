@@ -136,6 +136,8 @@ def read_table(file: Path, path_columns: Sequence[str]) -> Table:
     for number, cells in lines:
         if not cells[named]:
             raise InputError(f"{file}, line {number}: an empty {named}")
+        if "\0" in f"{cells[named]}{cells.get('mask')}":  # the file system knows no such name
+            raise InputError(f"{file}, line {number}: a zero byte in a path: the table is damaged, save it again")
         text = None if label is None else cells[label] or ""
         rows.append(Row(line=number, path=str(file.parent / cells[named]), label=text, cells=cells))
     return Table(columns=columns, rows=rows)

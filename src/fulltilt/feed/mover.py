@@ -8,18 +8,24 @@ work. Its pinned memory comes from torch's cache, which waits for copies before 
 
 from __future__ import annotations
 
+import math
+import os
 import queue
+import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data._utils import signal_handling
 
 from fulltilt.errors import WorkerError, cause
 from fulltilt.feed.in_flight import InFlight
+from fulltilt.feed.waiting import Waiting, told_of
 from fulltilt.nested import map_tensors
 
 
@@ -35,19 +41,23 @@ class Mover:
         self._batch_bytes = 0
         self.inspect: Callable[[Any], None] | None = None
         """Shown every batch in the thread that fetches, before it is pinned: what it raises comes out in its place."""
+        self.workers: Callable[[], list[int]] | None = None
+        """The processes that make batches, to tell of where none comes."""
         self.waited_seconds = 0.0
         """How long training had nothing to go on with before the last batch; 0 if the device had work all the while."""
 
     def start(self, iterator: Iterator[Any]) -> None:
         """Begin with an iterator; what was under way is dropped."""
         self.stop()
-        self._fetcher = _Fetcher(iterator, self._depth, pin=self._stream is not None, show=self._show)
+        pin = self._stream is not None
+        self._fetcher = _Fetcher(iterator, self._depth, pin=pin, show=self._show, workers=self.workers)
 
-    def stop(self) -> None:
-        """Drop what is under way, and wait until the thread has left the iterator."""
+    def stop(self, *, patience: float = math.inf) -> None:
+        """Drop what is under way, and wait until the thread has left the iterator. After `patience` seconds the
+        processes that it waits for are killed: one that was stopped, or hangs in a dead file system, never answers."""
         self._staged.clear()
         if self._fetcher is not None:
-            self._fetcher.stop()
+            self._fetcher.stop(patience)
             self._fetcher = None
 
     def next(self) -> Any:
@@ -104,8 +114,16 @@ class _Item:
 class _Fetcher:
     """A thread that runs an iterator ahead."""
 
-    def __init__(self, iterator: Iterator[Any], depth: int, *, pin: bool, show: Callable[[Any], None]) -> None:
-        self._iterator, self._pin, self._show = iterator, pin, show
+    def __init__(
+        self,
+        iterator: Iterator[Any],
+        depth: int,
+        *,
+        pin: bool,
+        show: Callable[[Any], None],
+        workers: Callable[[], list[int]] | None,
+    ) -> None:
+        self._iterator, self._pin, self._show, self._workers = iterator, pin, show, workers
         self._queue: queue.Queue[_Item] = queue.Queue(depth)
         self._stopped = threading.Event()
         self._over: _Item | None = None
@@ -115,9 +133,8 @@ class _Fetcher:
     def get(self, *, wait: bool) -> _Item | None:
         """The next batch; None at the end, or when there is none yet and none is waited for."""
         if self._over is None:
-            try:
-                item = self._queue.get(block=wait)
-            except queue.Empty:
+            item = self._next(wait=wait)
+            if item is None:
                 return None
             if not item.end and item.error is None:
                 return item
@@ -129,6 +146,24 @@ class _Fetcher:
             finally:
                 del error  # its traceback leads to the loop's feed: kept here, the feed could never be forgotten
         return None
+
+    def _next(self, *, wait: bool) -> _Item | None:
+        waiting = Waiting(self._held_up)
+        while True:
+            try:
+                return self._queue.get(block=wait, timeout=waiting.seconds)
+            except queue.Empty:
+                if not wait:
+                    return None
+                waiting.say()
+
+    def _held_up(self) -> str:
+        pids = self._pids()
+        return f"its workers: {told_of(pids)}" if pids else "what makes it, in this process"
+
+    def _pids(self) -> list[int]:
+        own = getattr(self._iterator, "_workers", ())
+        return [process.pid for process in own] if self._workers is None else self._workers()
 
     def _explained(self, error: BaseException) -> BaseException:
         """Where a worker process is dead, what the iterator raised (a lost connection, say) is only a consequence."""
@@ -148,14 +183,24 @@ class _Fetcher:
                 return error
             time.sleep(0.02)
 
-    def stop(self) -> None:
+    def stop(self, patience: float) -> None:
         self._stopped.set()
-        while self._thread.is_alive():
-            try:  # a full queue would keep the thread from seeing that it is to stop
+        while not self._leaves(patience):
+            if pids := self._pids():
+                deaths_are_ours(self._iterator)
+                for pid in pids:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                self._leaves(patience)  # else it is left behind: not even that ends a process that waits for a disk
+                return
+
+    def _leaves(self, seconds: float) -> bool:
+        """Whether the thread ends within so long."""
+        until = time.monotonic() + seconds
+        while self._thread.is_alive() and time.monotonic() < until:
+            with suppress(queue.Empty):  # a full queue would keep the thread from seeing that it is to stop
                 self._queue.get(timeout=0.05)
-            except queue.Empty:
-                continue
-        self._thread.join()
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:
@@ -172,3 +217,10 @@ class _Fetcher:
 
 def _pinned(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_cuda or tensor.is_pinned() else tensor.pin_memory()
+
+
+def deaths_are_ours(iterator: Any) -> None:
+    """To tell, of a DataLoader's workers: torch would raise in the main thread, wherever that is."""
+    if getattr(iterator, "_worker_pids_set", False):
+        signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
+        iterator._worker_pids_set = False

@@ -10,7 +10,6 @@ import math
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -19,11 +18,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fulltilt import words
-from fulltilt.errors import InputError, cause
+from fulltilt.errors import FulltiltError, InputError, cause
 from fulltilt.launch import job as jobs
 from fulltilt.launch.around import Around
 from fulltilt.launch.command import Command
 from fulltilt.launch.ending import end_group, ended_tidily
+from fulltilt.launch.scratch import room_or_told, scratch
 from fulltilt.launch.untouched import changes, state
 from fulltilt.machine.ranks import told_world
 from fulltilt.machine.sample import Sample
@@ -95,10 +95,10 @@ def observe_all(
     """
     if mode not in get_args(Mode):
         raise InputError(f"a script is observed in one of the modes {', '.join(get_args(Mode))}, found {mode!r}")
-    with ended_tidily(), tempfile.TemporaryDirectory(prefix="fulltilt-", ignore_cleanup_errors=True) as scratch:
-        out = Path(scratch) / "out"
+    with ended_tidily(), scratch() as folder:
+        out = folder / "out"
         out.mkdir()
-        guarded = sorted({Path.cwd(), command.folder or Path.cwd()})
+        guarded = sorted({here := _here(), command.folder or here})
         job = jobs.Job(
             out=str(out),
             mode=mode,
@@ -110,14 +110,15 @@ def observe_all(
             seed=seed,
             tie_draws=tie_draws,
             tie_dropout=tie_dropout,
-            shield=str(Path(scratch) / "shield") if shield else None,
+            shield=str(folder / "shield") if shield else None,
             guarded=tuple(str(folder) for folder in guarded),
             agree_by_store=by_torchrun(),
             command=command.words,
         )
-        file = Path(scratch) / "job.json"
-        job.write(file)
-        log = None if echo else Path(scratch) / "output.txt"
+        file = folder / "job.json"
+        with room_or_told():
+            job.write(file)
+        log = None if echo else folder / "output.txt"
         before = state(guarded) if shield else {}
         began = time.monotonic()
         status, late, around = _run(
@@ -135,7 +136,7 @@ def observe_all(
                 Observation(command=command.words, mode=mode, applied=job.settings, ended="script", seconds=seconds)
             ]
         tail = _tail(log) if log is not None else ()
-        no_space = _is_full(Path(scratch)) if shield else ()
+        no_space = _is_full(folder) if shield else ()
         return tuple(
             replace(
                 one,
@@ -151,6 +152,13 @@ def observe_all(
                 _ended(one, status=status, own=own_status, late=late, raised=raised, tail=tail) for one in found
             )
         )
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise FulltiltError("the folder that this was started in is no more; change into one that is there") from None
 
 
 def environment(file: Path, *, shield: bool = False) -> dict[str, str]:

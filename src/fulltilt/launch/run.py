@@ -7,7 +7,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -17,6 +17,7 @@ import psutil
 from fulltilt.launch import job as jobs
 from fulltilt.launch.command import Command
 from fulltilt.launch.observe import environment, torchruns_logs
+from fulltilt.launch.scratch import PREFIX, room_or_told
 from fulltilt.measure.observation import Observation, read
 
 _SIGNAL = 128
@@ -34,19 +35,12 @@ that to all processes of a job."""
 def execute(command: Command, settings: Mapping[str, Any]) -> tuple[int, Observation | None]:
     """Run it in full: its exit status (128 and the signal's number, where one ended it), and what was seen of rank 0.
 
-    Without settings nothing of ours is in it, and nothing is seen.
+    Without settings nothing of ours is in it, and nothing is seen. With them, FulltiltError where there is no room for
+    temporary files: then nothing was run.
     """
-    with (
-        _Signals(by_torchrun=command.processes is not None) as signals,
-        tempfile.TemporaryDirectory(prefix="fulltilt-") as scratch,
-    ):
-        out = Path(scratch) / "out"
-        out.mkdir()
-        file = Path(scratch) / "job.json"
-        jobs.Job(out=str(out), settings=dict(settings), full=True, lets_go=True, command=command.words).write(file)
-        process = subprocess.Popen(
-            command.argv(), env=_environment(file) if settings else _plain(command, Path(scratch))
-        )
+    with _Signals(by_torchrun=command.processes is not None) as signals, ExitStack() as held:
+        its_own, out = _with_job(command, settings, held) if settings else (_plain(command, held), None)
+        process = subprocess.Popen(command.argv(), env=its_own)
         try:
             signals.begin(process.pid)
             with suppress(ChildProcessError):  # where our parent ignores SIGCHLD, nothing is left to wait for
@@ -54,12 +48,26 @@ def execute(command: Command, settings: Mapping[str, Any]) -> tuple[int, Observa
         finally:
             signals.end()
             status = _end_tree(process)
-        return (status if status >= 0 else _SIGNAL - status), _seen(out)
+        return (status if status >= 0 else _SIGNAL - status), None if out is None else _seen(out)
 
 
-def _plain(command: Command, scratch: Path) -> dict[str, str] | None:
-    """The script's environment as it is, but that a torchrun of ours leaves nothing behind."""
-    return None if command.processes is None else {**os.environ, **torchruns_logs(scratch)}
+def _with_job(command: Command, settings: Mapping[str, Any], held: ExitStack) -> tuple[dict[str, str], Path]:
+    """The environment by which its processes find the settings, and where they write what they have seen."""
+    with room_or_told():
+        scratch = Path(held.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)))
+        out, file = scratch / "out", scratch / "job.json"
+        out.mkdir()
+        jobs.Job(out=str(out), settings=dict(settings), full=True, lets_go=True, command=command.words).write(file)
+    return _environment(file), out
+
+
+def _plain(command: Command, held: ExitStack) -> dict[str, str] | None:
+    """The script's environment as it is, but that a torchrun of ours leaves nothing behind, where it has room."""
+    if command.processes is not None:
+        with suppress(OSError):
+            scratch = held.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX))
+            return {**os.environ, **torchruns_logs(Path(scratch))}
+    return None
 
 
 def _environment(file: Path) -> dict[str, str]:

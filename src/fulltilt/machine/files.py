@@ -38,9 +38,10 @@ def check_writable(path: Path, *, option: str) -> None:
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write aside, sync, rename: whatever happens, `path` holds the old content or all of the new.
 
-    A device or a pipe (/dev/stdout) is written to as it is: a rename would put a file in its place.
+    A device or a pipe (/dev/stdout) is written to as it is: a rename would put a file in its place. Names of files that
+    are not UTF-8 are written as the bytes that they are.
     """
-    data = content.encode() if isinstance(content, str) else content
+    data = content.encode(errors="surrogateescape") if isinstance(content, str) else content
     try:
         if _special(path):
             path.write_bytes(data)

@@ -52,7 +52,8 @@ class RecordingWriter(Closing):
         """Append one line and hand it to the kernel."""
         if self.problem is not None:
             return
-        line = json.dumps(sample.to_json(), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        text = json.dumps(sample.to_json(), ensure_ascii=False, separators=(",", ":")) + "\n"
+        line = text.encode(errors="backslashreplace")  # a name that is not UTF-8: as JSON's own escape is
         try:
             while line:  # a disk that is nearly full takes less than it is given
                 line = line[os.write(self._file.fileno(), line) :]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -67,13 +68,27 @@ def make_project(
         README: _readme(recipe, folder, own, content["data"]),
         **({} if own is None else own.files),
     }
+    _write(folder, texts)
+    return Project(files=tuple(folder / name for name in texts), own=own)
+
+
+def _write(folder: Path, texts: Mapping[str, str]) -> None:
+    """All of them or none: with a part of them the folder would be refused the next time, as it is not empty."""
+    was_there = folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
+            # YAML has an escape for names that are not UTF-8; what is left is said to people.
+            (folder / name).write_text(text, encoding="utf-8", errors="replace")
+    except BaseException as error:
+        with suppress(OSError):
+            for name in texts:
+                (folder / name).unlink(missing_ok=True)
+            if not was_there:
+                folder.rmdir()
+        if not isinstance(error, OSError):
+            raise
         raise FulltiltError(f"can't write into {folder} ({error.strerror or error}); name another folder") from error
-    return Project(files=tuple(folder / name for name in texts), own=own)
 
 
 def _source(module: str) -> str:

@@ -63,7 +63,8 @@ class Saving:
     def at_rest_after(self) -> Iterator[None]:
         """Among several processes nothing is left being written behind an error: the group may be closed next."""
         try:
-            yield
+            with self._claimed():
+                yield
         except BaseException:
             if several():
                 try:
@@ -71,6 +72,17 @@ class Saving:
                 except FulltiltError as error:
                     log.warning("%s", error)
             raise
+
+    @contextmanager
+    def _claimed(self) -> Iterator[None]:
+        """Two trainings into one folder are most often a mistake, and each removes the other's as its own."""
+        if self.folder is None or rank() != 0:
+            yield
+            return
+        with folder.claimed(self.folder) as alone:
+            if not alone:
+                _warn("another process trains into %s as well: checkpoints of both give way to each other", self.folder)
+            yield
 
     @property
     def _model(self) -> nn.Module:

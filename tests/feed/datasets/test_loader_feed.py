@@ -9,14 +9,17 @@ import subprocess
 import sys
 import threading
 from collections import namedtuple
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from tests.waiting import until
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset, default_collate
 
 from fulltilt.augment import GPUAugmentation, MinimalGPUAugmentation
@@ -544,6 +547,51 @@ def test_a_killed_worker_is_told_with_its_signal_and_the_epoch_goes_on():
     done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert re.search(r"worker 0 \(pid \d+\) was ended by signal SIGKILL at or soon after the batch", done.stderr)
+
+
+with_a_worker = pytest.mark.parametrize(
+    "make",
+    [
+        lambda: feed(Squares(40), batch_size=2, device="cpu", num_workers=1, worker_kind="processes"),
+        lambda: feed(DataLoader(Squares(40), batch_size=2, num_workers=1), device="cpu"),
+    ],
+)
+
+
+@with_a_worker
+def test_a_worker_that_is_stopped_is_told_of(make, caplog, monkeypatch):
+    before = {child.pid for child in psutil.Process().children()}
+    with make() as it:
+        loop = iter(it)
+        given = [next(loop)]
+        monkeypatch.setattr("fulltilt.feed.waiting.FIRST_SECONDS", 0.2)
+        (worker,) = [child for child in psutil.Process().children() if child.pid not in before]
+        worker.suspend()
+        waiter = threading.Thread(target=lambda: given.extend(loop))
+        waiter.start()
+        until(lambda: "no batch has come" in caplog.text)
+        worker.resume()
+        waiter.join()
+    assert f"no batch has come for 0.2 s; waiting for its workers: process {worker.pid} (stopped" in caplog.text
+    assert len(given) == 20
+
+
+@with_a_worker
+def test_a_worker_that_hangs_does_not_hold_up_the_end(make, monkeypatch):
+    monkeypatch.setattr("fulltilt.feed.datasets.dataset_feed._PATIENCE_SECONDS", 0.2)
+    before = {child.pid for child in psutil.Process().children()}
+    it = make()
+    next(iter(it))
+    (worker,) = [child for child in psutil.Process().children() if child.pid not in before]
+    worker.suspend()
+    closing = threading.Thread(target=it.close)
+    closing.start()
+    closing.join(10)
+    hangs = closing.is_alive()
+    with suppress(psutil.NoSuchProcess):
+        worker.resume()
+    closing.join()
+    assert not hangs
 
 
 def test_a_feed_that_failed_and_is_forgotten_ends_its_workers():

@@ -1,14 +1,19 @@
 """The feed of image files: order, content, resume, errors, and decoders that die, with real processes."""
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import simplejpeg
 import torch
@@ -18,7 +23,7 @@ from tests.feed.shared_memory import in_shared_memory
 from tests.waiting import until
 
 from fulltilt.augment import GPUAugmentation
-from fulltilt.errors import InputError, SampleError
+from fulltilt.errors import InputError, SampleError, WorkerError
 from fulltilt.feed import ImageFiles, feed
 from fulltilt.machine.cores import Cores
 
@@ -243,6 +248,62 @@ def test_a_killed_decoder_is_named_and_nothing_is_lost(photos, caplog):
         assert seen == list(range(COUNT))
         assert numbers(it) == list(range(COUNT))
         assert len(it._reader.pool.pids) == 2, "the dead are replaced"
+
+
+def open_now() -> set[int]:
+    return {int(number) for number in os.listdir("/proc/self/fd")}
+
+
+@pytest.fixture
+def files_of_a_feed(photos) -> int:
+    """That one with a decoder has open."""
+    before = len(open_now())
+    with feed(ImageFiles(photos), **options(num_workers=1)):
+        return len(open_now()) - before
+
+
+@contextlib.contextmanager
+def at_most_open(more: int):
+    """So many more than there are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    had = open_now()
+    free = (number for number in count() if number not in had)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next(islice(free, more, None)), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_fewer_decoders_go_on_where_no_more_can_be_started(photos, caplog, files_of_a_feed):
+    with at_most_open(files_of_a_feed + 3), feed(ImageFiles(photos), **options(num_workers=8)) as it:
+        assert 1 <= len(it._reader.pool.pids) < 8
+        assert numbers(it) == list(range(COUNT))
+    assert "a decoder process can't be started (Too many open files): is there a limit" in caplog.text
+
+
+def test_where_no_decoder_can_be_started_nothing_is_left(photos, files_of_a_feed):
+    before, children = open_now(), psutil.Process().children()
+    # The decoder's own one would be enough; to start it takes more.
+    with pytest.raises(WorkerError, match="can't be started"), at_most_open(files_of_a_feed):
+        feed(ImageFiles(photos), **options(num_workers=8))
+    assert open_now() == before
+    assert psutil.Process().children() == children
+
+
+def test_a_decoder_that_is_stopped_is_told_of(photos, caplog, monkeypatch):
+    with feed(ImageFiles(photos), **options(num_workers=1, prefetch=1)) as it:
+        loop = iter(it)
+        next(loop)
+        monkeypatch.setattr("fulltilt.feed.waiting.FIRST_SECONDS", 0.2)
+        (decoder,) = it._reader.pool.pids
+        os.kill(decoder, signal.SIGSTOP)
+        waiter = threading.Thread(target=numbers, args=(loop,))
+        waiter.start()
+        until(lambda: "no batch has come" in caplog.text)
+        os.kill(decoder, signal.SIGCONT)
+        waiter.join()
+    assert f"no batch has come for 0.2 s; waiting for process {decoder} (stopped: kill -CONT {decoder}" in caplog.text
 
 
 def test_a_file_that_kills_its_decoder_is_given_up(own_photos, monkeypatch):

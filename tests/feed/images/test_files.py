@@ -119,6 +119,8 @@ def test_masks_whose_names_all_end_alike_are_found_by_what_comes_before(tmp_path
         (lambda t: table(t, "name,label\nx,1\n"), "no column named path"),
         (lambda t: table(t, "path,label\nx.jpg,\n"), "line 2: an empty label"),
         (lambda t: table(t, "path,class\n\nx.jpg,a\n,b\n"), "line 4: an empty path"),
+        (lambda t: table(t, "path\nx.jpg\n\0\0\n"), "line 3: a zero byte in a path: the table is damaged"),
+        (lambda t: table(t, "path,mask\nx.jpg,\0.png\n"), "line 2: a zero byte in a path"),
         (lambda t: table(t, "path,class\n1.jpg,café\n", "latin-1"), r"t\.csv can't be read .* save it as .* UTF-8"),
         (lambda t: ImageFiles(t / "none.csv"), r"none\.csv can't be read \(No such file"),
     ],

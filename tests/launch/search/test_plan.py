@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,20 @@ def test_a_plan_comes_back_as_it_was(tmp_path: Path) -> None:
     )
     plans.write(other, path)
     assert plans.read(path) == other
+
+
+def test_a_script_whose_name_is_not_utf_8_has_a_plan_as_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    script = tmp_path / os.fsdecode(b"entra\xeener.py")
+    script.write_text("")
+    command = parse([str(script)])
+    path = plans.default_path(command)
+    plan = made(plans.key_of(command))
+    plans.write(plan, path)
+    assert plans.read(path) == plan
+    assert plans.read(path).why_not(plans.key_of(command)) is None
 
 
 def test_a_plan_that_does_not_say_what_its_figures_count_is_read(tmp_path: Path) -> None:

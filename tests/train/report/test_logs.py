@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 
@@ -34,6 +35,14 @@ def test_half_a_line_that_a_killed_run_left_is_not_joined_to(tmp_path):
     log.write("epoch", {}, step=3)
     log.close()
     assert json.loads(path.read_text().splitlines()[1])["kind"] == "epoch"
+
+
+def test_names_that_are_not_utf_8_are_read_back_as_they_were(tmp_path):
+    name = os.fsdecode(b"caf\xe9.jpg")
+    log = JsonLines(tmp_path / "log.jsonl")
+    log.write("start", {"source": name}, step=0)
+    log.close()
+    assert json.loads((tmp_path / "log.jsonl").read_text(encoding="utf-8"))["source"] == name
 
 
 def test_a_line_is_there_as_soon_as_it_is_written(tmp_path):
@@ -114,3 +123,13 @@ def test_lines_go_to_stderr_unless_the_program_decides_otherwise(whose, expected
     done = subprocess.run([sys.executable, "-c", SAYS, whose], capture_output=True, text=True, check=True)
     assert done.stderr == expected
     assert done.stdout == ""
+
+
+def test_training_goes_on_without_a_log_that_the_disk_refuses(tmp_path, caplog):
+    (tmp_path / "log.jsonl").symlink_to("/dev/full")
+    caplog.set_level(logging.INFO, "fulltilt.train")
+    with Report(LoggingConfig(tensorboard=False), tmp_path, is_main=True, epochs=1) as report:
+        for step in range(3):
+            report.write("perf", {"loss": 0.5}, step=step)
+    (told,) = caplog.messages
+    assert told == f"{tmp_path}/log.jsonl can't be written (No space left on device) and will lack records"

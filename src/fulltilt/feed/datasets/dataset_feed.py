@@ -26,6 +26,9 @@ from fulltilt.feed.structure import Augmenter, samples_in
 from fulltilt.machine.decision import Decision
 from fulltilt.nested import map_tensors
 
+_PATIENCE_SECONDS = 5.0
+"""How long a worker that is at a batch may take to be through with it when its feed is closed."""
+
 
 class DatasetFeed(OrderedFeed):
     """A map-style data set in our own order, so that it can be resumed anywhere."""
@@ -71,9 +74,11 @@ class DatasetFeed(OrderedFeed):
         """Steps that workers have been asked for and the loop has not seen yet."""
         self.augmentation, self._augment = augment, Augmenter(augment)
         self._mover = Mover(device, depth=2, ahead=ahead)
+        legs = self._crew.legs
+        self._mover.workers = lambda: legs.pids
         self.split: Decision[Split] | None = None
         """Of videos: decoders and threads of each that the workers began with, and why."""
-        self._finalizer = when_forgotten(self, shut, self._mover, self._crew.legs)
+        self._finalizer = when_forgotten(self, shut, self._mover, legs)
 
     @property
     def hosting(self) -> Decision[Hosting]:
@@ -161,7 +166,9 @@ def running(legs: Legs, stream: Iterator[Request]) -> Iterator[Any]:
 
 def shut(mover: Mover, legs: Legs | None) -> None:
     """First the thread that uses the legs, then they."""
-    mover.stop()
+    if legs is not None:
+        legs.lasts = False
+    mover.stop(patience=_PATIENCE_SECONDS)
     if legs is not None:
         legs.close()
 

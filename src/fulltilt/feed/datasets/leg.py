@@ -19,11 +19,11 @@ from typing import Any, Literal
 
 import torch
 from torch.utils.data import DataLoader, default_collate
-from torch.utils.data._utils import signal_handling
 
 from fulltilt.errors import WorkerError, cause
 from fulltilt.feed.datasets.parcel import Packing
 from fulltilt.feed.datasets.shelf import Passing, Refused, Request, Shelf, WorkerInit, fetch
+from fulltilt.feed.mover import deaths_are_ours
 from fulltilt.machine.one_core import compute_with_one_core
 
 Kind = Literal["processes", "threads"]
@@ -119,7 +119,7 @@ class Leg(ABC):
 
 
 class ProcessLeg(Leg):
-    """Torch's own workers. Their deaths are ours to tell: torch would raise in the main thread, wherever that is."""
+    """Torch's own workers."""
 
     def __init__(self, work: Work, workers: int) -> None:
         super().__init__(workers)
@@ -141,8 +141,7 @@ class ProcessLeg(Leg):
     def _begin(self) -> None:
         self._iterator = iter(self._loader)
         if self._iterator._worker_pids_set:
-            signal_handling._remove_worker_pids(id(self._iterator))  # type: ignore[attr-defined]
-            self._iterator._worker_pids_set = False
+            deaths_are_ours(self._iterator)
             if not self._loader.timeout:  # torch looks for dead workers when nothing has come for 5 s
                 self._iterator._try_get_data = partial(self._iterator._try_get_data, timeout=_LOOK_SECONDS)
 

@@ -28,6 +28,8 @@ class Legs:
         """
         self._work, self._lasting = work, lasting
         self.wanted = workers
+        self.lasts = True
+        """Whether there is a use for workers in place of those that die."""
         self._legs: deque[Leg] = deque()
         self._stream: Iterator[Request] = iter(())
         self._deaths = 0
@@ -59,6 +61,8 @@ class Legs:
                     raise
                 self._legs.popleft().close()
             except DeadWorkerError as error:
+                if not self.lasts:
+                    raise
                 self._replace(error)
             else:
                 self._deaths = 0

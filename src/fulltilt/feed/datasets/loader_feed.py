@@ -62,6 +62,7 @@ class LoaderFeed(Feed):
         if hosting is not None:
             self._crew = Crew(_work(loader, hosting.value), hosting, tune=True, own=True, lasting=_lasts(loader))
         legs = None if self._crew is None else self._crew.legs
+        self._mover.workers = None if legs is None else lambda: legs.pids
         self._finalizer = when_forgotten(self, shut, self._mover, legs)
 
     def __len__(self) -> int:

@@ -25,6 +25,7 @@ from fulltilt.feed.images.kept import Kept
 from fulltilt.feed.images.slot import Slot, Status
 from fulltilt.feed.images.tally import Counts, Tally
 from fulltilt.feed.images.wire import Report, Reports, Task, send_task, tasks_waiting
+from fulltilt.feed.waiting import told_of
 
 log = logging.getLogger("fulltilt.feed")
 
@@ -103,9 +104,13 @@ class Pool:
         self._closed = False
         self.wanted = 0
         """The number of processes that is aimed at."""
-        self.resize(workers)
         self._thread = threading.Thread(target=self._listen, name="fulltilt-feed", daemon=True)
-        self._thread.start()
+        try:
+            self.resize(workers)
+            self._thread.start()
+        except BaseException:
+            self._end()
+            raise
 
     def fill(self, slot: int, round_: int, parts: Sequence[tuple[int, int]]) -> None:
         """Have parts (first, count) of a slot decoded; `done` is called when all are."""
@@ -133,6 +138,13 @@ class Pool:
         """What the decoders have done so far, those that have ended included."""
         return self._tally.total() if self._counts is None else self._counts
 
+    def held_up(self) -> str:
+        """The decoders in words, each with the file that it is at."""
+        with self._lock:
+            at = {process.pid: self._desk.read(worker) for worker, process in self._workers.items()}
+        told = [f"{told_of([pid])} at {self._path_of(*task)}" for pid, task in at.items() if task is not None]
+        return "; ".join(told) or f"{told_of(at)}, at no file"
+
     def close(self) -> None:
         """Stop the processes and free everything; waits until they are gone."""
         if self._closed:
@@ -140,6 +152,9 @@ class Pool:
         self._closed = True
         os.write(self._wake_out, b"x")  # the thread sees that it is to end
         self._thread.join()
+        self._end()
+
+    def _end(self) -> None:
         os.close(self._task_out)  # every decoder reads the end of its tasks
         os.close(self._task_in)
         with self._lock:
@@ -155,6 +170,9 @@ class Pool:
         self._counts = self._tally.total()
         self._tally.close()
 
+    def _path_of(self, task: Task, position: int) -> str:
+        return self._catalog.image(int(self._slots[task.slot].index[position]))
+
     @property
     def _staying(self) -> int:
         return len(self._workers) - self._leaving
@@ -164,8 +182,19 @@ class Pool:
         for worker in range(self.most):
             if self._staying >= self.wanted:
                 return
-            if worker not in self._workers:
+            if worker in self._workers:
+                continue
+            try:
                 self._start(worker)
+            except OSError as error:
+                reason = (
+                    f"a decoder process can't be started ({error.strerror or error}): is there a limit on open files, "
+                    "processes or memory (ulimit -n, -u, -v)?"
+                )
+                if self._staying < 1:
+                    raise WorkerError(reason) from error
+                log.warning("%s %d go on", reason, self._staying)
+                return
 
     def _start(self, worker: int) -> None:
         inherited = [self._task_in, self._report_out, self._desk.fd, self._catalog.fd, *(s.fd for s in self._slots)]
@@ -195,8 +224,13 @@ class Pool:
             process_group=0,  # Ctrl-C at the terminal is for the trainer, which closes the pipe
             env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )
+        try:
+            pidfd = os.pidfd_open(process.pid)
+        except OSError:
+            process.kill()
+            process.wait()
+            raise
         self._workers[worker] = process
-        pidfd = os.pidfd_open(process.pid)
         self._pids[pidfd] = worker
         self._poll.register(pidfd, select.POLLIN)
 
@@ -297,7 +331,7 @@ class Pool:
             last = "between two files"
             if at is not None and self._reported.get(worker) != at[0][:3]:
                 task, position = at
-                last = f"at {self._catalog.image(int(self._slots[task.slot].index[position]))}"
+                last = f"at {self._path_of(task, position)}"
                 full = self._take_over(task, position, status)
             log.warning("decoder %d was ended by %s, %s; another goes on", worker, cause(status), last)
             self._start_missing()

@@ -20,6 +20,7 @@ from fulltilt.feed.images.kept import Kept
 from fulltilt.feed.images.pool import Pool
 from fulltilt.feed.images.slot import Slot, Status
 from fulltilt.feed.order import Step
+from fulltilt.feed.waiting import Waiting
 from fulltilt.machine.memory import read_memory
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ class Reader:
 
         There may be nothing to wait for yet but slots of an epoch that was broken off, which are filled anew then.
         """
+        waiting = Waiting(self.pool.held_up)
         with self._changed:
             while True:
                 if self._error is not None:
@@ -161,7 +163,8 @@ class Reader:
                         return filled
                 if not wait:
                     return None
-                self._changed.wait()
+                if not self._changed.wait(waiting.seconds):
+                    waiting.say()
 
     def give_back(self, filled: Filled) -> None:
         """The slot's memory has been read: it can be filled again."""

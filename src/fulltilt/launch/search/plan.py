@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -122,7 +123,7 @@ def default_path(command: Command) -> Path:
     where = command.target if command.module else str(Path(command.target).absolute())
     told = "\0".join((where, *command.words, str(Path.cwd()) if command.module else ""))
     name = re.sub(r"[^A-Za-z0-9._-]", "_", Path(command.target).name)[:40]
-    return cache_home() / "plans" / f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.toml"
+    return cache_home() / "plans" / f"{name}-{hashlib.sha256(os.fsencode(told)).hexdigest()[:12]}.toml"
 
 
 def write(plan: Plan, path: Path) -> None:
@@ -168,10 +169,10 @@ def to_toml(plan: Plan) -> str:
 def read(path: Path) -> Plan:
     """A plan from its file. InputError where it is damaged: what is wrong with it."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
     except FileNotFoundError:
         raise InputError(f"there is no plan {path}; leave --plan out to make one") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"the plan {path} can't be read ({error}); delete it to make a new one") from None
     try:
         return _parsed(data)

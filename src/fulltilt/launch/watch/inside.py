@@ -274,7 +274,9 @@ def start() -> None:
         return
     if job.shield is not None:
         from fulltilt.launch.shield.shield import raise_shield
+        from fulltilt.launch.watch.parting import end_with_watcher
 
+        end_with_watcher()
         raise_shield(job.shield, guarded=job.guarded, free=(job.out,))
         _meet_in(Path(job.out) / "mp")
     process = Process(job)

@@ -3,6 +3,7 @@
     .checkpoint-<random>.partial               being written; its writer holds a lock on it
     checkpoint-000012-step-1500.safetensors    whole, a file
     checkpoint-000012-step-1500                whole, a folder of several ranks' files
+    .training                                  there and locked while a process trains into it
 
 A name without a dot appears by one rename, after everything under it is on the disk. A lock goes with its process, also
 after kill -9, so a partial one that nobody has locked is a leftover, whichever process or machine wrote it.
@@ -29,6 +30,7 @@ _NAME: Final = re.compile(r"checkpoint-(\d{6,})-step-(\d+)(\.safetensors)?")
 _PARTIAL: Final = ".checkpoint-*.partial"
 LOCK: Final = "lock"
 """In a partial folder, the file that its writer has locked."""
+_CLAIM: Final = ".training"
 _TRIES: Final = 100
 
 
@@ -63,6 +65,25 @@ def clean(folder: Path) -> None:
                 path.rmdir()
         except OSError:
             continue  # somebody is writing it (or locks do not work here, and it can't be told)
+
+
+@contextlib.contextmanager
+def claimed(folder: Path) -> Iterator[bool]:
+    """Whether no other process has claimed it. A record lock: processes that are forked meanwhile don't have it."""
+    alone, path = True, folder / _CLAIM
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # a full disk, a file system without locks: then nobody can tell
+            file = held.enter_context(open(path, "ab"))
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                alone = False
+        try:
+            yield alone
+        finally:
+            if alone:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
 
 def entries(folder: Path) -> list[Entry]:

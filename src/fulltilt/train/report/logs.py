@@ -16,6 +16,9 @@ from fulltilt.errors import InputError, UnavailableError
 class Log(Protocol):
     """Takes records."""
 
+    name: str
+    """What it is called where people are told of it."""
+
     def write(self, kind: str, record: Mapping[str, Any], *, step: int) -> None: ...
     def close(self) -> None: ...
 
@@ -25,7 +28,9 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         self._end_broken_line(path)
-        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self.name = str(path)
+        # A file's name that is not UTF-8 is written as JSON's own escape is.
+        self._file = path.open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
 
     def write(self, kind: str, record: Mapping[str, Any], *, step: int) -> None:
         line = {"kind": kind, "time": round(time.time(), 3), "step": step, **record}
@@ -50,6 +55,7 @@ class TensorBoard:
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        self.name = str(folder)
         self._writer = SummaryWriter(str(folder))
 
     def write(self, kind: str, record: Mapping[str, Any], *, step: int) -> None:

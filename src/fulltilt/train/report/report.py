@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,6 +29,8 @@ class Report:
         self.is_main, self._epochs = is_main, epochs
         self._settings, self._folder = settings, folder
         self._logs: list[Log] = []
+        self._told: list[Log] = []
+        """Logs that could not be written."""
         self._handler: _Lines | None = None
         self._stats_at = -_STATS_SECONDS
         self._stats: Mapping[str, float] | None = None
@@ -45,7 +48,10 @@ class Report:
             logging.getLogger("fulltilt").removeHandler(self._handler)
             logging.getLogger("fulltilt").setLevel(self._handler.level_before)
         for each in self._logs:
-            each.close()
+            try:
+                each.close()
+            except OSError as error:
+                self._lost(each, error)
         self._logs = []
 
     def say(self, text: str, *arguments: Any, level: int = logging.INFO) -> None:
@@ -54,9 +60,18 @@ class Report:
             log.log(level, text, *arguments)
 
     def write(self, kind: str, record: Mapping[str, Any], *, step: int) -> None:
-        """A record for the logs."""
+        """A record for the logs. Training goes on without one that can't be written: what is learnt is worth more."""
         for each in self._logs:
-            each.write(kind, record, step=step)
+            try:
+                each.write(kind, record, step=step)
+            except OSError as error:
+                self._lost(each, error)
+
+    def _lost(self, one: Log, error: OSError) -> None:
+        if one not in self._told:
+            self._told.append(one)
+            reason = error.strerror or error
+            self.say("%s can't be written (%s) and will lack records", one.name, reason, level=logging.WARNING)
 
     def perf(self, stats: Mapping[str, float], *, epoch: int, batch: int, step: int, loss: float | None) -> None:
         """The line every so many batches."""
@@ -100,7 +115,8 @@ class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         prefix = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
         text = prefix + self.format(record)
-        if self._bar.console is not None:
-            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
-        else:
-            print(text, file=sys.stderr, flush=True)
+        with suppress(OSError):  # a full disk behind a redirection, a terminal that is gone: that ends no training
+            if self._bar.console is not None:
+                self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            else:
+                print(text, file=sys.stderr, flush=True)
