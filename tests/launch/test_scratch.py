@@ -55,6 +55,14 @@ def test_what_a_killed_one_has_left_goes_with_the_next(temporary: Path) -> None:
     assert [path.name for path in temporary.iterdir()] == ["fulltilt-mine"]
 
 
+def test_what_another_machine_may_still_use_stays(temporary: Path) -> None:
+    left = temporary / "fulltilt-theirs"
+    left.mkdir()
+    (left / "lock").write_text("node17.cluster")
+    with scratch():
+        assert left.exists()
+
+
 def test_no_place_for_temporary_files_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(FulltiltError, match=r"No such file or directory\); set TMPDIR"), scratch():

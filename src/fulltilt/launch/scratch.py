@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ from fulltilt.errors import FulltiltError
 
 PREFIX: Final = "fulltilt-"
 _LOCK: Final = "lock"
-"""Held while the folder is used: the kernel takes it back from one that is killed. It is empty until it is held."""
+"""Held while the folder is used: the kernel takes it back from one that is killed. It is empty until it is held, and
+then names the machine: on one disk for several, the kernel of each may know its own locks alone."""
 
 
 @contextmanager
@@ -29,7 +31,7 @@ def scratch() -> Iterator[Path]:
             lock = held.enter_context(open(path / _LOCK, "wb", buffering=0))
             with suppress(OSError):  # a file system without locks: then nobody else can take it for left, either
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                lock.write(b"\n")
+                lock.write(_machine())
         yield path
 
 
@@ -51,5 +53,9 @@ def _remove_left() -> None:
                 continue
             with path.open("r+b") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if lock.read(1):
+                if lock.read() == _machine():
                     shutil.rmtree(path.parent, ignore_errors=True)
+
+
+def _machine() -> bytes:
+    return (platform.node() or "this one").encode()
