@@ -23,7 +23,7 @@ from fulltilt import GPUAugmentation, Trainer
 from fulltilt.errors import CheckpointError, InputError
 from fulltilt.feed import feed
 from fulltilt.train.callbacks import Callback
-from fulltilt.train.checkpoint import folder
+from fulltilt.train.checkpoint import Checkpoints, folder, load_checkpoint
 
 
 def steps_saved(output: Path) -> list[int]:
@@ -334,6 +334,25 @@ def test_where_max_steps_ends_a_run_it_is_gone_on_with_as_if_it_had_not(kind, st
     continued = again.fit()
     assert list(continued.losses) == list(whole.losses)[steps:]
     assert continued.last["val_loss"] == whole.last["val_loss"]
+
+
+def test_a_run_that_goes_on_by_another_figure_has_a_best_of_its_own(tmp_path, caplog):
+    def trainer(epochs, monitor):
+        torch.manual_seed(4)
+        config = {"epochs": epochs, "monitor": monitor, "monitor_mode": "min", "output": str(tmp_path), **EXACT}
+        return Trainer(network(), loader(), loader(), config=config)
+
+    assert trainer(2, "val_loss").fit().best > 0
+    again = trainer(4, "train_loss")
+    with caplog.at_level("INFO"):
+        again.resume()
+    assert "epochs are judged by train_loss from here on, no longer by val_loss" in caplog.text
+    assert again.history.best is None
+    history = again.fit()
+    losses = [record["train_loss"] for record in history.epochs]
+    assert history.best == min(losses)
+    best = Checkpoints(tmp_path / "checkpoints").best()
+    assert load_checkpoint(best)["epoch"] == 3 + losses.index(min(losses))
 
 
 @pytest.mark.parametrize("monitor", ["val_loss", "train_loss"])

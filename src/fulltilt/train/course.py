@@ -51,7 +51,7 @@ class Course:
 
     def save(self, metric: float | None = None) -> None:
         """Begin to save where the run stands, between two epochs or where one was left."""
-        self.saving.save(self.position, self._middle, best=self._monitored.best, metric=metric)
+        self.saving.save(self.position, self._middle, best=self._monitored.state_dict(), metric=metric)
 
     def save_under_way(self) -> None:
         """Begin to save amid an epoch that goes on."""
@@ -86,12 +86,14 @@ class Course:
     def _restore(self, path: str | os.PathLike[str] | None = None, *, before_step: int | None = None) -> None:
         state = self.saving.load(path, before_step=before_step)
         self._middle = self.saving.restore(state, self.position)
-        self._monitored.best = state["metrics"]["best"]
+        judged_by = self._monitored.load_state_dict(state["metrics"])
         rng.restore(state["rng"])
         if rank() >= state.get("world", 1):
             part_ways(rank())  # those of rank 0, since this rank was not there
         self._random = rng.take()
         position, say = self.position, self._report.say
         say("resuming from step %d (epoch %d)", position.step, position.epoch + 1)
+        if judged_by != (name := self._monitored.name):
+            say("epochs are judged by %s from here on, no longer by %s: the first is the best so far", name, judged_by)
         if (then := state.get("config", {}).get("lr", self._lr)) != self._lr:
             say("lr %g has no effect: the optimizer continues as it was saved, from %g", self._lr, then)

@@ -353,6 +353,7 @@ class Trainer:
             keep_last=self.config.keep_last,
             keep_best=self.config.keep_best,
             mode=self._monitored.mode,
+            figure=self._monitored.name,
             sharded=several() or "auto",
             own=OWN,
         )

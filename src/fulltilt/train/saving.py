@@ -88,7 +88,9 @@ class Saving:
     def _model(self) -> nn.Module:
         return self._stepper.model
 
-    def save(self, position: Position, middle: MidEpoch | None, *, best: float | None, metric: float | None) -> None:
+    def save(
+        self, position: Position, middle: MidEpoch | None, *, best: Mapping[str, Any], metric: float | None
+    ) -> None:
         """Begin to save; returns at once. Without a folder nothing is saved, and not twice at the same place."""
         here = (position.epoch, position.step)
         if self.checkpoints is None or (here == self._saved and metric is None):
@@ -106,7 +108,7 @@ class Saving:
             "step": position.step,
             "world": world(),
             "middle": None if middle is None else middle.state_dict(),
-            "metrics": {"best": best},
+            "metrics": dict(best),
             "config": self._config,
         }
         self.checkpoints.save(state, step=position.step, epoch=position.epoch, metric=metric, run=self._run)

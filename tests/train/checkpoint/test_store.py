@@ -96,6 +96,24 @@ def test_the_last_and_the_best_stay(tmp_path):
 
 
 @pytest.mark.parametrize("sharded", [False, True])
+def test_figures_are_not_compared_with_each_other(sharded, tmp_path):
+    options = {"keep_last": 1, "keep_best": 1, "sharded": sharded}
+    with Checkpoints(tmp_path, mode="min", figure="val_loss", **options) as checkpoints:
+        for step, metric in enumerate((0.95, 0.97), start=1):
+            checkpoints.save(state(step), step=step, epoch=0, metric=metric)
+    with Checkpoints(tmp_path, mode="max", figure="val_iou", **options) as checkpoints:
+        for step, metric in enumerate((0.4, 0.6, 0.5), start=3):
+            checkpoints.save(state(step), step=step, epoch=0, metric=metric)
+        checkpoints.wait()
+        assert value_of(checkpoints.load(checkpoints.best())) == 4
+    loaded = Checkpoints(tmp_path)
+    assert value_of(loaded.load(loaded.best())) == 4, "the figure that was looked at last"
+    earlier = Checkpoints(tmp_path, mode="min", figure="val_loss")
+    assert value_of(earlier.load(earlier.best())) == 1
+    assert len(list(tmp_path.iterdir())) == 3, "the best of each, and the last"
+
+
+@pytest.mark.parametrize("sharded", [False, True])
 def test_the_best_is_that_of_whoever_saved(sharded, tmp_path):
     with Checkpoints(tmp_path, mode="max", sharded=sharded) as checkpoints:
         for step, metric in enumerate((0.5, 0.9, 0.7), start=1):

@@ -14,6 +14,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -38,6 +39,7 @@ class Checkpoints(Closing):
     keep_last   how many of the newest stay; keep_best: how many of the best by `metric`, which is never removed
     mode        whether the metric is better when it is smaller ("min") or larger ("max"); None: as those in the folder
                 were saved, in an empty one smaller
+    figure      what the metric is, where that may change: others are not compared with it; None: as the newest has it
     background  write in a thread; otherwise `save` returns when the file is on the disk
     sharded     "auto": where tensors are spread over ranks, each rank saves its part, into a folder; otherwise rank 0
                 writes one file, and the others nothing. True: always a folder
@@ -53,6 +55,7 @@ class Checkpoints(Closing):
         keep_last: int = 3,
         keep_best: int = 1,
         mode: Mode | None = None,
+        figure: str | None = None,
         background: bool = True,
         sharded: bool | Literal["auto"] = "auto",
         own: tuple[str, ...] = ("rng",),
@@ -66,12 +69,15 @@ class Checkpoints(Closing):
         if sharded not in (True, False, "auto"):
             raise InputError(f"sharded is {sharded!r}; use True, False or 'auto'")
         self.folder = Path(folder).absolute()
-        self._keep_last, self._keep_best, self._mode = keep_last, keep_best, mode
+        self._keep_last, self._keep_best, self._mode, self._figure = keep_last, keep_best, mode, figure
+        self._by: tuple[Mode, str | None] | None = None
+        """What is saved is compared by it, and all that follows."""
         self._background, self._sharded, self._own = background, sharded, own
         self._staging, self._shard_staging = Staging(), Staging()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-        self._metrics: dict[tuple[str, int], float | None] = {}
+        self._known: dict[tuple[str, int], Mapping[str, Any]] = {}
+        """What checkpoints say about themselves."""
         folders.prepare(self.folder)
 
     def save(
@@ -84,12 +90,13 @@ class Checkpoints(Closing):
         """
         self.wait()
         flat = flatten(state)
-        self._mode = self._way()
+        self._by = mode, figure = self._compared()
         notes: dict[str, Any] = {
             "step": int(step),
             "epoch": int(epoch),
             "metric": None if metric is None else float(metric),
-            "mode": self._mode,
+            "mode": mode,
+            "figure": figure,
             "run": run,
         }
         if self._sharded is True or (self._sharded == "auto" and flat.sharded):
@@ -132,14 +139,15 @@ class Checkpoints(Closing):
     def best(self) -> Path | None:
         """The one with the best metric; None when none has one."""
         known, _ = self._measured()
-        return next((entry.path for entry in best_first(known, self._way())), None)
+        return next((entry.path for entry in best_first(known, *self._compared())), None)
 
-    def _way(self) -> Mode:
-        """Which way the metric gets better: whoever loads has not always said what whoever saved did."""
-        if self._mode is None:
-            said = [_notes_of(entry).get("mode") for entry in newest_first(folders.entries(self.folder))]
-            return "max" if next((mode for mode in said if mode in get_args(Mode)), None) == "max" else "min"
-        return self._mode
+    def _compared(self) -> tuple[Mode, str | None]:
+        """Which way which figure gets better: whoever loads has not always said what whoever saved did."""
+        if self._by is not None:
+            return self._by
+        said = (_notes_of(entry) for entry in newest_first(folders.entries(self.folder)))
+        newest = next((notes for notes in said if notes.get("mode") in get_args(Mode)), {})
+        return self._mode or newest.get("mode", "min"), self._figure or newest.get("figure")
 
     def load(
         self, path: str | os.PathLike[str] | None = None, *, into: Mapping[str, Any] | None = None
@@ -188,7 +196,7 @@ class Checkpoints(Closing):
             path = save()
             log.debug("checkpoint %s written in %.2f s", path.name, time.perf_counter() - began)
             if rank() == 0:
-                self._remove_superfluous(path, notes["metric"])
+                self._remove_superfluous(path, notes)
         except OSError as error:
             self._error = self._explained(error, notes["step"])
         except BaseException as error:
@@ -200,12 +208,13 @@ class Checkpoints(Closing):
             self.folder, notes["step"], lambda descriptor: write_file(descriptor, staged.layout, notes, data)
         )
 
-    def _remove_superfluous(self, newest: Path, metric: float | None) -> None:
+    def _remove_superfluous(self, newest: Path, notes: Mapping[str, Any]) -> None:
         with contextlib.suppress(FileNotFoundError):  # another process may have removed it already
             # Known without reading it: parsing a header would hold the interpreter's lock for some milliseconds.
-            self._metrics[newest.name, newest.stat().st_mtime_ns] = metric
+            self._known[newest.name, newest.stat().st_mtime_ns] = _compared_by(notes)
         known, unknown = self._measured()
-        go = superfluous(known, keep_last=self._keep_last, keep_best=self._keep_best, mode=self._way())
+        mode, figure = self._compared()
+        go = superfluous(known, keep_last=self._keep_last, keep_best=self._keep_best, mode=mode, figure=figure)
         for entry in go:
             # Two processes may count differently; neither removes what it has just written, nor what it can't read.
             if entry.path != newest and entry not in unknown:
@@ -217,17 +226,17 @@ class Checkpoints(Closing):
     def _measured(self) -> tuple[list[Entry], list[Entry]]:
         """All entries with their metrics, and those of them whose header can't be read just now."""
         known, unknown = [], []
-        metrics, self._metrics = self._metrics, {}  # those of removed ones are forgotten
+        said, self._known = self._known, {}  # those of removed ones are forgotten
         for entry in folders.entries(self.folder):
+            notes: Mapping[str, Any] = {}
             try:
                 key = (entry.path.name, entry.path.stat().st_mtime_ns)
-                metric = self._metrics[key] = metrics[key] if key in metrics else _metric(entry.path)
+                notes = self._known[key] = said[key] if key in said else _compared_by(_notes(entry.path))
             except FileNotFoundError:
                 continue
             except OSError:
                 unknown.append(entry)
-                metric = None
-            known.append(Entry(path=entry.path, sequence=entry.sequence, step=entry.step, metric=metric))
+            known.append(replace(entry, **notes))
         return known, unknown
 
     def _explained(self, error: OSError, step: int) -> FulltiltError:
@@ -291,9 +300,12 @@ def _notes_of(entry: Entry) -> Mapping[str, Any]:
     return {}
 
 
-def _metric(path: Path) -> float | None:
-    metric = _notes(path).get("metric")
-    return None if metric is None else float(metric)
+def _compared_by(notes: Mapping[str, Any]) -> dict[str, Any]:
+    """What of its notes says how good it is."""
+    metric = notes.get("metric")
+    return {
+        "metric": None if metric is None else float(metric), "figure": notes.get("figure"), "mode": notes.get("mode"),
+    }  # fmt: skip
 
 
 def _notes(path: Path) -> Mapping[str, Any]:

@@ -48,6 +48,15 @@ class Monitored:
         self.best = value
         return True
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "figure": self.name}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> str:
+        """The best value so far, unless it is another figure's; returns the figure's name."""
+        figure: str = state.get("figure", self.name)
+        self.best = state["best"] if figure == self.name else None
+        return figure
+
 
 def _mode_of(name: str, metrics: Mapping[str, Any]) -> Mode:
     """torchmetrics knows of most; a wrong guess would keep the worst checkpoint as the best."""
