@@ -594,6 +594,17 @@ def test_a_worker_that_hangs_does_not_hold_up_the_end(make, monkeypatch):
     assert not hangs
 
 
+def test_a_loader_whose_workers_were_killed_has_others_when_it_is_used_again(monkeypatch):
+    monkeypatch.setattr("fulltilt.feed.datasets.dataset_feed._PATIENCE_SECONDS", 0.2)
+    loader = DataLoader(Squares(8), batch_size=2, num_workers=1, persistent_workers=True)
+    it = feed(loader, device="cpu")
+    next(iter(it))
+    (worker,) = loader._iterator._workers
+    psutil.Process(worker.pid).suspend()
+    it.close()
+    assert len(list(loader)) == 4
+
+
 def test_a_feed_that_failed_and_is_forgotten_ends_its_workers():
     def fail() -> list[int]:
         it = feed(Squares(8, broken=0), batch_size=2, device="cpu", num_workers=1, worker_kind="processes")
