@@ -81,6 +81,12 @@ def test_a_timeout_ends_the_process(work):
         assert assist.stats().abandoned_workers == 0
 
 
+def test_a_program_that_a_task_starts_can_be_interrupted(work):
+    with CPUAssistedTraining(1) as assist:
+        assist.register("interrupt", work.interrupt_another, run_in="processes")
+        assert assist.submit("interrupt").result(60) == 7
+
+
 def test_tensors_travel(work):
     with CPUAssistedTraining(1) as assist:
         assist.register("sum", torch.sum, run_in="processes")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
+import sys
 import time
 
 
@@ -27,6 +29,18 @@ def hold(seconds):
 
 def where():
     return os.getpid()
+
+
+def interrupt_another():
+    code = "import signal, sys; signal.signal(signal.SIGINT, lambda *_: sys.exit(7)); print(flush=True); input()"
+    words = [sys.executable, "-c", code]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        other.send_signal(signal.SIGINT)
+        try:
+            return other.wait(20)
+        finally:
+            other.kill()
 
 
 def die():

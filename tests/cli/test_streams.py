@@ -30,6 +30,20 @@ def test_a_full_disk_behind_the_output_is_one_line() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_another_files_error_is_not_taken_for_that_of_the_output() -> None:
+    """Data on a disk that fails, say: what is raised in reading it names no file."""
+    code = """
+import errno, fulltilt.cli
+def app(**_):
+    raise OSError(errno.EIO, "Input/output error")
+fulltilt.cli.app = app
+fulltilt.cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("OSError: [Errno 5] Input/output error\n")
+
+
 def test_who_reads_no_further_hears_nothing_of_it() -> None:
     read, write = os.pipe()
     os.close(read)

@@ -317,6 +317,28 @@ def test_a_killed_watcher_takes_its_trial_along(tmp_path: Path) -> None:
     assert not alive
 
 
+def test_what_a_script_starts_from_a_thread_outlives_that_thread_also_under_the_users_torchrun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import subprocess, sys, threading, time\n"
+        "helper = []\n"
+        "def start():\n"
+        "    words = [sys.executable, '-c', 'print(flush=True); input()']\n"
+        "    helper.append(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE))\n"
+        "    helper[0].stdout.readline()\n"
+        "thread = threading.Thread(target=start)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+        "time.sleep(0.3)  # a thread ends a moment after it can be joined\n"
+        "helper[0].communicate(b'\\n')\n"
+        "sys.exit(helper[0].returncode)\n"
+    )
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "theirs")
+    assert observe(parse([str(script)])).exit_status == 0
+
+
 @pytest.mark.parametrize(
     ("status", "own", "raised", "ended"),
     [(3, 3, False, "script"), (3, None, False, "failed"), (4, 3, False, "failed"), (3, 3, True, "failed")],

@@ -187,6 +187,7 @@ class _Child:
 def _serve(connection: Connection) -> None:
     """The process: tasks one by one, until the other side is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # programs that a task starts may listen to theirs
     os.environ["OMP_NUM_THREADS"] = "1"
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     while True:

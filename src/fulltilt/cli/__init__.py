@@ -88,6 +88,15 @@ def _write_nowhere(number: int) -> None:
         os.close(nothing)
 
 
+def _is_refused() -> bool:
+    """Whether standard output can't be written: an error in reading or writing another file names none, either."""
+    try:
+        os.write(sys.stdout.fileno(), b"\n")
+    except OSError:
+        return True
+    return False
+
+
 def main() -> None:
     """The `fulltilt` command: an expected error is one line on stderr and a status that scripts can read."""
     _open_what_is_closed()
@@ -103,7 +112,7 @@ def main() -> None:
         say(str(error))
         sys.exit(error.exit_status)
     except OSError as error:  # files that are named are spoken of by whoever writes them
-        if error.errno not in _REFUSED or error.filename is not None:
+        if error.errno not in _REFUSED or error.filename is not None or not _is_refused():
             raise
         _write_nowhere(sys.stdout.fileno())  # what is left in its buffer
         if error.errno != errno.EPIPE:  # who reads no further knows why

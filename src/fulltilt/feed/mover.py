@@ -188,11 +188,11 @@ class _Fetcher:
         while not self._leaves(patience):
             if pids := self._pids():
                 deaths_are_ours(self._iterator)
-                for pid in pids:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                _tell(pids, signal.SIGKILL)
                 self._leaves(patience)  # else it is left behind: not even that ends a process that waits for a disk
                 return
+        if patience < math.inf:  # they are told to end next: one that was stopped would hear it never
+            _tell(self._pids(), signal.SIGCONT)
 
     def _leaves(self, seconds: float) -> bool:
         """Whether the thread ends within so long."""
@@ -213,6 +213,12 @@ class _Fetcher:
             self._queue.put(_Item(end=True))
         except BaseException as error:  # raised again where the batch is asked for
             self._queue.put(_Item(error=error))
+
+
+def _tell(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _pinned(tensor: Tensor) -> Tensor:

@@ -49,6 +49,8 @@ class Job:
     """Folders that are covered by it wherever they lie."""
     agree_by_store: bool = False
     """Ranks have folders of their own (each was started by a watcher of its own): they agree through torch's store."""
+    starts_ranks: bool = False
+    """The command is a torchrun: its children are what trains."""
     lets_go: bool = False
     """Nothing is held that the script lets go of, be it needed for what is said at the end: it may want the memory."""
     watch: bool = True

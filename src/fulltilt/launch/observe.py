@@ -113,6 +113,7 @@ def observe_all(
             shield=str(folder / "shield") if shield else None,
             guarded=tuple(str(folder) for folder in guarded),
             agree_by_store=by_torchrun(),
+            starts_ranks=command.processes is not None,
             command=command.words,
         )
         file = folder / "job.json"

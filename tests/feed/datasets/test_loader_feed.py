@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections import namedtuple
 from contextlib import suppress
 from itertools import islice
@@ -592,6 +593,38 @@ def test_a_worker_that_hangs_does_not_hold_up_the_end(make, monkeypatch):
         worker.resume()
     closing.join()
     assert not hangs
+
+
+@with_a_worker
+def test_a_worker_that_is_stopped_with_nothing_to_do_ends_with_its_feed(make):
+    before = {child.pid for child in psutil.Process().children()}
+    it = make()
+    next(iter(it))
+    until(it._mover._fetcher._queue.full)
+    (worker,) = [child for child in psutil.Process().children() if child.pid not in before]
+    worker.suspend()
+    it.close()
+    left = worker.is_running()
+    if left:
+        worker.kill()
+    assert not left
+
+
+def test_a_loader_whose_workers_were_killed_has_others_when_it_is_used_again(monkeypatch, tmp_path):
+    class Hanging(Squares):
+        def __getitem__(self, number: int):
+            while number == 2 and (tmp_path / "hangs").exists():
+                time.sleep(0.02)
+            return super().__getitem__(number)
+
+    monkeypatch.setattr("fulltilt.feed.datasets.dataset_feed._PATIENCE_SECONDS", 0.2)
+    (tmp_path / "hangs").touch()
+    loader = DataLoader(Hanging(8), batch_size=2, num_workers=1, persistent_workers=True)
+    it = feed(loader, device="cpu")
+    next(iter(it))
+    it.close()
+    (tmp_path / "hangs").unlink()
+    assert len(list(loader)) == 4
 
 
 def test_a_feed_that_failed_and_is_forgotten_ends_its_workers():

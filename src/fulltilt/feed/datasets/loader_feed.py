@@ -18,6 +18,7 @@ from fulltilt.feed.datasets.crew import Crew
 from fulltilt.feed.datasets.dataset_feed import running, shut
 from fulltilt.feed.datasets.hosting import Hosting
 from fulltilt.feed.datasets.leg import Work
+from fulltilt.feed.datasets.legs import Legs
 from fulltilt.feed.datasets.shelf import Request, batch_seed
 from fulltilt.feed.mover import Mover
 from fulltilt.feed.structure import Augmenter, samples_in
@@ -63,7 +64,7 @@ class LoaderFeed(Feed):
             self._crew = Crew(_work(loader, hosting.value), hosting, tune=True, own=True, lasting=_lasts(loader))
         legs = None if self._crew is None else self._crew.legs
         self._mover.workers = None if legs is None else lambda: legs.pids
-        self._finalizer = when_forgotten(self, shut, self._mover, legs)
+        self._finalizer = when_forgotten(self, _shut, self._mover, legs, loader)
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -271,6 +272,12 @@ class LoaderFeed(Feed):
             return
         generator = self._loader.generator
         torch.set_rng_state(state) if generator is None else generator.set_state(state)
+
+
+def _shut(mover: Mover, legs: Legs | None, loader: DataLoader[Any]) -> None:
+    shut(mover, legs)
+    if not all(process.is_alive() for process in getattr(loader._iterator, "_workers", ())):
+        loader._iterator = None  # of workers that live on and were killed: whoever goes through it next has others
 
 
 def _work(loader: DataLoader[Any], chosen: Hosting) -> Work:

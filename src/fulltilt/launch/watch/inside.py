@@ -276,7 +276,7 @@ def start() -> None:
         from fulltilt.launch.shield.shield import raise_shield
         from fulltilt.launch.watch.parting import end_with_watcher
 
-        end_with_watcher()
+        end_with_watcher(job)
         raise_shield(job.shield, guarded=job.guarded, free=(job.out,))
         _meet_in(Path(job.out) / "mp")
     process = Process(job)

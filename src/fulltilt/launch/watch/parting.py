@@ -12,12 +12,11 @@ from fulltilt.launch import job as jobs
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def end_with_watcher() -> None:
+def end_with_watcher(job: jobs.Job) -> None:
     """Of this process, where it is the command, or a rank of a torchrun that is. What the command starts itself watches
     its own parent, as workers do. The kernel sees to it: a thread would be one more in a script that forks."""
     watcher, parent = os.environ.get(jobs.LAUNCHER, ""), os.getppid()
-    is_rank = "TORCHELASTIC_RUN_ID" in os.environ and _parent_of(parent) == watcher
-    if str(parent) == watcher or is_rank:
+    if str(parent) == watcher or (job.starts_ranks and _parent_of(parent) == watcher):
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
