@@ -20,8 +20,8 @@ def end_with_watcher(job: jobs.Job) -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if not Path("/proc", watcher).exists():  # it ended before that
-        os.kill(os.getpid(), signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before that
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _parent_of(process: int) -> str:
